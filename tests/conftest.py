@@ -1,0 +1,33 @@
+"""Fixtures for all tests: the event loop, and real servers shared by the whole run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from zkrq import local
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """One asyncio event loop for the run, so that session-wide fixtures may live in it."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+async def shared_servers(anyio_backend: str) -> AsyncGenerator[local.Servers, None]:
+    """Three Redis and three ZooKeeper servers for the run; tests take ``servers``."""
+    if missing := {"redis", "zookeeper"} - local.available():
+        pytest.skip(f"not installed: {', '.join(sorted(missing))}")
+    async with local.servers(redis=3, zookeeper=3) as servers:
+        yield servers
+
+
+@pytest.fixture
+async def servers(shared_servers: local.Servers) -> AsyncGenerator[local.Servers, None]:
+    """The shared servers, all of them running; whatever the test does to them is undone, except for data."""
+    yield shared_servers
+    for server in shared_servers.all:
+        server.resume()
+    await shared_servers.start()

@@ -1,0 +1,2 @@
+# aiozk has no types; these stubs cover what zkrq/coordination/zookeeper/link.py uses, and nothing else.
+from aiozk import exc as exc, protocol as protocol

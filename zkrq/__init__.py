@@ -1,0 +1,81 @@
+"""zkrq: a reliable asyncio work queue without a single point of failure.
+
+Every item is written to N independent Redis servers at once; ZooKeeper sessions decide who is alive and which servers
+may be believed.
+"""
+
+from zkrq.claims import Claim, Lost
+from zkrq.cluster import Cluster, Health, ServerHealth, connect, embedded
+from zkrq.codecs import JSON, RAW, Codec
+from zkrq.errors import (
+    ClaimLost,
+    Closed,
+    CodecError,
+    ConfigError,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    Unavailable,
+    ZkrqError,
+)
+from zkrq.events import (
+    ClaimsLost,
+    Event,
+    NotWritable,
+    OwnerFenced,
+    ServerEvicted,
+    SessionLost,
+    SessionResumed,
+    SessionSuspended,
+    ViewChanged,
+)
+from zkrq.ids import new_id
+from zkrq.queue import Deliveries, Queue, Receipt, Sizes
+from zkrq.replication.view import View
+from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "JSON",
+    "RAW",
+    "Backoff",
+    "Claim",
+    "ClaimLost",
+    "ClaimsLost",
+    "Closed",
+    "Cluster",
+    "Codec",
+    "CodecError",
+    "ConfigError",
+    "Deliveries",
+    "Event",
+    "Health",
+    "Lost",
+    "NotEnoughReplicas",
+    "NotWritable",
+    "OutcomeUnknown",
+    "OwnerFenced",
+    "PayloadTooLarge",
+    "Queue",
+    "Receipt",
+    "Reject",
+    "Retry",
+    "RetryLater",
+    "ServerEvicted",
+    "ServerHealth",
+    "SessionLost",
+    "SessionResumed",
+    "SessionSuspended",
+    "Sizes",
+    "Unavailable",
+    "View",
+    "ViewChanged",
+    "ZkrqError",
+    "connect",
+    "constant",
+    "embedded",
+    "exponential",
+    "linear",
+    "new_id",
+]

@@ -1,0 +1,80 @@
+"""Refuses bad input with a clear error, before anything is written."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from zkrq.errors import ConfigError
+
+Duration: TypeAlias = float | timedelta
+"""Seconds, or a ``timedelta``."""
+
+MAX_NAME = 128
+"""Characters in the name of a queue or a namespace."""
+
+MAX_ID = 128
+"""Bytes in an item's id."""
+
+MAX_DURATION = 10 * 366 * 86400.0
+"""Seconds, about ten years: what the order of the ready items can hold."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]*")
+
+
+def check_name(what: str, name: str) -> str:
+    """A name for a queue or a namespace: letters, digits and ``_ . : -``, at most 128 of them."""
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be a str, not {type(name).__name__}")
+    if len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} is {name[:MAX_NAME]!r}: must be 1 to {MAX_NAME} letters (A-Z, a-z), digits, '_', '.', ':' or '-', "
+            "beginning with a letter, a digit or '_'"
+        )
+    return name
+
+
+def check_id(what: str, id: str) -> str:
+    """The id of an item or a server: printable text without spaces at its ends, at most 128 bytes in UTF-8."""
+    if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be a str, not {type(id).__name__}")
+    if not id or not id.isprintable() or id != id.strip():
+        raise ConfigError(f"{what} is {id[:MAX_ID]!r}: must be printable text, not empty, without spaces at its ends")
+    size = len(id.encode(errors="replace"))
+    if size > MAX_ID:
+        raise ConfigError(f"{what} has {size} bytes, at most {MAX_ID} are allowed")
+    return id
+
+
+def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
+    """Seconds, not negative (``positive``: not 0 either), at most ten years."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
+    if not math.isfinite(value) or value < 0 or (positive and value == 0) or value > MAX_DURATION:
+        least = "more than 0" if positive else "at least 0"
+        raise ConfigError(f"{what} is {value} s: must be {least} and at most {MAX_DURATION:.0f} s")
+    return float(value)
+
+
+def check_moment(what: str, value: datetime) -> datetime:
+    """A moment with a time zone: without one nobody knows when it is."""
+    if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be a datetime, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise ConfigError(f"{what} is the naive datetime {value}: give it a time zone, e.g. datetime.now(timezone.utc)")
+    return value
+
+
+def check_count(what: str, value: int, *, least: int = 0, most: int | None = None) -> int:
+    """A whole number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
+    if value < least or (most is not None and value > most):
+        raise ConfigError(
+            f"{what} is {value}: must be at least {least}" + ("" if most is None else f", at most {most}")
+        )
+    return value

@@ -1,0 +1,412 @@
+"""``connect()`` and what it returns: owns the servers, the coordinator and the background tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, Self, TypeVar, cast, overload
+
+import anyio
+
+from zkrq import local
+from zkrq.checks import Duration, check_count, check_duration, check_id, check_name
+from zkrq.codecs import JSON, Codec
+from zkrq.coordination.coordinator import Coordinator, Session, SessionState
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.coordination.zookeeper import ZooKeeperCoordinator
+from zkrq.enrolment import Enrolment
+from zkrq.errors import Closed, ConfigError, ZkrqError
+from zkrq.events import Event, Events, SessionLost, SessionResumed, SessionSuspended
+from zkrq.feed import Feed
+from zkrq.held import Held
+from zkrq.queue import Queue
+from zkrq.reaper import Reaper, fence
+from zkrq.replication.membership import Membership
+from zkrq.replication.replicas import PUT_WINDOW, Replicas
+from zkrq.replication.server import Server, address, check_url
+from zkrq.replication.view import ServerId, View
+from zkrq.retry import Retry
+from zkrq.tasks import Tasks
+from zkrq.wakeups import Wakeups
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing spends on handing back claims; what is left comes back when the session has ended."""
+
+MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
+"""An operation must be over long before its push would be refused as late."""
+
+MAX_OWNER = 200
+"""Characters of the text that is shown to people beside each claim."""
+
+_log = logging.getLogger("zkrq")
+
+
+class ServerHealth(NamedTuple):
+    """One server as this client sees it: its place in the view, and whether there is a connection to it."""
+
+    place: str
+    connected: bool
+
+
+class Health(NamedTuple):
+    """``ok``: a push and a claim could be made now, as far as is known here."""
+
+    ok: bool
+    session: str
+    epoch: int
+    servers: Mapping[str, ServerHealth]
+
+
+class Cluster:
+    """A namespace on N Redis servers.  ``async with`` opens and closes it; ``queue()`` gives access to the items."""
+
+    def __init__(
+        self,
+        servers: Mapping[str, str],
+        coordinator: Coordinator,
+        *,
+        namespace: str,
+        min_replicas: int | None,
+        owner: str,
+        command_timeout: float,
+        operation_timeout: float,
+        on_event: Callable[[Event], object] | None,
+    ) -> None:
+        self.namespace = namespace
+        self._coordinator = coordinator
+        self._events = Events(on_event)
+        self._description = owner
+        self._tasks = Tasks(f"zkrq {namespace}")
+        self._servers = {
+            ServerId(id): Server(
+                ServerId(id), url, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks
+            )
+            for id, url in servers.items()
+        }
+        self._membership = Membership(
+            coordinator, self._servers, namespace=namespace, min_replicas=min_replicas, events=self._events
+        )
+        self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
+        self._wakeups = Wakeups(self._servers, namespace=namespace, tasks=self._tasks)
+        self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
+        self._enrolment = Enrolment(coordinator, owner)
+        self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
+        self._stack = AsyncExitStack()
+        self._open = False
+
+    def __repr__(self) -> str:
+        state = f"epoch {self.view.epoch}, {len(self.view.members)} in sync" if self._open else "not open"
+        return f"<Cluster {self.namespace!r} {state}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect.  Raises ``ConfigError`` for what has to be mended, ``Unavailable`` for what may mend itself."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._tasks)
+            await stack.enter_async_context(self._coordinator)
+            self._membership.watch(self._view_changed)
+            await self._membership.join()
+            self._coordinator.subscribe(_Listener(self))
+            self._tasks.start(self._reaper.run(), "look for orphans")
+            self._stack = stack.pop_all()
+        self._open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop claiming, end every ``pop``, hand back what is held, end the session.  Bounded; idempotent.
+
+        Finish the work at hand before: a claim that is held now is lost to its handler.
+        """
+        if not self._open:
+            return
+        self._open = False
+        queues = [queue for queue, _ in self._queues.values()]
+        with anyio.CancelScope(shield=True):
+            for queue in queues:
+                queue.stop()
+            with anyio.move_on_after(CLOSE_TIMEOUT):
+                await asyncio.gather(*(queue.release_all() for queue in queues))
+                await asyncio.gather(*map(self._retire, queues))
+            for queue in queues:
+                queue.close()
+            await self._stack.aclose()
+
+    async def _retire(self, queue: Queue[Any]) -> None:
+        """Leave no trace of this owner in a queue that it claimed from."""
+        if self._enrolment.owner is None:
+            return
+        try:
+            await fence(self._replicas, queue.name, self._enrolment.owner)
+        except ZkrqError as error:
+            _log.info("queue %s: %s", queue.name, error, extra={"cluster": self.namespace, "queue": queue.name})
+
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[T],
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        max_payload_bytes: int = ...,
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(
+        self, name: str, *, claim_timeout: Duration = ..., retry: Retry | None = ..., max_payload_bytes: int = ...
+    ) -> Queue[Any]: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] = JSON,
+        claim_timeout: Duration = 30.0,
+        retry: Retry | None = None,
+        max_payload_bytes: int = 1 << 20,
+    ) -> Queue[Any]:
+        """The queue of that name; there is nothing to create.
+
+        ``claim_timeout`` is how many seconds a claim outlives its last extension (claims are extended by themselves
+        while the process runs).  ``retry`` says what happens after a failure, None: ``Retry()``.  ``max_payload_bytes``
+        limits an encoded item.  The same name gives the same object; other options for it are a ``ConfigError``.
+        """
+        if not self._open:
+            raise Closed()
+        check_name("the queue's name", name)
+        timeout = check_duration("claim_timeout", claim_timeout, positive=True)
+        check_count("max_payload_bytes", max_payload_bytes, least=1)
+        options = (codec, timeout, retry, max_payload_bytes)
+        if name in self._queues:
+            queue, known = self._queues[name]
+            if known != options:
+                raise ConfigError(f"queue {name!r} is in use here with other options: codec, timeout, retry, limit")
+            return queue
+        held = Held(
+            self._replicas,
+            cluster=self.namespace,
+            queue=name,
+            claim_timeout=timeout,
+            retry=retry or Retry(),
+            tasks=self._tasks,
+            events=self._events,
+        )
+        feed: Feed[Any] = Feed(
+            self._replicas,
+            held,
+            self._wakeups,
+            cluster=self.namespace,
+            queue=name,
+            codec=codec,
+            enrolment=self._enrolment,
+            tasks=self._tasks,
+        )
+        queue: Queue[Any] = Queue(
+            name,
+            codec=codec,
+            replicas=self._replicas,
+            held=held,
+            feed=feed,
+            tasks=self._tasks,
+            max_payload_bytes=max_payload_bytes,
+        )
+        self._wakeups.register(name, feed.wake)
+        self._queues[name] = (queue, options)
+        return queue
+
+    async def queues(self) -> list[str]:
+        """The names of all queues that ever had an item.  Raises ``Unavailable``."""
+        (names,) = await self._replicas.ask("queues", "")
+        return sorted(name.decode() for name in cast("list[bytes]", names))
+
+    # -- seeing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """Which servers are in sync, as this client knows it."""
+        return self._membership.view
+
+    async def consumers(self) -> Mapping[str, str]:
+        """Owner id -> description of every live consumer.  Raises ``Unavailable`` without ZooKeeper."""
+        return await self._coordinator.consumers()
+
+    def health(self) -> Health:
+        """What is known here, without asking anybody."""
+        view = self.view
+        servers: dict[str, ServerHealth] = {
+            id: ServerHealth(_place(view, id), server.identity is not None) for id, server in self._servers.items()
+        }
+        return Health(self._open and view.writable, self._coordinator.session.state.value, view.epoch, servers)
+
+    # -- what the coordinator tells ------------------------------------------------------------------------------------
+
+    def _view_changed(self, view: View) -> None:
+        self._wakeups.keep_only(frozenset(view.receivers))
+        self._wakeups.wake_all()
+
+    def view_moved(self) -> None:
+        self._tasks.start(self._look_at_view(), "read the view")
+
+    async def _look_at_view(self) -> None:
+        try:
+            await self._membership.refresh(self.view)
+        except ZkrqError as error:
+            _log.info("the view could not be read: %s", error, extra={"cluster": self.namespace})
+
+    def consumers_moved(self) -> None:
+        self._reaper.look()
+
+    def session_moved(self, session: Session, before: SessionState) -> None:
+        match session.state:
+            case SessionState.SUSPENDED:
+                self._events.tell(SessionSuspended(self.namespace, session.id), logging.WARNING)
+            case SessionState.LOST:
+                self._events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
+                self._enrolment.end(session.id)
+                for queue, _ in self._queues.values():
+                    queue.lose_all(session.id, "the ZooKeeper session is over")
+            case SessionState.CONNECTED:
+                if before is SessionState.SUSPENDED:
+                    self._events.tell(SessionResumed(self.namespace, session.id))
+                self._reaper.look()
+            case SessionState.CONNECTING | SessionState.CLOSED:
+                pass
+
+
+class _Listener:
+    """Passes on what the coordinator tells."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._state = SessionState.CONNECTED
+
+    def view_changed(self) -> None:
+        self._cluster.view_moved()
+
+    def consumers_changed(self) -> None:
+        self._cluster.consumers_moved()
+
+    def session_changed(self, session: Session) -> None:
+        before, self._state = self._state, session.state
+        self._cluster.session_moved(session, before)
+
+    def leading_changed(self, leading: bool) -> None:
+        if leading:
+            self._cluster.consumers_moved()
+
+
+def _place(view: View, server: ServerId) -> str:
+    if server in view.members:
+        return "member"
+    if server in view.learners:
+        return "learner"
+    return "eligible" if server in view.eligible else "out"
+
+
+def connect(
+    redis: Sequence[str] | Mapping[str, str],
+    zookeeper: str,
+    *,
+    zookeeper_auth: tuple[str, str] | None = None,
+    namespace: str = "zkrq",
+    min_replicas: int | None = None,
+    owner: str | None = None,
+    session_timeout: Duration = 10.0,
+    command_timeout: Duration = 2.0,
+    operation_timeout: Duration = 15.0,
+    on_event: Callable[[Event], object] | None = None,
+) -> Cluster:
+    """A cluster, to be opened with ``async with``.
+
+    redis: URLs of the servers, or name -> URL; every client must use the same names (without names: host and port).
+    zookeeper: ``host:port,host:port``; ``zookeeper_auth`` is a user and a password for ZooKeeper's digest scheme.
+    namespace: what belongs together; a folder in ZooKeeper, a prefix in Redis.
+    min_replicas: a push returns when every in-sync server has it, and fails when these are fewer than this;
+    None: 2, or 1 where there is one server.
+    owner: shown to people beside each claim; None: host and process id.
+    session_timeout: seconds until ZooKeeper takes a silent process for dead and its claims are given to others.
+    command_timeout: seconds until a silent Redis server is taken for dead.
+    operation_timeout: seconds that a push or an ack tries on before it raises.
+    on_event: called with every ``zkrq.events.Event``, on the event loop; must not block.
+
+    Raises ``ConfigError`` for bad arguments.
+    """
+    urls = _name_servers(redis)
+    count = len(urls)
+    if min_replicas is not None:
+        check_count("min_replicas", min_replicas, least=1, most=count)
+    check_name("namespace", namespace)
+    timeout = check_duration("operation_timeout", operation_timeout, positive=True)
+    if timeout > MAX_OPERATION_TIMEOUT:
+        raise ConfigError(f"operation_timeout is {timeout:g} s: at most {MAX_OPERATION_TIMEOUT:g} s")
+    coordinator = ZooKeeperCoordinator(
+        zookeeper,
+        namespace=namespace,
+        session_timeout=check_duration("session_timeout", session_timeout, positive=True),
+        auth=zookeeper_auth,
+    )
+    return Cluster(
+        urls,
+        coordinator,
+        namespace=namespace,
+        min_replicas=min_replicas,
+        owner=(owner or f"{socket.gethostname()}:{os.getpid()}")[:MAX_OWNER],
+        command_timeout=check_duration("command_timeout", command_timeout, positive=True),
+        operation_timeout=timeout,
+        on_event=on_event,
+    )
+
+
+@asynccontextmanager
+async def embedded(
+    servers: int = 3,
+    *,
+    min_replicas: int | None = None,
+    on_event: Callable[[Event], object] | None = None,
+) -> AsyncGenerator[Cluster]:
+    """A cluster on private servers of its own, on loopback, with the coordinator in this process: no ZooKeeper needed.
+
+    For development and small things: everything is gone when it is left, or when the process dies.
+    Needs ``redis-server`` or the extra ``embedded``.
+    """
+    check_count("servers", servers, least=1)
+    async with local.servers(redis=servers, zookeeper=0) as private:
+        cluster = Cluster(
+            private.redis_urls,
+            MemoryCoordinator(Hub()),
+            namespace="zkrq",
+            min_replicas=min_replicas,
+            owner=f"{socket.gethostname()}:{os.getpid()}",
+            command_timeout=2.0,
+            operation_timeout=15.0,
+            on_event=on_event,
+        )
+        async with cluster:
+            yield cluster
+
+
+def _name_servers(redis: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    if isinstance(redis, str):
+        raise ConfigError("redis must be a list of URLs or a mapping of names to URLs, not one str")
+    named = dict(redis) if isinstance(redis, Mapping) else {address(url): url for url in redis}
+    if not named:
+        raise ConfigError("redis is empty: at least one server is needed")
+    if len(named) != len(redis):
+        raise ConfigError("redis names one server twice: N copies need N servers")
+    for name, url in named.items():
+        check_id("a server's name", name)
+        check_url(url)
+    return named

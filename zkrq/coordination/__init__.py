@@ -1,0 +1,1 @@
+"""Who is alive, and which servers may be believed."""

@@ -1,0 +1,136 @@
+"""The seam to whatever knows who is alive: ZooKeeper in earnest, plain memory inside one process.
+
+Four things are asked of a coordinator, and nothing about items:
+
+- one *register*, the view, changed only by compare-and-set;
+- a *registry* of live consumers, each entry of which ends with its session;
+- an *election*, so that housekeeping has one owner at a time (correctness never depends on there being only one);
+- the state of the own *session*, with a monotonic deadline until which it certainly lives.
+
+Both implementations pass the one behaviour suite in ``tests/coordination``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class SessionState(enum.Enum):
+    """The life of a session; the table of its transitions is ``TRANSITIONS``."""
+
+    CONNECTING = "connecting"  # no session yet
+    CONNECTED = "connected"  # the coordinator answers
+    SUSPENDED = "suspended"  # it does not answer now; the session may live on
+    LOST = "lost"  # the session is over, known from the coordinator itself; a new one is being made
+    CLOSED = "closed"
+
+
+TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
+    SessionState.CONNECTING: frozenset({SessionState.CONNECTED, SessionState.CLOSED}),
+    SessionState.CONNECTED: frozenset({SessionState.SUSPENDED, SessionState.LOST, SessionState.CLOSED}),
+    SessionState.SUSPENDED: frozenset({SessionState.CONNECTED, SessionState.LOST, SessionState.CLOSED}),
+    SessionState.LOST: frozenset({SessionState.CONNECTED, SessionState.CLOSED}),
+    SessionState.CLOSED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One session as it stands: ``id`` is new for every session and never used again; empty while there is none."""
+
+    id: str
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """The register's content: ``data`` is None and ``version`` -1 while it was never written."""
+
+    data: bytes | None
+    version: int
+
+
+class Listener(Protocol):
+    """Who wants to hear of changes.  Called on the event loop; must neither block nor raise.
+
+    A call says "look again", not what is there now; several changes may come as one call.
+    """
+
+    def view_changed(self) -> None: ...
+
+    def consumers_changed(self) -> None: ...
+
+    def session_changed(self, session: Session) -> None: ...
+
+    def leading_changed(self, leading: bool) -> None: ...
+
+
+class Coordinator(Protocol):
+    """What zkrq asks of ZooKeeper.
+
+    ``async with`` starts and ends the session.  Every method that waits is bounded by ``operation timeout`` (a named
+    bound of the implementation) and raises ``Unavailable`` beyond it; no exception of a driver escapes.
+    """
+
+    async def __aenter__(self) -> Self:
+        """Start the session.  Raises ``Unavailable`` when nobody answers within the session timeout,
+        ``ConfigError`` for a wrong address or credentials."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the session, bounded and shielded: entries in the registry are gone afterwards where the coordinator
+        could be reached, otherwise when the session times out.  No task is left running."""
+        ...
+
+    @property
+    def session(self) -> Session: ...
+
+    @property
+    def valid_until(self) -> float:
+        """Until when, by ``loop.time()``, this session certainly lives: sending time of the last answered request,
+        plus the session timeout, less a margin.  In the past: it may be over."""
+        ...
+
+    @property
+    def leading(self) -> bool:
+        """Whether this session won the election, as far as is known here."""
+        ...
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell ``listener`` of changes from now on; it is not called for the present state."""
+        ...
+
+    async def read_view(self) -> Versioned:
+        """The register, at least as new as any write that had returned anywhere before this call."""
+        ...
+
+    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+        """Write ``data`` if the register still has version ``expected`` (-1: create it).
+
+        Returns what was written, or None when somebody else was faster.  ``data`` must be unique to this attempt
+        (a view names the nonce of its writer): that is how a write whose reply was lost is recognised as done.
+        Raises ``Unavailable`` when the outcome could not be found out in time: it may have been written.
+        """
+        ...
+
+    async def enrol(self, description: str) -> str:
+        """Enter the current session in the registry of consumers and return its owner id (the session's id).
+
+        Idempotent within one session.  The entry ends with the session; a new session must enrol again.
+        """
+        ...
+
+    async def withdraw(self) -> None:
+        """Take the current session's entry out of the registry, if there is one."""
+        ...
+
+    async def consumers(self) -> Mapping[str, str]:
+        """Owner id -> description of every live consumer, at least as new as any enrolment that had returned
+        anywhere before this call."""
+        ...

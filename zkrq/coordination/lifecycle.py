@@ -1,0 +1,83 @@
+"""The life of the own session: the one place where its changes are checked, written down, logged and told.
+
+Both coordinators own one ``Lifecycle``; it does no I/O and knows no clock.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from zkrq.coordination.coordinator import TRANSITIONS, Listener, Session, SessionState
+
+_ALIVE = frozenset({SessionState.CONNECTED, SessionState.SUSPENDED})  # states in which a session may lead
+_LEVELS = {SessionState.SUSPENDED: logging.WARNING, SessionState.LOST: logging.WARNING}
+
+
+class Lifecycle:
+    """The session, whether it leads, and everybody who wants to hear of changes.
+
+    A change is written down before anybody is told, so a listener that looks sees what it was told.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self.session = Session(id="", state=SessionState.CONNECTING)
+        self.leading = False
+        self._listeners: list[Listener] = []
+        self._log = log
+
+    @property
+    def state(self) -> SessionState:
+        return self.session.state
+
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def connected(self, id: str) -> None:
+        """The session ``id`` is answered: the old one again, or a new one after ``LOST``."""
+        self._move(Session(id, SessionState.CONNECTED))
+
+    def suspended(self) -> None:
+        self._move(Session(self.session.id, SessionState.SUSPENDED))
+
+    def lost(self) -> None:
+        self._move(Session(self.session.id, SessionState.LOST))
+        self.lead(False)
+
+    def closed(self) -> None:
+        """The end, from whatever state; a second call does nothing."""
+        if self.state is SessionState.CLOSED:
+            return
+        self._move(Session(self.session.id, SessionState.CLOSED))
+        self.lead(False)
+
+    def lead(self, leading: bool) -> None:
+        """Note who leads; told only when it changes.  News from a session that is over makes nobody lead."""
+        leading = leading and self.state in _ALIVE
+        if leading == self.leading:
+            return
+        self.leading = leading
+        self._log.info("session %s %s the election", self.session.id, "leads" if leading else "no longer leads")
+        self._tell(lambda listener: listener.leading_changed(leading))
+
+    def view_changed(self) -> None:
+        self._tell(lambda listener: listener.view_changed())
+
+    def consumers_changed(self) -> None:
+        self._tell(lambda listener: listener.consumers_changed())
+
+    def _move(self, session: Session) -> None:
+        old = self.session
+        if session.state not in TRANSITIONS[old.state]:
+            raise RuntimeError(f"{old.state} -> {session.state} is not in the table of transitions")
+        self.session = session
+        level = _LEVELS.get(session.state, logging.INFO)
+        self._log.log(level, "session %s: %s -> %s", session.id or "(none)", old.state.value, session.state.value)
+        self._tell(lambda listener: listener.session_changed(session))
+
+    def _tell(self, call: Callable[[Listener], None]) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                call(listener)
+            except Exception:  # a listener's mistake must not stop the session
+                self._log.exception("a listener raised: %r", listener)

@@ -1,0 +1,319 @@
+"""The coordinator inside one process: for ``zkrq.embedded()``, for tests and for simulation.
+
+A ``Hub`` plays the ensemble, a ``MemoryCoordinator`` one client of it.  There are no tasks, no sockets and no clock but
+``loop.time()``: everything happens in the caller's await or in a timer of the loop, so it runs in virtual time as well.
+
+Faults are put in at the hub, as they happen to a real one:
+
+    hub.suspend(coordinator)     cut off; its session lives on for session_timeout
+    hub.resume(coordinator)      reachable again: CONNECTED, or LOST and a new session when it was away too long
+    hub.expire(session_id)       the session ends now
+    hub.lose_reply(coordinator)  its next request is carried out, the answer is not heard
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import random as _random
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned
+from zkrq.coordination.lifecycle import Lifecycle
+from zkrq.errors import Closed, Unavailable
+
+_log = logging.getLogger(__name__)
+
+SESSION_TIMEOUT = 10.0  # seconds that a session outlives the last contact
+MARGIN = 0.1  # of the session timeout: how much earlier the client stops believing in its session
+
+_T = TypeVar("_T")
+
+
+def no_latency() -> float:
+    return 0.0
+
+
+class Hub:
+    """The ensemble in miniature: the register, the live sessions, and who of them is enrolled.
+
+    session_timeout: seconds that a session outlives a cut.
+    latency: seconds that a request, an answer or a notice travels; called for each.
+    random: source of the session ids; pass a seeded one to repeat a run.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_timeout: float = SESSION_TIMEOUT,
+        latency: Callable[[], float] = no_latency,
+        random: _random.Random | None = None,
+    ) -> None:
+        self.session_timeout = session_timeout
+        self.register = Versioned(data=None, version=-1)
+        self.enrolled: dict[str, str] = {}
+        self.sessions: dict[str, MemoryCoordinator] = {}  # oldest first: the first one leads
+        self._latency = latency
+        self._random = random or _random.SystemRandom()
+        self._numbers = itertools.count(1)
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+
+    def __repr__(self) -> str:
+        return f"<Hub register={self.register.version} sessions={len(self.sessions)} enrolled={len(self.enrolled)}>"
+
+    # -- faults -------------------------------------------------------------------------------------------------
+
+    def suspend(self, coordinator: MemoryCoordinator) -> None:
+        """Cut ``coordinator`` off.  Unless it is resumed within the session timeout, its session ends."""
+        if not coordinator.reachable:
+            return
+        coordinator.cut()
+        session_id = coordinator.session.id
+        if session_id in self.sessions:
+            loop = asyncio.get_running_loop()
+            self._expiries[session_id] = loop.call_later(self.session_timeout, self.expire, session_id)
+
+    def resume(self, coordinator: MemoryCoordinator) -> None:
+        """Let ``coordinator`` reach the hub again; it learns at once what became of its session."""
+        if coordinator.reachable:
+            return
+        self._keep(coordinator.session.id)
+        coordinator.mend()
+
+    def expire(self, session_id: str) -> None:
+        """End a session now, as the ensemble does with one it has not heard of for too long."""
+        coordinator = self.sessions.get(session_id)
+        if coordinator is None:
+            return
+        self.leave(session_id)
+        if coordinator.session.state is SessionState.CONNECTED:
+            coordinator.renew()
+
+    def lose_reply(self, coordinator: MemoryCoordinator) -> None:
+        """Let the answer to the next request of ``coordinator`` get lost; the request itself is carried out."""
+        coordinator.replies_to_lose += 1
+
+    # -- what clients ask; each is one atomic step, and idempotent ------------------------------------------------
+
+    def join(self, coordinator: MemoryCoordinator) -> str:
+        """Begin a session and return its id."""
+        session_id = f"{next(self._numbers):x}-{self._random.getrandbits(32):08x}"
+        self.sessions[session_id] = coordinator
+        return session_id
+
+    def leave(self, session_id: str) -> None:
+        """End a session; the next oldest leads from now on."""
+        self._keep(session_id)
+        self.sessions.pop(session_id, None)
+        self.withdraw(session_id)
+        self._notify(MemoryCoordinator.look_who_leads)
+
+    def swap(self, data: bytes, expected: int) -> Versioned | None:
+        written = Versioned(data, expected + 1)
+        if self.register.version == expected:
+            self.register = written
+            self._notify(MemoryCoordinator.view_changed)
+        return written if self.register == written else None
+
+    def enrol(self, session_id: str, description: str) -> str:
+        if session_id in self.sessions and session_id not in self.enrolled:
+            self.enrolled[session_id] = description
+            self._notify(MemoryCoordinator.consumers_changed)
+        return session_id
+
+    def withdraw(self, session_id: str) -> None:
+        if self.enrolled.pop(session_id, None) is not None:
+            self._notify(MemoryCoordinator.consumers_changed)
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def latency(self) -> float:
+        """How long the next message travels, in seconds."""
+        return self._latency()
+
+    def leader(self) -> str | None:
+        """The oldest session's id."""
+        return next(iter(self.sessions), None)
+
+    def _keep(self, session_id: str) -> None:
+        timer = self._expiries.pop(session_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _notify(self, notice: Callable[[MemoryCoordinator], None]) -> None:
+        """Send a notice to every live session; one that is cut off when it arrives looks again on its own later."""
+        loop = asyncio.get_running_loop()
+        for coordinator in tuple(self.sessions.values()):
+            loop.call_later(self.latency(), notice, coordinator)
+
+
+class MemoryCoordinator:
+    """A client of a ``Hub``; implements ``Coordinator``.  Its operation timeout is the hub's session timeout."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._life = Lifecycle(_log)
+        self._reachable = asyncio.Event()
+        self._reachable.set()
+        self._cuts = 0  # grows with every cut: a message on its way during one is lost
+        self.replies_to_lose = 0
+        self._last_contact = float("-inf")  # loop time of the cut, while there is one
+
+    def __repr__(self) -> str:
+        return f"<MemoryCoordinator session={self.session.id or None} {self.session.state.value}>"
+
+    async def __aenter__(self) -> Self:
+        if self.session.state is not SessionState.CONNECTING:
+            raise Closed("a coordinator is used once; make a new one")
+        try:
+            await self._travel(self._connect)
+        except BaseException:
+            self._life.closed()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._life.closed()
+        if self.reachable:
+            self._hub.leave(self.session.id)
+        self._reachable.set()  # wakes whoever waits, to find it closed
+
+    @property
+    def session(self) -> Session:
+        return self._life.session
+
+    @property
+    def leading(self) -> bool:
+        return self._life.leading
+
+    @property
+    def reachable(self) -> bool:
+        """Whether the hub is; see ``Hub.suspend``."""
+        return self._reachable.is_set()
+
+    @property
+    def valid_until(self) -> float:
+        believed = self._hub.session_timeout * (1 - MARGIN)
+        match self.session.state:
+            case SessionState.CONNECTED:
+                return asyncio.get_running_loop().time() + believed
+            case SessionState.SUSPENDED:
+                return self._last_contact + believed
+            case SessionState.CONNECTING | SessionState.LOST | SessionState.CLOSED:
+                return float("-inf")
+
+    def subscribe(self, listener: Listener) -> None:
+        self._life.subscribe(listener)
+
+    async def read_view(self) -> Versioned:
+        return await self._ask(lambda: self._hub.register)
+
+    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+        return await self._ask(lambda: self._hub.swap(data, expected))
+
+    async def enrol(self, description: str) -> str:
+        return await self._ask(lambda: self._hub.enrol(self.session.id, description))
+
+    async def withdraw(self) -> None:
+        await self._ask(lambda: self._hub.withdraw(self.session.id))
+
+    async def consumers(self) -> Mapping[str, str]:
+        return await self._ask(lambda: dict(self._hub.enrolled))
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, act: Callable[[], _T]) -> _T:
+        if self.session.state is SessionState.CONNECTING:
+            raise Unavailable("the coordinator is not started")
+        self._check_open()
+        return await self._travel(act)
+
+    async def _travel(self, act: Callable[[], _T]) -> _T:
+        """Carry ``act`` to the hub and its answer back, within the operation timeout.
+
+        What a cut swallows on either way is asked again: ``act`` is idempotent.
+        """
+        try:
+            async with asyncio.timeout(self._hub.session_timeout):
+                while True:
+                    await self._reachable.wait()
+                    cuts = self._cuts
+                    await asyncio.sleep(self._hub.latency())
+                    self._check_open()
+                    if cuts != self._cuts:
+                        continue
+                    answer = act()
+                    lost = self.replies_to_lose > 0
+                    self.replies_to_lose -= lost
+                    await asyncio.sleep(self._hub.latency())
+                    self._check_open()
+                    if cuts == self._cuts and not lost:
+                        return answer
+        except TimeoutError as error:
+            raise Unavailable("the coordinator does not answer") from error
+
+    def _check_open(self) -> None:
+        if self.session.state is SessionState.CLOSED:
+            raise Closed
+
+    # -- called by the hub ------------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        """Begin a session, unless there is one."""
+        if self.session.state is SessionState.CONNECTED:
+            return
+        self._life.connected(self._hub.join(self))
+        self.look_who_leads()
+
+    def cut(self) -> None:
+        """Nothing reaches the hub from now on, nor comes from it."""
+        self._cuts += 1
+        self._reachable.clear()
+        self._last_contact = asyncio.get_running_loop().time()
+        if self.session.state is SessionState.CONNECTED:
+            self._life.suspended()
+
+    def mend(self) -> None:
+        """The hub is reachable again: go on with the session, if it still lives."""
+        self._reachable.set()
+        match self.session.state:
+            case SessionState.SUSPENDED if self.session.id in self._hub.sessions:
+                self._life.connected(self.session.id)
+                self._look_again()
+            case SessionState.SUSPENDED:
+                self.renew()
+            case _:
+                pass  # never started, or closed
+
+    def renew(self) -> None:
+        """Learn that the session is over, and begin a new one."""
+        self._life.lost()
+        self._connect()
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What changed during a cut was not told."""
+        self.look_who_leads()
+        self.view_changed()
+        self.consumers_changed()
+
+    def look_who_leads(self) -> None:
+        if self._listening:
+            self._life.lead(self._hub.leader() == self.session.id)
+
+    def view_changed(self) -> None:
+        if self._listening:
+            self._life.view_changed()
+
+    def consumers_changed(self) -> None:
+        if self._listening:
+            self._life.consumers_changed()
+
+    @property
+    def _listening(self) -> bool:
+        return self.session.state is SessionState.CONNECTED

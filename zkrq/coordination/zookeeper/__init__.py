@@ -1,0 +1,5 @@
+"""The coordinator on ZooKeeper, from the bottom: hosts, link (one connection), session (over many), coordinator."""
+
+from zkrq.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+
+__all__ = ["ZooKeeperCoordinator"]

@@ -1,0 +1,342 @@
+"""The seam on ZooKeeper: a register, a registry, an election and a session, as znodes.
+
+    /<chroot>/<namespace>/view                 the register; its version is the znode's
+    /<chroot>/<namespace>/consumers/<owner>    ephemeral, one for each enrolled session; the data is its description
+    /<chroot>/<namespace>/election/leader      ephemeral; whoever made it leads
+
+The election is one znode and not a queue of them: it costs nothing but when the leader changes, and as its name is
+known, trying again is harmless where an answer was lost.
+
+Every request may be repeated: what a lost answer leaves open is settled by looking at what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+import anyio
+
+from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned
+from zkrq.coordination.lifecycle import Lifecycle
+from zkrq.coordination.zookeeper import hosts as _hosts
+from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, NodeExists, NoNode, NotAllowed, Refused
+from zkrq.coordination.zookeeper.session import ZooKeeperSession
+from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
+
+_log = logging.getLogger(__name__)
+
+MIN_SESSION_TIMEOUT = 0.1  # seconds
+MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
+MAX_DATA_BYTES = 1_000_000  # of one znode; at 1 MiB a server hangs up without a word
+RESYNC_INTERVAL = 30.0  # seconds after which everything is looked at again though nothing was heard
+READ_AHEAD = 64  # znodes asked for at once
+RESTART_PAUSE = 1.0  # seconds before a background loop that failed starts again
+
+_T = TypeVar("_T")
+
+
+class ZooKeeperCoordinator:
+    """A session with a ZooKeeper ensemble (3.5 or newer); implements ``Coordinator``.
+
+    hosts: ``zk1:2181,zk2:2181/chroot``; see ``hosts.py``.
+    namespace: the znode below which everything lives; made when it is missing.
+    session_timeout: seconds after which ZooKeeper gives up a silent client; servers keep it within bounds of their
+        own.  It bounds every call as well.
+    auth: user and password for the digest scheme.  With it, all znodes are made for that identity only.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        namespace: str = "zkrq",
+        session_timeout: float = 10.0,
+        auth: tuple[str, str] | None = None,
+    ) -> None:
+        ensemble = _hosts.parse(hosts)
+        if not MIN_SESSION_TIMEOUT <= session_timeout <= MAX_SESSION_TIMEOUT:
+            raise ConfigError(f"session_timeout is between {MIN_SESSION_TIMEOUT} and {MAX_SESSION_TIMEOUT} seconds")
+        if auth is not None and (not auth[0] or ":" in auth[0]):
+            raise ConfigError("the user of auth must not be empty nor contain a colon")
+        base = ensemble.chroot + _hosts.path(namespace)
+        self._view = f"{base}/view"
+        self._registry = f"{base}/consumers"
+        self._leader = f"{base}/election/leader"
+        self._parents = (self._registry, f"{base}/election")
+        self._ensemble = ensemble
+        self._life = Lifecycle(_log)
+        self._changed = {path: asyncio.Event() for path in (self._view, self._registry, self._leader)}
+        self._session = ZooKeeperSession(
+            ensemble, session_timeout, auth, self._life, on_event=self._on_event, on_connected=self._look_again
+        )
+        self._seen_view: int | None = None  # the transaction that last wrote the register
+        self._seen_consumers: frozenset[str] = frozenset()
+        self._descriptions: dict[str, str] = {}  # of live consumers; an entry never changes
+        self._prepared = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<ZooKeeperCoordinator {self._ensemble} session={self.session.id or None} {self.session.state.value}>"
+
+    async def __aenter__(self) -> Self:
+        if self._runner is not None:
+            raise Closed("a coordinator is used once; make a new one")
+        self._runner = asyncio.create_task(self._run(), name="zkrq-zookeeper")
+        try:
+            await self._ask(self._prepare)
+        except BaseException:
+            await self._close()
+            raise
+        self._prepared.set()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def session(self) -> Session:
+        return self._life.session
+
+    @property
+    def valid_until(self) -> float:
+        return float("-inf") if self._life.state is SessionState.CLOSED else self._session.valid_until
+
+    @property
+    def leading(self) -> bool:
+        return self._life.leading
+
+    def subscribe(self, listener: Listener) -> None:
+        self._life.subscribe(listener)
+
+    # -- the register ---------------------------------------------------------------------------------------------
+
+    async def read_view(self) -> Versioned:
+        async def attempt(link: Link) -> Versioned:
+            await link.sync()
+            node = await link.read(self._view)
+            return Versioned(None, -1) if node is None else Versioned(node.data, node.stat.version)
+
+        return await self._ask(attempt)
+
+    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+        """See ``Coordinator``.  None also when this write was done, its answer lost, and another has followed since:
+        either way the caller begins again from the register as it is."""
+        _check_size(data)
+        written = Versioned(data, expected + 1)
+
+        async def attempt(link: Link) -> Versioned | None:
+            try:
+                if expected == -1:
+                    await link.create(self._view, data)
+                else:
+                    await link.write(self._view, data, expected)
+            except (NodeExists, BadVersion):  # by somebody else, or by ourselves with the answer lost
+                node = await link.read(self._view)
+                mine = node is not None and Versioned(node.data, node.stat.version) == written
+                return written if mine else None
+            except NoNode:
+                if expected == -1:
+                    raise  # the parents are missing
+                return None
+            return written
+
+        return await self._ask(attempt)
+
+    # -- the registry ---------------------------------------------------------------------------------------------
+
+    async def enrol(self, description: str) -> str:
+        data = description.encode()
+        _check_size(data)
+
+        async def attempt(link: Link) -> str:
+            owner = self._session.owner  # read with the link: one link, one session
+            with suppress(NodeExists):  # then made before, by this session: the name is nobody else's
+                await link.create(f"{self._registry}/{owner}", data, ephemeral=True)
+            return owner
+
+        return await self._ask(attempt)
+
+    async def withdraw(self) -> None:
+        async def attempt(link: Link) -> None:
+            with suppress(NoNode):
+                await link.delete(f"{self._registry}/{self._session.owner}")
+
+        await self._ask(attempt)
+
+    async def consumers(self) -> Mapping[str, str]:
+        async def attempt(link: Link) -> dict[str, str]:
+            await link.sync()
+            owners = await link.children(self._registry)
+            known = {owner: text for owner, text in self._descriptions.items() if owner in owners}
+            known |= await self._read_descriptions(link, sorted(owners - known.keys()))
+            self._descriptions = known
+            return dict(known)
+
+        return await self._ask(attempt)
+
+    async def _read_descriptions(self, link: Link, owners: list[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for start in range(0, len(owners), READ_AHEAD):
+            some = owners[start : start + READ_AHEAD]
+            nodes = await link.read_all([f"{self._registry}/{owner}" for owner in some])
+            found |= {
+                owner: node.data.decode(errors="replace")
+                for owner, node in zip(some, nodes, strict=True)
+                if node is not None
+            }
+        return found
+
+    # -- requests ---------------------------------------------------------------------------------------------------
+
+    async def _ask(self, attempt: Callable[[Link], Awaitable[_T]]) -> _T:
+        """Make ``attempt``, which may be repeated, on one link after another until it is answered or the time is up."""
+        if self._runner is None:
+            raise Unavailable("the coordinator is not started")
+        try:
+            async with asyncio.timeout(self._session.timeout):
+                while True:
+                    link = await self._session.link()
+                    try:
+                        return await attempt(link)
+                    except Interrupted:
+                        continue
+                    except NoNode:
+                        await self._make_parents(link)
+        except TimeoutError as error:
+            raise Unavailable(f"ZooKeeper does not answer: {self._session.trouble}") from error
+        except NotAllowed as error:
+            raise ConfigError(
+                f"ZooKeeper: no right to do this, are the credentials those of the others? {error}"
+            ) from error
+        except Refused as error:
+            raise Unavailable(f"ZooKeeper refuses: {error}") from error
+
+    async def _prepare(self, link: Link) -> None:
+        """Before anybody is served: make the znodes, and see how things stand so that any later change is one."""
+        await self._make_parents(link)
+        for look in (self._look_at_view, self._look_at_consumers, self._look_at_leader):
+            await look(link)
+
+    async def _make_parents(self, link: Link) -> None:
+        for path in self._parents:
+            await self._make(link, path)
+
+    async def _make(self, link: Link, path: str) -> None:
+        """Make a znode and what is above it, unless it is there; rights are needed only for what is missing."""
+        if not path or await link.stat(path) is not None:
+            return
+        await self._make(link, path.rpartition("/")[0])
+        with suppress(NodeExists):
+            await link.create(path)
+
+    # -- in the background --------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        """All that runs for this coordinator runs below here, and ends with it."""
+        looks = {
+            self._view: self._look_at_view,
+            self._registry: self._look_at_consumers,
+            self._leader: self._look_at_leader,
+        }
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_supervise, self._session.run)
+            for path, look in looks.items():
+                tasks.start_soon(_supervise, self._watch, self._changed[path], look)
+            await self._stop.wait()
+            await self._session.end()
+            tasks.cancel_scope.cancel()
+
+    async def _close(self) -> None:
+        """End everything; bounded, and carried through even when the caller is cancelled meanwhile."""
+        self._life.closed()
+        self._stop.set()
+        cancelled: asyncio.CancelledError | None = None
+        with anyio.CancelScope(shield=True):
+            while self._runner is not None and not self._runner.done():
+                try:
+                    await asyncio.wait({self._runner})
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None:
+            raise cancelled
+
+    async def _watch(self, changed: asyncio.Event, look: Callable[[Link], Awaitable[None]]) -> None:
+        """Look whenever something may have changed: a watch fired, a new link, or nothing was heard for long."""
+        await self._prepared.wait()
+        while True:
+            changed.clear()  # before looking: what happens meanwhile is looked at next
+            link = await self._session.link()
+            try:
+                await look(link)
+            except Interrupted:
+                continue
+            except NoNode:
+                await self._make_parents(link)
+                continue
+            except Refused as error:
+                _log.warning("what changes is not seen at present: %s", error)
+            with anyio.move_on_after(RESYNC_INTERVAL):
+                await changed.wait()
+
+    def _on_event(self, path: str) -> None:
+        changed = self._changed.get(path)
+        if changed is not None:
+            changed.set()
+
+    def _look_again(self) -> None:
+        for changed in self._changed.values():
+            changed.set()
+
+    async def _look_at_view(self, link: Link) -> None:
+        stat = await link.stat(self._view, watch=True)
+        seen = None if stat is None else stat.modified
+        if seen != self._seen_view:
+            self._seen_view = seen
+            self._tell(self._life.view_changed)
+
+    async def _look_at_consumers(self, link: Link) -> None:
+        owners = await link.children(self._registry, watch=True)
+        if owners != self._seen_consumers:
+            self._seen_consumers = owners
+            self._tell(self._life.consumers_changed)
+
+    async def _look_at_leader(self, link: Link) -> None:
+        session_id, owner = self._session.id, self._session.owner  # read with the link: one link, one session
+        stat = await link.stat(self._leader, watch=True)
+        if stat is None:
+            try:
+                stat = await link.create(self._leader, owner.encode(), ephemeral=True)
+            except NodeExists:
+                self._changed[self._leader].set()
+                return
+        self._life.lead(stat.owner == session_id)
+
+    def _tell(self, change: Callable[[], None]) -> None:
+        """The state at the start is not told."""
+        if self._prepared.is_set():
+            change()
+
+
+async def _supervise(run: Callable[..., Awaitable[None]], *arguments: object) -> None:
+    """Start a background loop again, after a pause, when a mistake of ours ended it."""
+    while True:
+        try:
+            return await run(*arguments)
+        except Closed:
+            return None
+        except Exception:
+            _log.exception("a background loop failed and is started again in %.1f s", RESTART_PAUSE)
+        await asyncio.sleep(RESTART_PAUSE)
+
+
+def _check_size(data: bytes) -> None:
+    if len(data) > MAX_DATA_BYTES:
+        raise PayloadTooLarge(len(data), MAX_DATA_BYTES)

@@ -1,0 +1,354 @@
+"""One connection to one ZooKeeper server, from the handshake until it breaks.  The only import of aiozk.
+
+aiozk's wire part is used: how messages are written, read and matched with their answers.  Its session layer is not: it
+notices a cut only after the whole session timeout, waits for ever for a server that accepts and never answers, can
+deadlock in its own repair and takes silence for expiry.  Nearly every method of it would have to be replaced, so
+``session.py`` is in its place.
+
+A link never comes back.  Whoever uses one that broke is told so by ``Interrupted`` and goes to the next; so everything
+done on one link is done in one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import anyio
+from aiozk import exc, protocol
+from aiozk.connection import Connection, size_struct
+from aiozk.protocol.request import Request
+from aiozk.protocol.stat import Stat as _WireStat
+
+from zkrq.coordination.zookeeper.hosts import Address
+
+HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
+HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it to find another server
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # ZooKeeper's own limit is 1 MiB; beyond this it is not ZooKeeper that talks
+MAX_XID = 0x7FFFFFFF
+CLOSE_SECONDS = 1.0  # for the operating system to take back the socket
+
+_Answer = TypeVar("_Answer")
+
+
+class Interrupted(Exception):
+    """The link broke before the answer came: it may have happened or not."""
+
+
+class Refused(Exception):
+    """ZooKeeper answered that it will not."""
+
+
+class NoNode(Refused):
+    """There is no such znode, or no parent for a new one."""
+
+
+class NodeExists(Refused):
+    """There is such a znode already."""
+
+
+class BadVersion(Refused):
+    """Somebody else has written meanwhile."""
+
+
+class NotAllowed(Refused):
+    """The credentials are refused, or give no right to do this."""
+
+
+_REFUSALS: tuple[tuple[type[exc.ResponseError], type[Refused]], ...] = (
+    (exc.NoNode, NoNode),
+    (exc.NodeExists, NodeExists),
+    (exc.BadVersion, BadVersion),
+    (exc.NoAuth, NotAllowed),
+    (exc.AuthFailed, NotAllowed),
+    (exc.InvalidACL, NotAllowed),
+    (exc.ResponseError, Refused),
+)
+
+# Answers about the session, not about the request: the next handshake tells what is true.
+_SESSION_TROUBLE = (exc.SessionExpired, exc.SessionMoved, exc.ConnectionLoss)
+
+# A follower answers reads (and pings) on its own, even while the leader has lost it and lets the session expire.  Only
+# an answer that came by way of the leader proves that the session lives; so the heartbeat is a sync, not a ping.
+_BY_WAY_OF_LEADER = (
+    protocol.SyncRequest,
+    protocol.Create2Request,
+    protocol.SetDataRequest,
+    protocol.DeleteRequest,
+)
+
+
+# Newer than aiozk, which prints the number of an answer that it does not know to the standard output.  Making the class
+# makes it known.
+_NEWER_ANSWERS = {"RequestTimeout": -122, "SaslRequired": -124, "QuotaExceeded": -125, "Throttled": -127}
+for _name, _code in _NEWER_ANSWERS.items():
+    type(exc.ResponseError)(_name, (exc.ResponseError,), {"error_code": _code})
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """What is said when a session begins or goes on: id 0 asks for a new one, or says that the old one is over."""
+
+    session_id: int
+    password: bytes
+    timeout: float  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """A znode's version, the transaction that last wrote it, and the session it ends with (0: none)."""
+
+    version: int
+    modified: int
+    owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    data: bytes
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent(Generic[_Answer]):
+    """A request on its way, the loop time at which it left, and what will hold the transaction and the answer."""
+
+    request: Request[_Answer]
+    at: float
+    answer: asyncio.Future[tuple[int, _Answer]]
+
+
+class _Connection(Connection):
+    """aiozk's connection, repaired: one TCP connection instead of two (the first one asks for ``srvr``, which may be
+    forbidden, and waits without bound), and reading neither spins nor blocks the loop on half a message."""
+
+    async def open(self, request: protocol.ConnectRequest) -> protocol.ConnectResponse:
+        """Connect and exchange the first messages, which have a shape of their own."""
+        self.reader, writer = await asyncio.open_connection(self.host, self.port)
+        self.writer = writer
+        payload = request.serialize()
+        writer.write(size_struct.pack(len(payload)) + payload)
+        _, _, response = await self.read_response(initial_connect=True)
+        return response
+
+    async def receive(self) -> None:
+        """Read one message and hand it to whoever waits for it."""
+        xid, zxid, response = await self.read_response()
+        if xid == protocol.WATCH_XID:
+            self.watch_handler(response)
+            return
+        special = xid in protocol.SPECIAL_XIDS
+        answer = self.pending_specials[xid].pop() if special else self.pending.pop(xid)
+        if isinstance(response, Exception):
+            _fail(answer, response)
+        elif not answer.done():
+            answer.set_result((zxid, response))
+
+    async def _read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MAX_MESSAGE_BYTES:
+            raise ConnectionError(f"a message of {size} bytes: this is not ZooKeeper")
+        return await self.reader.readexactly(size)
+
+
+class Link:
+    """One connection.  ``contact`` is the loop time at which the last request was sent whose answer, by way of the
+    leader, came; ``zxid`` the newest transaction heard of.
+
+    on_event: called with the path of a znode whose watch fired.
+    """
+
+    def __init__(self, address: Address, on_event: Callable[[str], None]) -> None:
+        self.address = address
+        self.contact = float("-inf")
+        self.zxid = 0
+        self.broken: str | None = None  # why, once it is
+        self._xid = 0
+        self._acl = [protocol.UNRESTRICTED_ACCESS]
+        self._connection = _Connection(address.host, address.port, self._on_watch, read_timeout=None)
+        self._on_event = on_event
+
+    # -- its life: open, serve, close -----------------------------------------------------------------------------
+
+    async def open(self, wish: Greeting, zxid: int, auth: tuple[str, str] | None) -> Greeting:
+        """Connect, and begin or go on with a session; the caller bounds it in time.
+
+        zxid: the newest transaction seen; a server that knows less refuses, so that time never runs backwards.
+        Raises ``NotAllowed`` for credentials that the server refuses, otherwise whatever goes wrong.
+        """
+        sent = _now()
+        answer = await self._connection.open(
+            protocol.ConnectRequest(
+                protocol_version=0,
+                last_seen_zxid=zxid,
+                timeout=round(wish.timeout * 1000),
+                session_id=wish.session_id,
+                password=wish.password,
+                read_only=False,
+            )
+        )
+        self.zxid = zxid
+        if answer.session_id:
+            self.contact = sent
+            if auth is not None:
+                await self._authenticate(*auth)
+        return Greeting(answer.session_id, answer.password, answer.timeout / 1000)
+
+    async def serve(self, timeout: float) -> None:
+        """Receive answers and keep the session alive until the link breaks.
+
+        timeout: the session's, in seconds.  A cut is noticed at once, silence after half of it.
+        """
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_alive, timeout)
+            try:
+                while True:
+                    await self._connection.receive()
+            except Exception as error:  # the end of the stream, a reset, garbage: all the same to us
+                self.kill(f"the connection was lost ({str(error) or type(error).__name__})")
+            tasks.cancel_scope.cancel()
+
+    def kill(self, reason: str) -> None:
+        """Break the link, now; a second call does nothing."""
+        if self.broken is not None:
+            return
+        self.broken = reason
+        for answer in self._connection.drain_all_pending():
+            _fail(answer, Interrupted(reason))
+        if self._connection.writer is not None:
+            self._connection.writer.transport.abort()
+
+    async def close(self) -> None:
+        """Break the link and wait, bounded and shielded, until the socket is gone."""
+        self.kill("closed")
+        if self._connection.writer is None:
+            return
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(OSError):
+            await self._connection.writer.wait_closed()
+
+    # -- what can be asked ----------------------------------------------------------------------------------------
+
+    async def sync(self) -> None:
+        """Let the server catch up with the leader, so that what is read next is no older than this call."""
+        await self._ask(protocol.SyncRequest(path="/"))
+
+    async def stat(self, path: str, *, watch: bool = False) -> Stat | None:
+        """None where there is no znode; a watch then waits for it to appear."""
+        try:
+            return _stat((await self._ask(protocol.ExistsRequest(path=path, watch=watch))).stat)
+        except NoNode:
+            return None
+
+    async def read(self, path: str) -> Node | None:
+        """None where there is no znode."""
+        return (await self.read_all([path]))[0]
+
+    async def read_all(self, paths: Sequence[str]) -> list[Node | None]:
+        """Several at once, for the time of one; the caller bounds how many."""
+        sent = [self._send(protocol.GetDataRequest(path=path, watch=False)) for path in paths]
+        return [await self._node(one) for one in sent]
+
+    async def children(self, path: str, *, watch: bool = False) -> frozenset[str]:
+        response = await self._ask(protocol.GetChildren2Request(path=path, watch=watch))
+        return frozenset(response.children)
+
+    async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
+        request = protocol.Create2Request(path=path, data=data, acl=self._acl)
+        request.set_flags(ephemeral=ephemeral)
+        return _stat((await self._ask(request)).stat)
+
+    async def write(self, path: str, data: bytes, version: int) -> Stat:
+        return _stat((await self._ask(protocol.SetDataRequest(path=path, data=data, version=version))).stat)
+
+    async def delete(self, path: str) -> None:
+        await self._ask(protocol.DeleteRequest(path=path, version=-1))
+
+    async def end_session(self) -> None:
+        """Ask ZooKeeper to end the session now, with all that ends with it."""
+        await self._ask(protocol.CloseRequest())
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: Request[_Answer]) -> _Answer:
+        return await self._answer(self._send(request))
+
+    async def _node(self, sent: _Sent[protocol.GetDataResponse]) -> Node | None:
+        try:
+            response = await self._answer(sent)
+        except NoNode:
+            return None
+        return Node(response.data or b"", _stat(response.stat))
+
+    def _send(self, request: Request[_Answer]) -> _Sent[_Answer]:
+        """Write a request.  Raises ``Interrupted`` on a broken link."""
+        if self.broken is not None:
+            raise Interrupted(self.broken)
+        self._xid = self._xid % MAX_XID + 1
+        return _Sent(request, _now(), self._connection.send(request, self._xid))
+
+    async def _answer(self, sent: _Sent[_Answer]) -> _Answer:
+        """Wait for the answer.  Raises ``Interrupted`` or ``Refused``."""
+        try:
+            zxid, response = await sent.answer
+        except _SESSION_TROUBLE as error:
+            self.kill(f"the server says {error}")
+            raise Interrupted(str(error)) from error
+        except exc.ResponseError as error:
+            raise _refused(error, sent.request) from error
+        except exc.ZKError as error:
+            self.kill(f"writing failed ({error})")
+            raise Interrupted(str(error)) from error
+        self.zxid = max(self.zxid, zxid)
+        if isinstance(sent.request, _BY_WAY_OF_LEADER):
+            self.contact = max(self.contact, sent.at)
+        return response
+
+    async def _authenticate(self, user: str, password: str) -> None:
+        """Say who we are, before anything else; what is created from now on is for this identity only."""
+        credentials = f"{user}:{password}".encode()
+        answer = self._connection.send(protocol.AuthRequest(type=0, scheme="digest", auth=credentials))
+        try:
+            await self._connection.receive()
+            await answer
+        except exc.AuthFailed as error:
+            raise NotAllowed("the credentials are refused") from error
+        finally:
+            answer.cancel()
+        self._acl = [protocol.AUTHED_UNRESTRICTED]
+
+    async def _keep_alive(self, timeout: float) -> None:
+        while True:
+            await asyncio.sleep(timeout * HEARTBEAT_INTERVAL)
+            try:
+                async with asyncio.timeout(timeout * HEARTBEAT_TIMEOUT):
+                    await self.sync()
+            except TimeoutError:
+                return self.kill(f"a heartbeat was not answered for {timeout * HEARTBEAT_TIMEOUT:.1f} s")
+            except (Interrupted, Refused) as error:
+                return self.kill(str(error))
+
+    def _on_watch(self, event: protocol.WatchEvent) -> None:
+        if event.path:
+            self._on_event(event.path)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _stat(stat: _WireStat) -> Stat:
+    return Stat(version=stat.version, modified=stat.last_modified_zxid, owner=stat.ephemeral_owner)
+
+
+def _fail(answer: asyncio.Future[tuple[int, _Answer]], error: Exception) -> None:
+    """Let whoever waits for the answer fail; it is no matter for asyncio's complaints when nobody does."""
+    if not answer.done():
+        answer.set_exception(error)
+        answer.exception()
+
+
+def _refused(error: exc.ResponseError, request: Request[_Answer]) -> Refused:
+    kind = next(refusal for answer, refusal in _REFUSALS if isinstance(error, answer))
+    return kind(f"{error} ({getattr(request, 'path', None) or type(request).__name__})")

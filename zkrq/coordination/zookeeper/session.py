@@ -1,0 +1,238 @@
+"""One session after another, over one link after another.
+
+    attach   find a server that takes the session, or gives a new one: some seconds at most per server, pauses bounded
+    serve    until the link breaks; whoever needs it meanwhile takes it from ``link()``
+    again    with the same session, until ZooKeeper itself says that it is over
+
+Silence, refused connections and unanswered handshakes are no verdict: the session's id and password are kept and tried
+again.  Only a handshake answered with session id 0 makes a session LOST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Callable
+
+import anyio
+
+from zkrq.coordination.coordinator import SessionState
+from zkrq.coordination.lifecycle import Lifecycle
+from zkrq.coordination.zookeeper.hosts import Address, Ensemble
+from zkrq.coordination.zookeeper.link import Greeting, Interrupted, Link, NotAllowed, Refused
+from zkrq.errors import Closed, ConfigError
+
+_log = logging.getLogger(__name__)
+
+ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
+MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
+FIRST_PAUSE = 0.05  # seconds between rounds; doubles with each round ...
+MAX_PAUSE = 0.5  # ... up to this
+MAX_ROUNDS = 16  # counted; both bounds are reached long before
+STABLE_SECONDS = 2.0  # a link that lived longer makes the next search start without a pause
+FORGET_ZXID_AFTER = 3  # session timeouts without contact; then a server that knows less than we saw is better than none
+END_SECONDS = 1.0  # for ZooKeeper to confirm the end of the session
+
+# Of the session timeout: how much earlier the deadline is than the last answer alone would allow.  A follower hands
+# signs of life on to the leader every half tick, and may die in between; a tick is at most half of a session timeout.
+MARGIN = 1 / 4
+
+_NO_SESSION = b"\x00"
+
+
+class ZooKeeperSession:
+    """Keeps a session with an ensemble and tells ``life`` what becomes of it.
+
+    timeout: seconds; the wish until a server has answered, then what it granted.
+    on_event: called with the path of a znode whose watch fired.
+    on_connected: called for every new link; watches of the old one are gone.
+    """
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        timeout: float,
+        auth: tuple[str, str] | None,
+        life: Lifecycle,
+        *,
+        on_event: Callable[[str], None],
+        on_connected: Callable[[], None],
+    ) -> None:
+        self.timeout = timeout
+        self.trouble = "no server was tried yet"  # why there is no link, for error texts
+        self._ensemble = ensemble
+        self._wish = timeout
+        self._auth = auth
+        self._life = life
+        self._on_event = on_event
+        self._on_connected = on_connected
+        self._id = 0
+        self._password = _NO_SESSION
+        self._owner = ""
+        self._zxid = 0
+        self._contact = float("-inf")  # of links that are gone, in this session
+        self._alone_since = float("-inf")  # loop time at which the last link broke
+        self._rounds = 0  # of searching since a link was stable
+        self._link: Link | None = None
+        self._last_address: Address | None = None
+        self._refusal: NotAllowed | None = None  # credentials refused before there ever was a session
+        self._wake = asyncio.Event()  # set while link() need not wait
+
+    @property
+    def id(self) -> int:
+        """ZooKeeper's number for the session, as it stands in a znode's stat; 0 while there is none."""
+        return self._id
+
+    @property
+    def owner(self) -> str:
+        """The session's name: new for every one, even where ZooKeeper would repeat a number."""
+        return self._owner
+
+    @property
+    def valid_until(self) -> float:
+        contact = max(self._contact, self._link.contact) if self._link is not None else self._contact
+        return contact + self.timeout * (1 - MARGIN)
+
+    async def link(self) -> Link:
+        """The present link, or the next one; the caller bounds the wait.  Raises ``Closed`` or ``ConfigError``."""
+        while True:
+            if self._life.state is SessionState.CLOSED:
+                raise Closed
+            if self._refusal is not None:
+                raise ConfigError(f"ZooKeeper: {self._refusal}") from self._refusal
+            if self._link is not None and self._link.broken is None:
+                return self._link
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def run(self) -> None:
+        """Keep a session until it is cancelled or ``life`` is closed."""
+        loop = asyncio.get_running_loop()
+        while self._life.state is not SessionState.CLOSED:
+            link = await self._attach()
+            since = loop.time()
+            try:
+                self._use(link)
+                await link.serve(self.timeout)
+            finally:
+                await self._drop(link)
+            if loop.time() - since > STABLE_SECONDS:
+                self._rounds = 0
+
+    async def end(self) -> None:
+        """End the session at ZooKeeper if it can be reached, in bounded time; ``life`` is closed already."""
+        self._wake.set()
+        if self._link is None:
+            return
+        with anyio.move_on_after(END_SECONDS, shield=True):
+            try:
+                await self._link.end_session()
+            except (Interrupted, Refused) as error:
+                _log.debug("the session could not be ended, it will expire: %s", error)
+
+    # -- a link: found, used, dropped -------------------------------------------------------------------------------
+
+    async def _attach(self) -> Link:
+        """Try server after server until one takes us."""
+        while True:
+            await asyncio.sleep(self._pause())
+            bound = min(ATTEMPT_TIMEOUT * 2**self._rounds, MAX_ATTEMPT_TIMEOUT) * self.timeout
+            self._rounds = min(self._rounds + 1, MAX_ROUNDS)
+            self._forget_zxid()
+            troubles: list[str] = []
+            for address in self._order():
+                try:
+                    async with asyncio.timeout(bound):
+                        return await self._establish(address)
+                except NotAllowed as error:
+                    troubles.append(f"{address}: {error}")
+                    self._refuse(error)
+                except Exception as error:  # whatever it is: try the next one
+                    troubles.append(f"{address}: {str(error) or type(error).__name__}")
+            self._note_trouble("; ".join(troubles))
+
+    async def _establish(self, address: Address) -> Link:
+        link = Link(address, self._on_event)
+        try:
+            wish = Greeting(self._id, self._password, self._wish)
+            greeting = await link.open(wish, self._zxid, self._auth)
+            if greeting.session_id:
+                self._accept(greeting)
+                return link
+        except BaseException:
+            await link.close()
+            raise
+        await link.close()
+        if not self._id:
+            raise ConnectionError("the server gives no session")
+        self._lose()
+        return await self._establish(address)
+
+    def _accept(self, greeting: Greeting) -> None:
+        if greeting.session_id != self._id:
+            if self._id:  # never seen; but a session must not change in silence
+                self._lose()
+            self._owner = f"{greeting.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}-{secrets.token_hex(4)}"
+        self._id = greeting.session_id
+        self._password = greeting.password
+        self.timeout = greeting.timeout
+
+    def _lose(self) -> None:
+        """ZooKeeper's verdict: the session is over."""
+        self._id = 0
+        self._password = _NO_SESSION
+        self._contact = float("-inf")
+        self._life.lost()
+
+    def _use(self, link: Link) -> None:
+        self._link = link
+        self._last_address = link.address
+        if self._life.state is SessionState.CLOSED:
+            return
+        self._life.connected(self._owner)
+        self._wake.set()
+        self._on_connected()
+
+    async def _drop(self, link: Link) -> None:
+        self._link = None
+        self._alone_since = asyncio.get_running_loop().time()
+        self._contact = max(self._contact, link.contact)
+        self._zxid = max(self._zxid, link.zxid)
+        if link.broken is not None:
+            self.trouble = f"{link.address}: {link.broken}"
+        if self._life.state is SessionState.CONNECTED:
+            _log.debug("link to %s", self.trouble)
+            self._life.suspended()
+        await link.close()
+
+    # -- small decisions --------------------------------------------------------------------------------------------
+
+    def _pause(self) -> float:
+        """Seconds before the next round: none after a stable link, then growing, spread against herds."""
+        if self._rounds == 0:
+            return 0.0
+        return min(FIRST_PAUSE * 2 ** (self._rounds - 1), MAX_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+
+    def _order(self) -> list[Address]:
+        """All servers, shuffled; the one whose link broke comes last."""
+        servers = random.sample(self._ensemble.servers, len(self._ensemble.servers))
+        return sorted(servers, key=lambda address: address == self._last_address)
+
+    def _forget_zxid(self) -> None:
+        silence = asyncio.get_running_loop().time() - self._alone_since
+        if self._zxid and silence > FORGET_ZXID_AFTER * self.timeout:
+            _log.warning("no server takes us for %.0f s: one that knows less than we have seen is welcome now", silence)
+            self._zxid = 0
+
+    def _refuse(self, error: NotAllowed) -> None:
+        """Credentials that never worked are a mistake to report; those that did may work again at another server."""
+        if self._life.state is SessionState.CONNECTING:
+            self._refusal = error
+            self._wake.set()
+
+    def _note_trouble(self, trouble: str) -> None:
+        level = logging.WARNING if self._rounds == 1 else logging.DEBUG  # once per outage
+        _log.log(level, "no ZooKeeper server takes us, trying on: %s", trouble)
+        self.trouble = trouble

@@ -1,0 +1,82 @@
+"""Every error that zkrq raises, sorted by what the caller should do next.
+
+    ZkrqError
+      ConfigError         fix it: bad argument, name, URL or policy; servers that disagree
+      CodecError          fix the item or the codec
+      PayloadTooLarge     make the item smaller; nothing was written
+      NotEnoughReplicas   retry: fewer in-sync servers than min_replicas
+      OutcomeUnknown      retry with the same id: it may have happened
+      Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
+      ClaimLost           stop the work: somebody else may hold the item
+      Closed              stop: the queue or the cluster is closed
+
+The docstring of a class is its message where none is given.  Exceptions of redis and aiozk never leave the
+package: they are the ``__cause__`` of one of these.
+"""
+
+from __future__ import annotations
+
+
+class ZkrqError(Exception):
+    """Something went wrong in zkrq."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
+
+
+class ConfigError(ZkrqError, ValueError):
+    """An argument or a server's configuration is wrong; nothing was written."""
+
+
+class CodecError(ZkrqError, ValueError):
+    """The item cannot be encoded, or what is stored cannot be decoded."""
+
+
+class PayloadTooLarge(ZkrqError, ValueError):
+    """The encoded item is larger than the limit; nothing was written."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the encoded item has {size} bytes, max_payload_bytes is {limit}; nothing was written")
+        self.size = size
+        self.limit = limit
+
+
+class NotEnoughReplicas(ZkrqError):
+    """Fewer servers are in sync than min_replicas asks for; retry later."""
+
+    def __init__(self, members: int, min_replicas: int) -> None:
+        super().__init__(f"{members} server(s) in sync, min_replicas is {min_replicas}; retry later")
+        self.members = members
+        self.min_replicas = min_replicas
+
+
+class OutcomeUnknown(ZkrqError):
+    """The time ran out in the middle: it may have happened.  Retry with the same id.
+
+    ``ids`` are the items concerned; pushing them again under these ids cannot double them.
+    """
+
+    def __init__(self, message: str | None = None, *, ids: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+    @property
+    def id(self) -> str | None:
+        """The only item concerned, or None where there is not exactly one."""
+        return self.ids[0] if len(self.ids) == 1 else None
+
+
+class Unavailable(ZkrqError):
+    """No server that may be believed can be reached, or no ZooKeeper where one is needed; retry later."""
+
+
+class ClaimLost(ZkrqError):
+    """The claim no longer holds: somebody else may have the item.  Stop working on it."""
+
+    def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
+        super().__init__(message or (f"the claim on item {id} no longer holds; stop working on it" if id else None))
+        self.id = id
+
+
+class Closed(ZkrqError):
+    """The queue or the cluster is closed."""

@@ -1,0 +1,102 @@
+"""What a cluster tells ``on_event``: typed, frozen, one per change of state and never one per operation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_log = logging.getLogger("zkrq.events")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something changed.  ``cluster`` is the namespace."""
+
+    cluster: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvicted(Event):
+    """This client took a server out of the view; ``reason`` is for people."""
+
+    server: str
+    reason: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ViewChanged(Event):
+    """A newer view is known here."""
+
+    epoch: int
+    members: tuple[str, ...]
+    learners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NotWritable(Event):
+    """Fewer than ``min_replicas`` servers are in sync: pushes raise ``NotEnoughReplicas`` until more are."""
+
+    members: tuple[str, ...]
+    min_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSuspended(Event):
+    """ZooKeeper does not answer; work goes on as long as no change of the view is needed."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResumed(Event):
+    """ZooKeeper answers again, in the same session."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLost(Event):
+    """The session is over, and with it every claim that it held."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsLost(Event):
+    """Claims of this process no longer hold; their handlers were told to stop."""
+
+    queue: str
+    ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerFenced(Event):
+    """A dead consumer's claims are ready again; ``items`` is how many this client requeued."""
+
+    queue: str
+    owner: str
+    items: int
+
+
+class Events:
+    """Logs every event once and hands it to the user's call-back, whose mistakes stay its own."""
+
+    def __init__(self, on_event: Callable[[Event], object] | None) -> None:
+        self._on_event = on_event
+
+    def tell(self, event: Event, level: int = logging.INFO) -> None:
+        extra = {
+            "cluster": event.cluster,
+            "queue": getattr(event, "queue", None),
+            "server": getattr(event, "server", None),
+        }
+        _log.log(level, "%s", event, extra=extra)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            _log.exception("on_event raised", extra=extra)

@@ -1,0 +1,312 @@
+"""Where claims come from: one claim request at a time serves all consumers of a queue in this process.
+
+What consumers ask for is summed up and claimed in one call, and what they are expected to ask for next with it
+(prefetch).  A request whose answer is not known is repeated under the same number until it is: so nothing that was
+claimed is left lying about.  An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from zkrq.claims import Claim
+from zkrq.codecs import Codec
+from zkrq.enrolment import Enrolment
+from zkrq.errors import Closed, Unavailable, ZkrqError
+from zkrq.held import Held
+from zkrq.replication.replicas import Decision, Replicas
+from zkrq.tasks import Tasks
+from zkrq.wakeups import Wakeups
+
+T = TypeVar("T")
+
+CLAIM_MAX = 500
+"""Items claimed in one request."""
+
+PREFETCH_SECONDS = 0.1
+"""Without a ``prefetch`` of their own, consumers get ahead what they took in so much time."""
+
+SWEEP_SECONDS = 5.0
+"""Whoever waits looks again after so long, also when nobody calls."""
+
+MAX_PAUSE = 1.0
+"""Seconds between tries while no claim can be made."""
+
+LISTEN_TIMEOUT = 2.0
+"""Seconds that a claim waits for the wake-up channel before it goes without."""
+
+POLL_MS = 500
+"""Whoever waits without a wake-up channel looks again after so long."""
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter(Generic[T]):
+    """Somebody who wants up to ``want`` claims, now or, if ``patient``, as soon as there are any."""
+
+    want: int
+    patient: bool
+    future: asyncio.Future[list[Claim[T]]]
+
+
+class Feed(Generic[T]):
+    """Hands claims to the consumers of one queue in this process."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        held: Held,
+        wakeups: Wakeups,
+        *,
+        cluster: str,
+        queue: str,
+        codec: Codec[T],
+        enrolment: Enrolment,
+        tasks: Tasks,
+    ) -> None:
+        self._replicas = replicas
+        self._held = held
+        self._wakeups = wakeups
+        self._queue = queue
+        self._codec = codec
+        self._enrolment = enrolment
+        self._tasks = tasks
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+        self._waiters: deque[_Waiter[T]] = deque()
+        self._buffer: deque[Claim[T]] = deque()
+        self._streams: list[int | None] = []
+        self._woken = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._closed = False
+        self._seq = 0
+        self._ahead = 0
+        self._taken = 0
+        self._taken_since = 0.0
+        self._trouble: ZkrqError | None = None
+
+    # -- what consumers call -----------------------------------------------------------------------------------------
+
+    def join(self, prefetch: int | None) -> None:
+        """A stream begins; ``prefetch`` items are claimed ahead for it, None: as fast as it has been lately."""
+        self._streams.append(prefetch)
+
+    def leave(self, prefetch: int | None) -> None:
+        """A stream ends; what was claimed ahead for nobody goes back."""
+        self._streams.remove(prefetch)
+        if not self._streams and not self._waiters:
+            self._hand_back()
+
+    async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
+        """Up to ``want`` claims; none if not ``patient`` and nothing is ready, or after ``timeout`` seconds.
+
+        Raises ``Closed``; ``Unavailable`` where not even a look was possible and the caller would not wait longer.
+        """
+        if self._closed:
+            raise Closed()
+        if self._buffer and not self._waiters:
+            return self._draw(want)
+        waiter = _Waiter(want, patient, asyncio.get_running_loop().create_future())
+        self._waiters.append(waiter)
+        self._look()
+        try:
+            if timeout is None:
+                return await waiter.future
+            async with asyncio.timeout(timeout):
+                return await waiter.future
+        except TimeoutError:
+            self._withdraw(waiter)
+            if self._trouble:
+                raise Unavailable(f"queue {self._queue!r} cannot be claimed from: {self._trouble}") from self._trouble
+            return []
+        except asyncio.CancelledError:
+            self._withdraw(waiter)
+            raise
+
+    def wake(self) -> None:
+        """Something may be ready."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """End every wait with ``Closed``; what is claimed and not handed out goes back with ``Held.release_all``."""
+        self._closed = True
+        if self._runner:
+            self._runner.cancel()
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.future.done():
+                waiter.future.set_exception(Closed())
+                waiter.future.exception()
+        self._buffer.clear()
+
+    # -- handing out ---------------------------------------------------------------------------------------------------
+
+    def _draw(self, want: int) -> list[Claim[T]]:
+        """Claims from the buffer; those lost meanwhile are left out."""
+        drawn: list[Claim[T]] = []
+        while self._buffer and len(drawn) < want:
+            claim = self._buffer.popleft()
+            if not claim.lost:
+                drawn.append(claim)
+        self._taken += len(drawn)
+        if len(self._buffer) * 2 < self._ahead:
+            self._look()
+        return drawn
+
+    def _serve(self) -> None:
+        while self._waiters and self._buffer:
+            waiter = self._waiters[0]
+            if not waiter.future.done():
+                drawn = self._draw(waiter.want)
+                if not drawn:
+                    return
+                waiter.future.set_result(drawn)
+            self._waiters.popleft()
+
+    def _withdraw(self, waiter: _Waiter[T]) -> None:
+        """The waiter has gone; what it was just given goes to the next one."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
+            self._buffer.extendleft(reversed(waiter.future.result()))
+            self._serve()
+        if not self._streams and not self._waiters:
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        while self._buffer:
+            self._tasks.start(self._release(self._buffer.popleft()), "hand back")
+
+    async def _release(self, claim: Claim[T]) -> None:
+        try:
+            await claim.release()
+        except ZkrqError as error:
+            self._held.let_go(claim)
+            self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
+
+    def _dismiss(self, outcome: ZkrqError | None) -> None:
+        """Tell those who would not wait: nothing there, or why not."""
+        for waiter in tuple(self._waiters):
+            if not waiter.patient:
+                self._waiters.remove(waiter)
+                if waiter.future.done():
+                    continue
+                if outcome is None:
+                    waiter.future.set_result([])
+                else:
+                    waiter.future.set_exception(Unavailable(str(outcome)))
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._woken.set()
+        if self._runner is None:
+            self._taken_since = asyncio.get_running_loop().time()
+            self._runner = self._tasks.start(self._run(), f"claim from {self._queue}")
+
+    def _wanted(self) -> int:
+        """How many to claim now."""
+        asked = sum(waiter.want for waiter in self._waiters)
+        return max(0, min(CLAIM_MAX, asked + self._ahead - len(self._buffer)))
+
+    def _adapt(self) -> None:
+        """Expect of the adaptive streams what they took lately, and of the others what they said."""
+        now = asyncio.get_running_loop().time()
+        elapsed = max(now - self._taken_since, 1e-3)
+        lately = int(self._taken / elapsed * PREFETCH_SECONDS) if None in self._streams else 0
+        self._ahead = min(CLAIM_MAX, lately + sum(prefetch or 0 for prefetch in self._streams))
+        if elapsed > PREFETCH_SECONDS:
+            self._taken, self._taken_since = self._taken // 2, now - elapsed / 2
+
+    async def _run(self) -> None:
+        failures = 0
+        while True:
+            self._woken.clear()
+            self._adapt()
+            pause = SWEEP_SECONDS
+            count = self._wanted()
+            if count:
+                try:
+                    next_ms = await self._claim(count)
+                except ZkrqError as error:
+                    failures += 1
+                    self._note_trouble(error)
+                    pause = min(MAX_PAUSE, 0.05 * 2**failures)
+                    await asyncio.sleep(pause)
+                    continue
+                failures, self._trouble = 0, None
+                self._serve()
+                if next_ms == 0 and self._wanted():
+                    continue
+                self._dismiss(None)
+                if next_ms > 0:
+                    pause = min(pause, next_ms / 1000)
+            await self._rest(pause)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until somebody calls, or the time is over."""
+        if self._woken.is_set():
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    def _note_trouble(self, error: ZkrqError) -> None:
+        if self._trouble is None:
+            self._log.warning("no claims for now, trying on: %s", error)
+        self._trouble = error
+        self._dismiss(error)
+
+    async def _claim(self, count: int) -> int:
+        """One claim request; returns in how many milliseconds something becomes ready by itself."""
+        loop = asyncio.get_running_loop()
+        owner = await self._enrolment.get()
+        waiter = ""
+        if any(waiter.patient for waiter in self._waiters):
+            primary = self._replicas.membership.view.primary(self._queue)
+            if await self._wakeups.listen(primary, LISTEN_TIMEOUT):
+                waiter = self._wakeups.channel
+        started = loop.time()
+        lease_ms = round(self._held.claim_timeout * 1000)
+        seq = self._seq + 1
+        request = f"{owner}/{seq}"
+        decision = await self._replicas.decide("claim", self._queue, [owner, seq, count, lease_ms, waiter])
+        self._seq = seq
+        self._admit(decision, owner, request, started + self._held.claim_timeout)
+        next_ms = cast("int", decision.body[0])
+        if waiter or not self._waiters or next_ms == 0:
+            return next_ms
+        return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
+
+    def _admit(self, decision: Decision, owner: str, request: str, deadline_at: float) -> None:
+        if self._enrolment.is_over(owner):
+            return  # the session ended meanwhile: others are about to be given these
+        handed = cast("list[bytes]", decision.body[1])
+        records = {decided.id: decided.record for decided in decision.decided}
+        for id, payload in zip(handed[::2], handed[1::2], strict=True):
+            if id in decision.superseded:
+                continue
+            name = id.decode()
+            try:
+                item = self._codec.decode(payload)
+            except Exception as error:  # any codec's
+                undecodable: Claim[bytes] = Claim(self._held, name, records[id], payload, owner, request, deadline_at)
+                self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
+                continue
+            claim = Claim(self._held, name, records[id], item, owner, request, deadline_at)
+            self._held.hold(claim)
+            self._buffer.append(claim)
+
+    async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
+        """What cannot be decoded goes to the dead letters, its bytes kept."""
+        self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
+        self._held.hold(claim)
+        try:
+            await claim.bury(f"cannot be decoded as {self._codec.name}: {type(error).__name__}: {error}")
+        except ZkrqError as problem:
+            self._held.let_go(claim)
+            self._log.warning("item %s could not be buried, it comes back by itself: %s", claim.id, problem)

@@ -1,0 +1,172 @@
+"""All claims of one queue that this process holds: settled in batches, extended while they are held, lost together."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from zkrq.claims import Claim, Verb
+from zkrq.errors import ZkrqError
+from zkrq.events import ClaimsLost, Events
+from zkrq.replication.batching import Batcher
+from zkrq.replication.records import Record
+from zkrq.replication.replicas import Arguments, Replicas
+from zkrq.retry import Again, Retry
+from zkrq.tasks import Tasks
+
+T = TypeVar("T")
+
+EXTEND_AT = 2 / 3
+"""A claim with less than this part of its time left is extended ..."""
+
+LOOKS_PER_LEASE = 6
+"""... at one of so many looks in the time of one claim."""
+
+MIN_LOOK_SECONDS = 0.05
+
+CALL_BYTES = 160
+"""What one settle call weighs, about."""
+
+SettleCall = tuple[str, int, int, str, str, int, str]
+"""id, version's epoch and n, token, verb, ms, text: what ``lua/settle.lua`` takes for one item."""
+
+
+class Held:
+    """Holds, extends and settles; implements ``claims.Holder``."""
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        *,
+        cluster: str,
+        queue: str,
+        claim_timeout: float,
+        retry: Retry,
+        tasks: Tasks,
+        events: Events,
+    ) -> None:
+        self.claim_timeout = claim_timeout
+        self._replicas = replicas
+        self._cluster = cluster
+        self._queue = queue
+        self._retry = retry
+        self._events = events
+        self._claims: set[Claim[Any]] = set()
+        self._tasks = tasks
+        self._keeper: asyncio.Task[None] | None = None
+        self._batcher: Batcher[SettleCall, bool] = Batcher(
+            self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}"
+        )
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def hold(self, claim: Claim[Any]) -> None:
+        """Extend this claim from now on."""
+        self._claims.add(claim)
+        if self._keeper is None:
+            self._keeper = self._tasks.start(self._keep(), f"extend claims of {self._queue}")
+
+    def let_go(self, claim: Claim[Any]) -> None:
+        """Extend it no longer."""
+        self._claims.discard(claim)
+        if claim.timer:
+            claim.timer.cancel()
+            claim.timer = None
+
+    def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
+        """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
+        epoch, n = claim.version
+        return self._batcher.add((claim.id, epoch, n, claim.request, verb.value, ms, text))
+
+    def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
+        """The retry policy's word: a delay, or the reason to bury."""
+        verdict = self._retry.after(
+            attempts=record.attempts,
+            failures=record.failures + 1,
+            delay=delay,
+            chance=random.random(),  # noqa: S311
+            reason=reason,
+        )
+        return verdict if isinstance(verdict, Again) else verdict.reason
+
+    def lose_all(self, owner: str, reason: str) -> None:
+        """Every claim of ``owner`` is lost: tell the handlers."""
+        lost = [claim for claim in self._claims if claim.owner == owner]
+        if lost:
+            self._tell_lost(lost, reason)
+
+    def _tell_lost(self, lost: Iterable[Claim[Any]], reason: str) -> None:
+        ids = tuple(claim.id for claim in lost)
+        for claim in tuple(lost):
+            claim.lose(reason)
+        self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
+
+    async def release_all(self) -> None:
+        """Hand back everything that is held, for closing."""
+        claims = tuple(self._claims)
+        await asyncio.gather(*(claim.release() for claim in claims), return_exceptions=True)
+        for claim in claims:
+            self.let_go(claim)
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._batcher.close()
+
+    async def _send(self, calls: Sequence[SettleCall]) -> Sequence[bool | Exception]:
+        arguments: Arguments = []
+        for call in calls:
+            arguments += call
+        try:
+            decision = await self._replicas.decide("settle", self._queue, arguments, trim=True)
+        except ZkrqError as error:
+            return [_own(error) for _ in calls]
+        (outcomes,) = decision.body
+        assert isinstance(outcomes, list)
+        return [outcome == 1 for outcome in outcomes]  # pyright: ignore[reportUnknownVariableType]
+
+    # -- extension -------------------------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = max(MIN_LOOK_SECONDS, self.claim_timeout / LOOKS_PER_LEASE)
+        while True:
+            await asyncio.sleep(pause)
+            soon = loop.time() + self.claim_timeout * EXTEND_AT
+            due = [claim for claim in self._claims if claim.deadline_at < soon and claim.timer is None]
+            for claim in due:
+                claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)
+                self._tasks.start(self._extend(claim), "extend a claim")
+
+    async def _extend(self, claim: Claim[Any]) -> None:
+        """Extend one claim; the batcher makes one call of many.  Tried again until the deadline has passed."""
+        while claim in self._claims:
+            try:
+                return await claim.extended(self.claim_timeout)
+            except ZkrqError as error:
+                if claim.lost:
+                    self._tell_lost([claim], claim.lost.reason)
+                    return None
+                self._log.info("item %s: extension failed, trying on: %s", claim.id, error)
+                await asyncio.sleep(MIN_LOOK_SECONDS)
+        return None
+
+    def _expire(self, claim: Claim[Any]) -> None:
+        if claim in self._claims:
+            self._tell_lost([claim], "it could not be extended in time")
+
+
+def _weigh(call: SettleCall) -> int:
+    return CALL_BYTES + len(call[-1])
+
+
+def _own(error: ZkrqError) -> ZkrqError:
+    """A copy, so that callers do not share one traceback."""
+    own = copy.copy(error)
+    own.__cause__ = error
+    return own

@@ -1,0 +1,302 @@
+"""A queue as its users see it; composes the parts below and decides nothing itself."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Generic, NamedTuple, Self, TypeVar, cast
+
+from zkrq.checks import Duration, check_count, check_duration, check_id, check_moment
+from zkrq.claims import Claim
+from zkrq.codecs import Codec
+from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, ZkrqError
+from zkrq.feed import Feed
+from zkrq.held import Held
+from zkrq.ids import made_at_ms, new_id_at
+from zkrq.replication.batching import Batcher
+from zkrq.replication.records import PRIORITIES, fresh
+from zkrq.replication.replicas import Put, Replicas
+from zkrq.tasks import Tasks
+
+T = TypeVar("T")
+
+PUSH_WINDOW = 2_000
+"""Items of one ``push_many`` that are under way at once."""
+
+CLEAR_PAGE = 500
+"""Items removed in one step of ``clear``."""
+
+POP_MANY_MAX = 1_000
+"""Claims that one ``pop_many`` may ask for."""
+
+PUT_BYTES = 120
+"""What a push weighs beside its payload, about."""
+
+
+class Receipt(NamedTuple):
+    """What ``push`` returns: the item is on ``replicas`` servers."""
+
+    id: str
+    replicas: int
+
+
+class Sizes(NamedTuple):
+    """How many items of a queue are ready, scheduled for later, claimed, and dead letters."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+
+
+class Queue(Generic[T]):
+    """Items of type ``T`` by name.  Made with ``Cluster.queue``; lives as long as the cluster is open."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        codec: Codec[T],
+        replicas: Replicas,
+        held: Held,
+        feed: Feed[T],
+        tasks: Tasks,
+        max_payload_bytes: int,
+    ) -> None:
+        self.name = name
+        self._codec = codec
+        self._replicas = replicas
+        self._held = held
+        self._feed = feed
+        self._max_payload = max_payload_bytes
+        self._puts: Batcher[Put, int] = Batcher(self._send, size=_weigh, tasks=tasks, name=f"push to {name}")
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} holding {len(self._held)}>"
+
+    # -- push --------------------------------------------------------------------------------------------------------
+
+    async def push(
+        self,
+        item: T,
+        *,
+        id: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+    ) -> Receipt:
+        """Put one item into the queue; when this returns, every in-sync server holds it.
+
+        ``delay`` (seconds) or ``at`` (a moment) is when it may be delivered first, None: at once.  ``priority`` is 0
+        to 9, higher first.  ``id`` is for repeating a push: with the same id it is there once, however often it was
+        pushed within 300 seconds.
+
+        Raises ``OutcomeUnknown`` when the time ran out in the middle, or when this is cancelled the item may be there
+        too: push again with the same id.  ``NotEnoughReplicas`` and ``Unavailable``: nothing happened, retry.
+        ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was written.
+        """
+        now_ms = time.time_ns() // 1_000_000
+        put = self._prepare(self._encode(item), id, _delay_ms(delay, at), priority, now_ms)
+        return Receipt(put.id, await self._puts.add(put))
+
+    async def push_many(
+        self, items: Iterable[T], *, delay: Duration | None = None, at: datetime | None = None, priority: int = 0
+    ) -> list[Receipt]:
+        """Put many items into the queue, in order; one receipt each.
+
+        Every item is encoded before the first is written.  When some cannot be pushed the others are all the same, and
+        then the first error is raised, with ``ids`` of all that may or may not be there if it is ``OutcomeUnknown``.
+        """
+        payloads = [self._encode(item) for item in items]
+        delay_ms = _delay_ms(delay, at)
+        receipts: list[Receipt] = []
+        errors: list[ZkrqError] = []
+        for start in range(0, len(payloads), PUSH_WINDOW):
+            now_ms = time.time_ns() // 1_000_000
+            puts = [
+                self._prepare(payload, None, delay_ms, priority, now_ms)
+                for payload in payloads[start : start + PUSH_WINDOW]
+            ]
+            results = await asyncio.gather(*map(self._puts.add, puts), return_exceptions=True)
+            for put, result in zip(puts, results, strict=True):
+                if isinstance(result, ZkrqError):
+                    errors.append(result)
+                elif isinstance(result, BaseException):
+                    raise result
+                else:
+                    receipts.append(Receipt(put.id, result))
+        if errors:
+            raise _first(errors)
+        return receipts
+
+    def _encode(self, item: T) -> bytes:
+        try:
+            payload = self._codec.encode(item)
+        except CodecError:
+            raise
+        except Exception as error:  # any codec's
+            raise CodecError(f"cannot be encoded as {self._codec.name}: {error}; nothing was written") from error
+        if len(payload) > self._max_payload:
+            raise PayloadTooLarge(len(payload), self._max_payload)
+        return payload
+
+    def _prepare(self, payload: bytes, id: str | None, delay_ms: int, priority: int, now_ms: int) -> Put:
+        if priority not in PRIORITIES:
+            raise ConfigError(f"priority is {priority}: must be {PRIORITIES.start} to {PRIORITIES.stop - 1}")
+        if id is None:
+            return Put(new_id_at(now_ms), fresh(priority, now_ms), delay_ms, payload)
+        return Put(check_id("id", id), fresh(priority, made_at_ms(id) or now_ms), delay_ms, payload)
+
+    async def _send(self, puts: Sequence[Put]) -> Sequence[int | Exception]:
+        try:
+            return await self._replicas.put(self.name, puts)
+        except ZkrqError as error:
+            return [copy.copy(error) for _ in puts]
+
+    # -- pop -----------------------------------------------------------------------------------------------------------
+
+    def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Deliveries[T]:
+        """Claims one after the other: ``async for claim in queue.pop()``.
+
+        ``prefetch`` is how many items are claimed ahead for this loop, None: as many as it has lately taken in a tenth
+        of a second.  ``limit``: end after so many.  ``wait=False``: end when nothing is ready.  Otherwise it never ends
+        while the cluster is open.  Items claimed ahead are handed back when the loop is left.
+        """
+        if prefetch is not None:
+            check_count("prefetch", prefetch, most=POP_MANY_MAX)
+        if limit is not None:
+            check_count("limit", limit)
+        return Deliveries(self._feed, prefetch, limit, wait)
+
+    async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
+        """One claim, or None after ``timeout`` seconds (None: wait for ever; 0: take what is ready).
+
+        Raises ``Unavailable`` when no claim could be made within ``timeout``.
+        """
+        claims = await self.pop_many(1, timeout=timeout)
+        return claims[0] if claims else None
+
+    async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
+        """As soon as there are any: the ready ones, at most ``n``; ``[]`` after ``timeout`` seconds (see ``pop_one``).
+
+        Raises ``Unavailable`` when no claim could be made within ``timeout``.
+        """
+        check_count("n", n, least=1, most=POP_MANY_MAX)
+        seconds = None if timeout is None else check_duration("timeout", timeout)
+        return await self._feed.take(n, patient=seconds != 0, timeout=seconds or None)
+
+    # -- seeing and steering -------------------------------------------------------------------------------------------
+
+    async def size(self) -> Sizes:
+        """How many items there are, by state, as the queue's primary counts them.  Raises ``Unavailable``."""
+        return Sizes(*cast("tuple[int, int, int, int]", await self._replicas.ask("count", self.name)))
+
+    async def clear(self) -> int:
+        """Remove every item that is ready or scheduled; returns how many.  Claimed ones stay with their holders.
+
+        Cancelled or failed in the middle, the rest is still there.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        removed = 0
+        while True:
+            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE])
+            if not decision.decided:
+                return removed
+            removed += len(decision.decided)
+
+    # -- closing, by the cluster ---------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Claim no more; end every ``pop``."""
+        self._feed.close()
+
+    async def release_all(self) -> None:
+        """Hand back every claim that is held here."""
+        await self._held.release_all()
+
+    def close(self) -> None:
+        """Take no more calls."""
+        self._puts.close()
+        self._held.close()
+
+    def lose_all(self, owner: str, reason: str) -> None:
+        """Tell every handler that its claim under ``owner`` is lost."""
+        self._held.lose_all(owner, reason)
+
+
+class Deliveries(Generic[T]):
+    """The claims of one consumer's loop; an async iterator, and a context manager for who leaves it early and wants
+    what was claimed ahead to go back at once."""
+
+    def __init__(self, feed: Feed[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+        self._feed = feed
+        self._prefetch = prefetch if limit is None else min(limit, prefetch or 0)
+        self._left = limit
+        self._wait = wait
+        self._joined = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Claim[T]:
+        if not self._joined:
+            self._joined = True
+            self._feed.join(self._prefetch)
+        claims: list[Claim[T]] = []
+        if self._left != 0:
+            with suppress(Closed):
+                claims = await self._feed.take(1, patient=self._wait)
+        if not claims:
+            await self.aclose()
+            raise StopAsyncIteration
+        if self._left is not None:
+            self._left -= 1
+        return claims[0]
+
+    async def aclose(self) -> None:
+        """End the loop; idempotent."""
+        self._left = 0
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._joined:
+            self._joined = False
+            self._feed.leave(self._prefetch)
+
+    def __del__(self) -> None:
+        # A loop that was left with `break` is noticed here.
+        with suppress(Exception):
+            self._leave()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+def _weigh(put: Put) -> int:
+    return PUT_BYTES + len(put.payload)
+
+
+def _delay_ms(delay: Duration | None, at: datetime | None) -> int:
+    if delay is not None and at is not None:
+        raise ConfigError("delay and at exclude each other")
+    if at is not None:
+        seconds = (check_moment("at", at) - datetime.now(UTC)).total_seconds()
+        return round(check_duration("at", max(0.0, seconds)) * 1000)
+    return 0 if delay is None else round(check_duration("delay", delay) * 1000)
+
+
+def _first(errors: Sequence[ZkrqError]) -> ZkrqError:
+    unknown = [error for error in errors if isinstance(error, OutcomeUnknown)]
+    if not unknown:
+        return errors[0]
+    ids = tuple(id for error in unknown for id in error.ids)
+    return OutcomeUnknown(f"{len(ids)} push(es) may have happened; push again with the same ids", ids=ids)

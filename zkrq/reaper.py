@@ -1,0 +1,92 @@
+"""Fences consumers that have died, so that what they held is ready again at once.
+
+Every client watches the registry.  The one that leads the election acts at once, the others a little later on what is
+left, so nothing depends on there being a leader, or only one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import cast
+
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.errors import OutcomeUnknown, Unavailable
+from zkrq.events import Events, OwnerFenced
+from zkrq.replication.replicas import Replicas
+
+INTERVAL_SECONDS = 10.0
+"""Between looks for orphans while nothing is heard of a death."""
+
+FOLLOWER_SECONDS = (0.3, 0.8)
+"""How much later than the leader the others look."""
+
+QUEUES_AT_ONCE = 8
+
+
+class Reaper:
+    """Finds the claims of dead owners and gives them back to their queues."""
+
+    def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str, events: Events) -> None:
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._cluster = cluster
+        self._events = events
+        self._alarm = asyncio.Event()
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.reaper"), {"cluster": cluster})
+
+    def look(self) -> None:
+        """Look for orphans now: somebody may have died."""
+        self._alarm.set()
+
+    async def run(self) -> None:
+        """Look whenever called, and now and then."""
+        while True:
+            self._alarm.clear()
+            try:
+                await self.reap()
+            except (Unavailable, OutcomeUnknown) as error:
+                self._log.info("could not look for orphans, trying again later: %s", error)
+            try:
+                async with asyncio.timeout(INTERVAL_SECONDS):
+                    await self._alarm.wait()
+            except TimeoutError:
+                continue
+            if not self._coordinator.leading:
+                await asyncio.sleep(random.uniform(*FOLLOWER_SECONDS))  # noqa: S311
+
+    async def reap(self) -> None:
+        """One look at every queue.  The owners in Redis are read first, then the registry: a newcomer that enrolled
+        in between is in it, and keeps its claims."""
+        (names,) = await self._replicas.ask("queues", "")
+        queues = [name.decode() for name in cast("list[bytes]", names)]
+        owners: dict[str, list[str]] = {}
+        for start in range(0, len(queues), QUEUES_AT_ONCE):
+            page = queues[start : start + QUEUES_AT_ONCE]
+            found = await asyncio.gather(*(self._replicas.ask("owners", queue) for queue in page))
+            for queue, (owning,) in zip(page, found, strict=True):
+                owners[queue] = [owner.decode() for owner in cast("list[bytes]", owning)]
+        if not any(owners.values()):
+            return
+        alive = await self._coordinator.consumers()
+        for queue, owning in owners.items():
+            for owner in owning:
+                if owner not in alive:
+                    items = await fence(self._replicas, queue, owner)
+                    self._events.tell(OwnerFenced(self._cluster, queue, owner, items))
+
+
+async def fence(replicas: Replicas, queue: str, owner: str) -> int:
+    """Declare an owner dead on every server and requeue what it held; returns how many items that were.
+
+    Idempotent, and safe to leave in the middle: what is left is found again.  Raises ``Unavailable``,
+    ``OutcomeUnknown``.
+    """
+    cursor, items = b"0", 0
+    while True:
+        decision = await replicas.decide("fence", queue, [owner, cursor], fenced=owner)
+        items += len(decision.decided)
+        (cursor,) = cast("tuple[bytes]", decision.body)
+        if cursor == b"0":
+            return items

@@ -1,0 +1,1 @@
+"""Items on N servers: decided by one, applied to all.  ARCHITECTURE.md tells the protocol."""

@@ -1,0 +1,42 @@
+"""The names of everything that zkrq keeps in a Redis server.
+
+All keys of a namespace carry its hash tag, ``{namespace}``.  Per server: ``server`` (a hash: generation, epoch, name)
+and ``queues`` (a set of names).  Per queue, under ``q:<queue>:``:
+
+=============== ====== ===============================================================================
+records         hash   id -> packed record (records.py)
+payloads        hash   id -> encoded item
+ready           zset   id by priority and due time
+scheduled       zset   id by due time, microseconds of this server's clock
+claimed         zset   id by deadline
+dead            zset   id by time of death
+tombstones      list   (time, version, id) of what was removed, oldest first; at most 1,000,000
+owners          hash   owner -> number of its last claim request
+fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes
+lead            hash   since when this server leads the queue; floor_ms, before which no put is taken
+waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
+=============== ====== ===============================================================================
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from zkrq.replication.scripts import SCRIPTS
+
+_SERVER_KEYS = frozenset({"server", "queues"})
+_QUEUES_KEPT = 10_000
+"""For how many (namespace, queue, script) the names are kept; beyond that they are built anew."""
+
+
+def key(namespace: str, queue: str, name: str) -> str:
+    """The key that a script's header calls ``name``."""
+    if name in _SERVER_KEYS:
+        return f"{{{namespace}}}:{name}"
+    return f"{{{namespace}}}:q:{queue}:{name}"
+
+
+@lru_cache(_QUEUES_KEPT)
+def script_keys(namespace: str, queue: str, script: str) -> tuple[str, ...]:
+    """KEYS of a script, in the order of its header."""
+    return tuple(key(namespace, queue, name) for name in SCRIPTS[script].keys)

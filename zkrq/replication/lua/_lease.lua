@@ -1,0 +1,16 @@
+-- purpose: since when this server has led the queue without a gap.  After a change of the view, or when its clock has
+-- jumped (the server was stopped), every claim gets one full lease from then on before it may expire.
+-- Whoever consumes a queue looks at it every few seconds, so a longer silence counts as a jump.
+local SILENCE_MS = 15000
+
+local function leading_since_us()
+  local seen = redis.call('HMGET', lead, 'epoch', 'seen_ms', 'since_us')
+  local since = tonumber(seen[3])
+  local silence = now_ms - (tonumber(seen[2]) or 0)
+  if tonumber(seen[1]) ~= epoch or not since or silence < 0 or silence > SILENCE_MS then
+    since = now_us
+    redis.call('HSET', lead, 'epoch', epoch, 'since_us', since)
+  end
+  redis.call('HSET', lead, 'seen_ms', now_ms)
+  return since
+end

@@ -1,0 +1,14 @@
+-- purpose: tell waiting consumers that something is ready.  A waiter is one client's channel; each is told once, and
+-- only as many as there are items.  Nobody listens to a channel whose client has died: then the next one is told.
+local WAKE_MAX = 64 -- waiters looked at in one call
+
+local function wake(items)
+  for _ = 1, math.min(items, WAKE_MAX) do
+    local told = 0
+    while told == 0 do
+      local waiter = redis.call('ZPOPMIN', waiting)
+      if not waiter[1] then return end
+      told = redis.call('PUBLISH', waiter[1], ready)
+    end
+  end
+end

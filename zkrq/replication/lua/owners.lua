@@ -1,0 +1,9 @@
+#!lua flags=allow-oom
+-- purpose: name the owners that have claimed here and were not fenced since.
+-- KEYS: server owners
+-- ARGV: epoch generation
+-- reply: OK [owner]
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate
+return {'OK', redis.call('HKEYS', owners)}

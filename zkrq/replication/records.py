@@ -1,0 +1,125 @@
+"""The life of an item as a table, and the record that stands for it on every server.
+
+A record is the whole truth about an item but its payload.  Clients carry records from the server that decided them to
+the others without looking inside; ``lua/_record.lua`` holds the same layout.  Times inside are for people and for
+order; everything that expires does so by each server's own clock.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from typing import NamedTuple
+
+FORMAT = 1
+"""First byte of every record."""
+
+PRIORITIES = range(10)
+"""Higher is delivered first."""
+
+
+class State(enum.StrEnum):
+    QUEUED = "Q"  # ready, or scheduled until its due time
+    CLAIMED = "C"  # handed to a consumer until a deadline
+    DEAD = "D"  # kept for people to look at, never delivered
+    GONE = "X"  # removed; the tombstone stays for a while
+
+
+MOVES: Mapping[State, Mapping[str, State]] = {
+    State.QUEUED: {"claim": State.CLAIMED, "clear": State.GONE},
+    State.CLAIMED: {
+        "ack": State.GONE,
+        "nack": State.QUEUED,
+        "release": State.QUEUED,
+        "extend": State.CLAIMED,
+        "bury": State.DEAD,
+        "fence": State.QUEUED,
+        "expire": State.QUEUED,
+    },
+    State.DEAD: {},
+    State.GONE: {},
+}
+"""What may happen to an item in each state, and what it is afterwards; the verbs are those of the scripts."""
+
+
+class Version(NamedTuple):
+    """Orders the records of one item: by the epoch in which it was decided, then by a count."""
+
+    epoch: int
+    n: int
+
+
+FIRST = Version(0, 1)
+"""What a push applies everywhere at once; every decision is greater."""
+
+
+class Record(NamedTuple):
+    """What is known of an item.  ``pushed_at`` is in milliseconds since 1970 by the producer's clock, ``due_us`` in
+    microseconds by the clock of the server that decided, ``lease_ms`` the length of the claim."""
+
+    version: Version
+    state: State
+    priority: int = 0
+    attempts: int = 0
+    failures: int = 0
+    pushed_at_ms: float = 0
+    due_us: float = 0
+    lease_ms: int = 0
+    token: str = ""
+    key: str = ""
+    note: str = ""
+
+
+_HEAD = struct.Struct("<BII1sBIIddIB")
+_LENGTH = struct.Struct("<H")
+
+
+def pack(record: Record) -> bytes:
+    """The record as servers keep it."""
+    token, key, note = record.token.encode(), record.key.encode(), record.note.encode()
+    head = _HEAD.pack(
+        FORMAT,
+        *record.version,
+        record.state.encode(),
+        record.priority,
+        record.attempts,
+        record.failures,
+        record.pushed_at_ms,
+        record.due_us,
+        record.lease_ms,
+        len(token),
+    )
+    return b"".join((head, token, _LENGTH.pack(len(key)), key, _LENGTH.pack(len(note)), note))
+
+
+def unpack(packed: bytes) -> Record:
+    """Read what ``pack`` or a script wrote.  Raises ``ValueError`` for a format of another version of zkrq."""
+    if packed[:1] != bytes([FORMAT]):
+        raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT}")
+    _, epoch, n, state, priority, attempts, failures, pushed_at_ms, due_us, lease_ms, length = _HEAD.unpack_from(packed)
+    texts: list[str] = []
+    at = _HEAD.size
+    for _ in range(3):
+        texts.append(packed[at : at + length].decode(errors="replace"))
+        at += length
+        if len(texts) < 3:
+            (length,) = _LENGTH.unpack_from(packed, at)
+            at += _LENGTH.size
+    version = Version(epoch, n)
+    return Record(version, State(state.decode()), priority, attempts, failures, pushed_at_ms, due_us, lease_ms, *texts)
+
+
+def fresh(priority: int, pushed_at_ms: int) -> bytes:
+    """The record of a plain push."""
+    return _HEAD.pack(FORMAT, 0, 1, b"Q", priority, 0, 0, pushed_at_ms, 0, 0, 0) + _NO_TEXTS
+
+
+_NO_TEXTS = bytes(2 * _LENGTH.size)
+
+_VERSION = struct.Struct("<xII")
+
+
+def version_of(packed: bytes) -> Version:
+    """Only the version, for who needs no more."""
+    return Version(*_VERSION.unpack_from(packed))

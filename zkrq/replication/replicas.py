@@ -1,0 +1,285 @@
+"""The two ways to change items: *put* everywhere at once, or *decide* on the primary and apply to the others.
+
+Both go on until the view that this client holds after its last compare-and-set is covered by the server lives that
+answered OK, or until the operation's time is up.  What was decided is decided again after every change of the view: the
+scripts are idempotent by token and stamp the epoch anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from zkrq.errors import ClaimLost, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.replication.membership import RETRY_PAUSE, Membership
+from zkrq.replication.replies import MAY_HAVE_HAPPENED, Answer, Status, Verdict
+from zkrq.replication.view import Life, ServerId, View
+
+PUT_WINDOW = 300.0
+"""Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
+
+READ_MAX = 500
+"""Items read in one call."""
+
+Arguments = list[bytes | str | int]
+
+
+class Put(NamedTuple):
+    """One push: the record that the client made, and when the item is due."""
+
+    id: str
+    record: bytes
+    delay_ms: int
+    payload: bytes
+
+
+class Decided(NamedTuple):
+    """A record as the primary decided it; ``left_ms`` until its due time or deadline."""
+
+    id: bytes
+    record: bytes
+    left_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a script on the primary decided, once every server of the view has it.
+
+    ``body`` is the reply without the records.  ``superseded`` are ids of which some server holds a greater version:
+    somebody has decided about them later.
+    """
+
+    body: tuple[object, ...]
+    decided: tuple[Decided, ...]
+    superseded: frozenset[bytes]
+
+
+class _Expired(Exception):
+    """The operation's time is up."""
+
+
+class _Clock:
+    """The time of one operation."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+
+    def check(self) -> None:
+        if self._loop.time() >= self._until:
+            raise _Expired
+
+
+class Replicas:
+    """Carries out operations over the view of a ``Membership``."""
+
+    def __init__(self, membership: Membership, *, operation_timeout: float) -> None:
+        self.membership = membership
+        self._timeout = operation_timeout
+
+    # -- put -------------------------------------------------------------------------------------------------------
+
+    async def put(self, queue: str, puts: Sequence[Put]) -> list[int | ZkrqError]:
+        """Apply new items to every server of the view.
+
+        Returns by position the number of servers that hold the item, or the error to raise for it.
+        """
+        clock = _Clock(self._timeout)
+        window = round(PUT_WINDOW * 1000)
+        arguments: Arguments = [queue, window]
+        for put in puts:
+            arguments += put
+        covered: set[tuple[ServerId, Life]] = set()
+        refusals: Counter[int] = Counter()
+        takers = 0
+        touched = False
+        view = self.membership.view
+        try:
+            while True:
+                clock.check()
+                self.membership.check_writable(view)
+                missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
+                if not missing:
+                    copies = len(view.members)
+                    return [_judge(put.id, refusals[at], takers, copies) for at, put in enumerate(puts, start=1)]
+                answers = await self._call_all(missing, "put", queue, view, arguments)
+                for id, answer in answers.items():
+                    touched = touched or answer.status in MAY_HAVE_HAPPENED
+                    if answer.status is Status.OK:
+                        covered.add((id, view.receivers[id]))
+                        refusals.update(cast("list[int]", answer.body[0]))
+                        takers += 1
+                refused = [
+                    f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is Verdict.REFUSE
+                ]
+                if refused and not touched:
+                    raise Unavailable(f"refused, nothing was written: {'; '.join(refused)}")
+                view = await self._next_view(view, answers)
+        except (_Expired, NotEnoughReplicas, Unavailable) as error:
+            if isinstance(error, _Expired) or touched:
+                return [_unknown_push(put.id, error) for put in puts]
+            return [error for _ in puts]
+
+    # -- decide, then apply ------------------------------------------------------------------------------------------
+
+    async def decide(
+        self,
+        script: str,
+        queue: str,
+        arguments: Arguments,
+        *,
+        trim: bool = False,
+        fenced: str = "",
+    ) -> Decision:
+        """Have the primary decide, and every other server of the view apply what it decided.
+
+        ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
+        Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have.
+        """
+        clock = _Clock(self._timeout)
+        view = self.membership.view
+        touched = False
+        try:
+            while True:
+                clock.check()
+                primary = view.primary(queue)
+                trimming = int(trim and not view.learners)
+                window = round(PUT_WINDOW * 1000)
+                given: Arguments = [window, trimming, *arguments] if trim else arguments
+                answer = await self.membership.call(primary, script, queue, view, given)
+                touched = touched or answer.status in MAY_HAVE_HAPPENED
+                if answer.status is Status.FENCED:
+                    raise ClaimLost("this consumer was declared dead: its claims are lost")
+                if answer.verdict is Verdict.REFUSE:
+                    raise Unavailable(f"{primary} refused {script}: {answer.reason}")
+                if answer.verdict is not Verdict.DONE:
+                    view = await self._next_view(view, {primary: answer})
+                    continue
+                decided = _read_decided(answer.body[-1])
+                others = [id for id in view.receivers if id != primary]
+                if not others or not (decided or fenced):
+                    return Decision(answer.body[:-1], decided, frozenset())
+                given = [queue, window, trimming, fenced, 0]
+                for record in decided:
+                    given += (*record, "")
+                answers = await self._call_all(others, "apply", queue, view, given)
+                answers = await self._complete_payloads(queue, view, decided, answers)
+                if all(answer.verdict is Verdict.DONE for answer in answers.values()):
+                    return Decision(answer.body[:-1], decided, _superseded(decided, answers.values()))
+                view = await self._next_view(view, {primary: answer, **answers})
+        except _Expired:
+            raise (OutcomeUnknown() if touched else Unavailable()) from None
+        except Unavailable as error:
+            if not touched:
+                raise
+            raise OutcomeUnknown(f"it may have happened: {error}") from error
+
+    async def _complete_payloads(
+        self, queue: str, view: View, decided: Sequence[Decided], answers: Mapping[ServerId, Answer]
+    ) -> dict[ServerId, Answer]:
+        """Give members the payloads that they lack because a decision came before its item's push.
+
+        Returns the answers with those of the servers that failed meanwhile.  A learner is left to its catch-up, which
+        brings every payload.
+        """
+        complete = dict(answers)
+        for id, answer in answers.items():
+            if answer.status is Status.OK and id in view.members:
+                bare = [decided[position - 1].id for position in cast("list[int]", answer.body[1])]
+                complete.update(await self._copy(queue, view, bare, to=id))
+        return complete
+
+    async def _copy(self, queue: str, view: View, ids: Sequence[bytes], *, to: ServerId) -> dict[ServerId, Answer]:
+        """Copy items with their payloads from the primary; returns the answer of the server that failed, if one did."""
+        primary = view.primary(queue)
+        for start in range(0, len(ids), READ_MAX):
+            answer = await self.membership.call(primary, "read", queue, view, list(ids[start : start + READ_MAX]))
+            if answer.status is not Status.OK:
+                return {primary: answer}
+            given: Arguments = [queue, 0, 0, "", 1]
+            for item in _quadruples(answer.body[0]):
+                if item[3] is not None:
+                    given += cast("Arguments", item)
+            answer = await self.membership.call(to, "apply", queue, view, given)
+            if answer.status is not Status.OK:
+                return {to: answer}
+        return {}
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    async def ask(self, script: str, queue: str, arguments: Arguments | None = None) -> tuple[object, ...]:
+        """Run a script that only reads on the queue's primary.  Raises ``Unavailable``."""
+        clock = _Clock(self._timeout)
+        view = self.membership.view
+        try:
+            while True:
+                clock.check()
+                primary = view.primary(queue)
+                answer = await self.membership.call(primary, script, queue, view, arguments)
+                if answer.verdict is Verdict.DONE:
+                    return answer.body
+                if answer.verdict is Verdict.REFUSE:
+                    raise Unavailable(f"{primary}: {answer.reason}")
+                view = await self._next_view(view, {primary: answer})
+        except _Expired:
+            raise Unavailable(f"no primary of queue {queue!r} could be asked in time") from None
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    async def _call_all(
+        self, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Arguments
+    ) -> dict[ServerId, Answer]:
+        call = self.membership.call
+        answers = await asyncio.gather(*(call(id, script, queue, view, arguments) for id in servers))
+        return dict(zip(servers, answers, strict=True))
+
+    async def _next_view(self, view: View, answers: Mapping[ServerId, Answer]) -> View:
+        """The view to go on with after these answers."""
+        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        newer = view
+        if failed:
+            newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
+        elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
+            newer = await self.membership.refresh(view)
+        if newer.epoch == view.epoch:
+            await asyncio.sleep(RETRY_PAUSE)
+        return newer
+
+
+def _read_decided(flat: object) -> tuple[Decided, ...]:
+    """The id, record, left_ms triples of a reply."""
+    parts = iter(cast("list[object]", flat))
+    return tuple(Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True))
+
+
+def _quadruples(flat: object) -> Iterable[tuple[object, ...]]:
+    """The id, record, left_ms, payload of each item that ``read`` found."""
+    parts = iter(cast("list[object]", flat))
+    return zip(parts, parts, parts, parts, strict=True)
+
+
+def _superseded(decided: Sequence[Decided], answers: Iterable[Answer]) -> frozenset[bytes]:
+    """Ids of which a server said that it holds a greater version."""
+    positions = (position for answer in answers for position in cast("list[int]", answer.body[0]))
+    return frozenset(decided[position - 1].id for position in positions)
+
+
+def _judge(id: str, refusals: int, takers: int, copies: int) -> int | ZkrqError:
+    """What became of a put that ``refusals`` of ``takers`` servers refused for its age."""
+    if refusals == 0:
+        return copies
+    if refusals < takers:
+        return _unknown_push(id, None)
+    return ConfigError(
+        f"the push of {id} was refused, nothing was written: its id is older than {PUT_WINDOW:g} s, or the clock here "
+        f"differs from the servers' by more than that"
+    )
+
+
+def _unknown_push(id: str, cause: Exception | None) -> OutcomeUnknown:
+    error = OutcomeUnknown(f"the push of {id} may have happened; push again with the same id", ids=(id,))
+    error.__cause__ = cause
+    return error

@@ -1,0 +1,94 @@
+"""Loads ``lua/``: one operation per file, each opened by a header that is a contract.
+
+The header is not a comment beside the code, it *is* code: from its KEYS and ARGV lines come the script's local names
+and the order in which the keys are sent, so neither can drift from the other::
+
+    #!lua flags=allow-oom
+    -- purpose: what it does
+    -- KEYS: server records ...            locals of these names; keys.py knows what they stand for
+    -- ARGV: epoch generation ... / id ... locals, then what repeats, from index `first` on; durations end in _ms
+    -- reply: STATUS what follows it
+    -- include: names of files that begin with _, in order
+
+Files that begin with ``_`` are shared parts, put before the body.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+
+_SHEBANG = "#!lua"
+_HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include): (.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One operation: its text, and what its header promises."""
+
+    name: str
+    purpose: str
+    keys: tuple[str, ...]
+    arguments: tuple[str, ...]
+    repeated: tuple[str, ...]
+    replies: tuple[str, ...]
+    body: str
+    shebang: str
+
+    def text(self, *, flags: bool = True) -> str:
+        """What the server is given; servers before Redis 7 do not know the ``#!lua flags=...`` line."""
+        return f"{self.shebang}\n{self.body}" if flags else self.body
+
+
+def sha(text: str) -> str:
+    """The name under which a server keeps a script: what EVALSHA asks for."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def _split(text: str) -> tuple[str, dict[str, list[str]], str]:
+    """Shebang, the header's fields, body."""
+    lines = text.splitlines()
+    shebang = lines.pop(0) if lines[0].startswith(_SHEBANG) else ""
+    length = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
+    header: dict[str, list[str]] = {}
+    for match in filter(None, map(_HEADER_LINE.match, lines[:length])):
+        header.setdefault(match[1], []).append(match[2].strip())
+    return shebang, header, "\n".join(lines[length:])
+
+
+def _locals(keys: tuple[str, ...], arguments: tuple[str, ...]) -> str:
+    declared = [f"local {', '.join(keys)} = unpack(KEYS)"]
+    declared.append(f"local {', '.join(arguments)} = unpack(ARGV, 1, {len(arguments)})")
+    declared.append(f"local first = {len(arguments) + 1}")
+    return "\n".join(declared)
+
+
+def _build(name: str, files: Mapping[str, str]) -> Script:
+    shebang, header, body = _split(files[name])
+    arguments, _, repeated = header["ARGV"][0].partition("/")
+    keys = tuple(header["KEYS"][0].split())
+    single = tuple(arguments.split())
+    parts = [_split(files[f"_{part}"])[2] for part in " ".join(header.get("include", [])).split()]
+    return Script(
+        name=name,
+        purpose=header["purpose"][0],
+        keys=keys,
+        arguments=single,
+        repeated=tuple(repeated.split()),
+        replies=tuple(reply.split()[0] for reply in header["reply"]),
+        body="\n".join([_locals(keys, single), *parts, body]),
+        shebang=shebang,
+    )
+
+
+def _load() -> dict[str, Script]:
+    folder = resources.files("zkrq.replication") / "lua"
+    files = {entry.name.removesuffix(".lua"): entry.read_text() for entry in folder.iterdir() if ".lua" in entry.name}
+    return {name: _build(name, files) for name in sorted(files) if not name.startswith("_")}
+
+
+SCRIPTS: Mapping[str, Script] = _load()
+"""Every operation by name."""

@@ -1,0 +1,314 @@
+"""One Redis server: its connection, the check of its identity, a deadline on every call.
+
+The only module that imports redis.  Calls are pipelined over one connection; redis-py's own retries are off, because
+only the operation knows what may be repeated.  A connection on which one call has timed out is given up with all that
+is under way on it, so that a late answer can never be taken for another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import hiredis
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from zkrq.errors import ConfigError
+from zkrq.replication.keys import key, script_keys
+from zkrq.replication.replies import Answer, Status, read_error, read_reply
+from zkrq.replication.scripts import SCRIPTS, sha
+from zkrq.replication.view import Life, ServerId
+from zkrq.tasks import Tasks
+
+SHUN_SECONDS = 0.5
+"""After a time-out the server is not asked again for so long: whoever asks is told at once."""
+
+FIRST_VERSION_WITH_FLAGS = (7, 0)
+
+_log = logging.getLogger("zkrq.server")
+
+# hiredis types the argument as a tuple of one.
+_pack = cast("Callable[[tuple[bytes | str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a server said of itself when it was connected to."""
+
+    run_id: str
+    version: tuple[int, ...]
+    role: str
+    maxmemory_policy: str
+    cluster: bool
+    generation: str
+    epoch: int
+    name: str
+    queues: int
+
+    @property
+    def unfit(self) -> str | None:
+        """Why this server cannot be used, or None."""
+        if self.role != "master":
+            return f"role is {self.role!r}, must be 'master': zkrq replicates by itself"
+        if self.maxmemory_policy != "noeviction":
+            return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
+        if self.cluster:
+            return "cluster mode is on: zkrq wants independent servers"
+        return None
+
+
+class ServerError(Exception):
+    """A server could not be used; never leaves the replication package."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = Answer(status, (), reason)
+
+
+class _Link:
+    """One connection, with the calls that are under way on it.  ``identity`` is what the server said at its begin."""
+
+    identity: Identity
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self.connection = connection
+        self.lost: ServerError | None = None
+        self._waiting: deque[asyncio.Future[object]] = deque()
+
+    async def call(self, *command: bytes | str | int) -> object:
+        """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
+        if self.lost:
+            raise self.lost
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        try:
+            packed = _pack(command)
+            await self.connection.send_packed_command(packed, check_health=False)
+        except (RedisError, OSError) as error:
+            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+        return await future
+
+    async def read(self) -> None:
+        """Hand each reply to who waits for it, until the connection ends."""
+        try:
+            while True:
+                try:
+                    reply = cast(object, await self.connection.read_response(disable_decoding=True, timeout=math.inf))
+                except ResponseError as error:
+                    reply = error
+                future = self._waiting.popleft()
+                if not future.done():
+                    future.set_result(reply)
+        except (RedisError, OSError) as error:
+            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+        finally:
+            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
+            await self.connection.disconnect(nowait=True)
+
+    def give_up(self, error: ServerError) -> None:
+        """Tell everybody who waits that no answer will come."""
+        self.lost = self.lost or error
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(self.lost)
+                future.exception()  # a caller that went away leaves nothing unretrieved
+
+
+class Server:
+    """A server by its id.  Connects when it is needed, again when it was lost."""
+
+    def __init__(self, id: ServerId, url: str, *, namespace: str, command_timeout: float, tasks: Tasks) -> None:
+        self.id = id
+        self.url = redact(url)
+        self._make = _connection_maker(url, command_timeout)
+        self._namespace = namespace
+        self._timeout = command_timeout
+        self._tasks = tasks
+        self._link: _Link | None = None
+        self._connecting = asyncio.Lock()
+        self._shun_until = -math.inf
+        self._shun_reason = ""
+        self._log = logging.LoggerAdapter(_log, {"cluster": namespace, "server": id})
+
+    def __repr__(self) -> str:
+        state = "connected" if self._link and not self._link.lost else "not connected"
+        return f"<Server {self.id} {self.url} {state}>"
+
+    @property
+    def identity(self) -> Identity | None:
+        """What the server said when it was last connected to, or None while there is no connection."""
+        return self._link.identity if self._link and not self._link.lost else None
+
+    async def identify(self) -> Identity:
+        """Connect if need be, and tell who is there.  Raises ``ServerError``."""
+        try:
+            async with asyncio.timeout(self._timeout):
+                link = await self._connected()
+        except TimeoutError:
+            raise ServerError(Status.TIMEOUT, f"no answer within {self._timeout:g} s") from None
+        return link.identity
+
+    async def call(
+        self, script: str, queue: str, epoch: int, life: Life, arguments: Sequence[bytes | str | int] = ()
+    ) -> Answer:
+        """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
+
+        Every script may be repeated, so a connection that broke is made again, once.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._shun_until:
+            return Answer(Status.UNREACHABLE, (), self._shun_reason)
+        link: _Link | None = None
+        try:
+            async with asyncio.timeout(self._timeout):
+                for last in (False, True):
+                    try:
+                        link = await self._connected()
+                        if link.identity.run_id != life.run_id:
+                            return Answer(Status.GONE, (), "the server was restarted")
+                        return await self._run(link, script, queue, (epoch, life.generation, *arguments))
+                    except ServerError as error:
+                        if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
+                            return error.answer
+        except TimeoutError:
+            self._shun(f"no answer within {self._timeout:g} s", link)
+            return Answer(Status.TIMEOUT, (), self._shun_reason)
+        raise AssertionError("unreachable")
+
+    async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[bytes | str | int]) -> Answer:
+        text = SCRIPTS[script].text(flags=link.identity.version >= FIRST_VERSION_WITH_FLAGS)
+        keys = script_keys(self._namespace, queue, script)
+        reply = await link.call("EVALSHA", sha(text), len(keys), *keys, *arguments)
+        if isinstance(reply, NoScriptError):
+            reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
+        return read_error(str(reply)) if isinstance(reply, ResponseError) else read_reply(reply)
+
+    async def listen(self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event) -> None:
+        """Pass on what is published on ``channel`` for as long as the connection holds.  Raises ``ServerError``."""
+        link = _Link(self._make())
+        try:
+            async with asyncio.timeout(self._timeout):
+                await link.connection.connect()
+                await link.connection.send_command("SUBSCRIBE", channel, check_health=False)
+                await link.connection.read_response(disable_decoding=True, timeout=math.inf)
+            listening.set()
+            while True:
+                message = cast("object", await link.connection.read_response(disable_decoding=True, timeout=math.inf))
+                kind, _, text = cast("tuple[bytes, bytes, bytes]", message)
+                if kind == b"message":
+                    heard(text)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise ServerError(Status.UNREACHABLE, str(error)) from error
+        finally:
+            listening.clear()
+            await link.connection.disconnect(nowait=True)
+
+    async def _connected(self) -> _Link:
+        if self._link and not self._link.lost:
+            return self._link
+        async with self._connecting:
+            if self._link and not self._link.lost:
+                return self._link
+            link = _Link(self._make())
+            try:
+                await link.connection.connect()
+            except (RedisError, OSError) as error:
+                await link.connection.disconnect(nowait=True)
+                raise ServerError(Status.UNREACHABLE, str(error)) from error
+            except asyncio.CancelledError:
+                await link.connection.disconnect(nowait=True)
+                raise
+            reader = self._tasks.start(link.read(), f"read from {self.id}")
+            try:
+                link.identity = await self._ask_identity(link)
+                if link.identity.unfit:
+                    raise ServerError(Status.UNFIT, link.identity.unfit)
+            except BaseException:
+                reader.cancel()
+                raise
+            self._link = link
+            self._log.debug("connected to %s", self.url)
+            return link
+
+    async def _ask_identity(self, link: _Link) -> Identity:
+        server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
+        info, known, count = await asyncio.gather(
+            link.call("INFO"), link.call("HMGET", server, "generation", "epoch", "name"), link.call("SCARD", queues)
+        )
+        for reply in (info, known, count):
+            if isinstance(reply, ResponseError):
+                raise ServerError(read_error(str(reply)).status, str(reply))
+        fields = _read_info(cast(bytes, info))
+        generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
+        return Identity(
+            run_id=fields["run_id"],
+            version=tuple(int(part) for part in fields["redis_version"].split(".") if part.isdecimal()),
+            role=fields["role"],
+            maxmemory_policy=fields.get("maxmemory_policy", "unknown"),
+            cluster=fields.get("cluster_enabled") == "1",
+            generation=generation,
+            epoch=int(epoch or 0),
+            name=name,
+            queues=cast(int, count),
+        )
+
+    def _shun(self, reason: str, link: _Link | None) -> None:
+        self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
+        self._shun_reason = reason
+        if link:
+            link.give_up(ServerError(Status.TIMEOUT, reason))
+            self._tasks.start(link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
+
+    def forget(self) -> None:
+        """Connect anew at the next call: what was asked at connect time is to be asked again."""
+        if self._link:
+            self._link.give_up(ServerError(Status.UNREACHABLE, "connecting anew"))
+            self._tasks.start(self._link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
+
+
+def redact(url: str) -> str:
+    """The URL without its password, for logs and ``repr``."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def address(url: str) -> str:
+    """Host, port and database of a URL, or a socket's path: what a server is called that was given no name."""
+    check_url(url)
+    parts: Mapping[str, Any] = dict(parse_url(url))
+    if "path" in parts:
+        return parts["path"]
+    database = f"/{parts['db']}" if parts.get("db") else ""
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}{database}"
+
+
+def check_url(url: str) -> None:
+    """Raises ``ConfigError`` for what is no Redis URL."""
+    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
+    try:
+        parse_url(url)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{redact(url)!r} is no Redis URL: {error}") from error
+
+
+def _connection_maker(url: str, timeout: float) -> Callable[[], AbstractConnection]:
+    check_url(url)
+    options: dict[str, Any] = dict(parse_url(url))
+    kind = options.pop("connection_class", Connection)
+    own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
+    return lambda: kind(**{**options, **own})
+
+
+def _read_info(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}

@@ -1,0 +1,138 @@
+"""The view: which servers may be believed, under a number that only grows.
+
+Plain values and functions, without I/O: founding, eviction and the choice of a queue's primary are decided here; who
+writes the result down by compare-and-set is membership.py.  The family is Vertical Paxos II and PacificA: an outside
+master holds the configuration, writes go to all of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, NewType
+
+ServerId = NewType("ServerId", str)
+
+
+class Life(NamedTuple):
+    """One life of a server: Redis' own name for one life of its process, and the nonce written when it was enrolled."""
+
+    run_id: str
+    generation: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` were evicted
+    while the view was falling below ``min_replicas``: since no push completes there, they still hold every pushed
+    item.  ``servers`` names all that belong to the namespace, in the view or not.  ``by`` is unique to this view."""
+
+    epoch: int
+    members: Mapping[ServerId, Life]
+    learners: Mapping[ServerId, Life]
+    eligible: Mapping[ServerId, Life]
+    servers: tuple[ServerId, ...]
+    min_replicas: int
+    by: str
+    _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
+
+    @property
+    def receivers(self) -> Mapping[ServerId, Life]:
+        """Every server that a write goes to."""
+        return {**self.members, **self.learners}
+
+    @property
+    def writable(self) -> bool:
+        """Whether a push can complete."""
+        return len(self.members) >= self.min_replicas
+
+    def primary(self, queue: str) -> ServerId:
+        """The member that decides for this queue: rendezvous hashing (Thaler and Ravishankar, 1998), so that a change
+        of members moves only the queues of the member that came or went."""
+        known = self._primaries.get(queue)
+        if known is None:
+            if len(self._primaries) >= _PRIMARIES_KEPT:
+                self._primaries.clear()
+            known = max(self.members, key=lambda server: hashlib.blake2b(f"{server}\0{queue}".encode()).digest())
+            self._primaries[queue] = known
+        return known
+
+
+_PRIMARIES_KEPT = 10_000
+"""Queues whose primary is remembered within one view."""
+
+
+def encode(view: View) -> bytes:
+    """The view as the register holds it."""
+    content = {
+        "epoch": view.epoch,
+        "members": view.members,
+        "learners": view.learners,
+        "eligible": view.eligible,
+        "servers": view.servers,
+        "min_replicas": view.min_replicas,
+        "by": view.by,
+    }
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> View:
+    """Read what ``encode`` wrote.  Raises ``ValueError`` for anything else."""
+    try:
+        content: dict[str, Any] = json.loads(data)
+        return View(
+            epoch=int(content["epoch"]),
+            members=_lives(content["members"]),
+            learners=_lives(content["learners"]),
+            eligible=_lives(content["eligible"]),
+            servers=tuple(ServerId(server) for server in content["servers"]),
+            min_replicas=int(content["min_replicas"]),
+            by=str(content["by"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
+
+
+def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:
+    return {ServerId(server): Life(*life) for server, life in content.items()}
+
+
+def found(lives: Mapping[ServerId, Life], *, min_replicas: int, by: str) -> View:
+    """The first view of a namespace: every server a member."""
+    return View(1, dict(lives), {}, {}, tuple(sorted(lives)), min_replicas, by)
+
+
+class Eviction(enum.Enum):
+    """What an eviction does to the view."""
+
+    HARMLESS = "pushes still complete afterwards"
+    HALTING = "fewer than min_replicas members are left: no push completes until one is back"
+    IMPOSSIBLE = "no member would be left that has answered"
+
+
+def weigh_eviction(view: View, failed: Iterable[ServerId]) -> Eviction:
+    """What removing ``failed`` would mean."""
+    left = len(view.members.keys() - set(failed))
+    if left == 0:
+        return Eviction.IMPOSSIBLE
+    if left < view.min_replicas and left < len(view.members):
+        return Eviction.HALTING
+    return Eviction.HARMLESS
+
+
+def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
+    """The view without ``failed``.  The caller has made sure that every remaining member answered it just now."""
+    gone = set(failed)
+    members = {server: life for server, life in view.members.items() if server not in gone}
+    if not members:
+        raise ValueError("the last member cannot be evicted")
+    if len(members) < view.min_replicas:
+        evicted = {server: life for server, life in view.members.items() if server in gone}
+        eligible = {**view.eligible, **evicted}
+    else:
+        eligible = {}
+    learners = {server: life for server, life in view.learners.items() if server not in gone}
+    return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)

@@ -1,0 +1,106 @@
+"""What happens after a failure: again after a delay, or to the dead letters.  Pure: chance is an argument.
+
+Handlers say what they want with ``RetryLater`` and ``Reject``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from zkrq.checks import Duration, check_duration
+from zkrq.errors import ConfigError
+
+Backoff = Callable[[int, float], float]
+"""From the number of failures (1 for the first) and a chance in [0, 1) to the seconds until the next attempt."""
+
+MAX_DOUBLINGS = 64
+"""Beyond this an exponential delay grows no more, so that it stays a number."""
+
+
+class RetryLater(Exception):
+    """Raised by a handler: not now; the item comes again after ``delay`` seconds (None: as the policy says).
+
+    It counts as a failure.  Inside ``async with claim`` it is dealt with and goes no further.
+    """
+
+    def __init__(self, delay: Duration | None = None, reason: str | None = None) -> None:
+        super().__init__(reason or "retry later")
+        self.delay = None if delay is None else check_duration("delay", delay)
+        self.reason = reason
+
+
+class Reject(Exception):
+    """Raised by a handler: this item can never be done; it goes to the dead letters with the reason.
+
+    Inside ``async with claim`` it is dealt with and goes no further.
+    """
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def constant(seconds: Duration) -> Backoff:
+    """Always the same delay."""
+    delay = check_duration("seconds", seconds)
+    return lambda failures, chance: delay
+
+
+def linear(seconds: Duration, *, maximum: Duration = timedelta(hours=1)) -> Backoff:
+    """``seconds`` after the first failure, twice that after the second, and so on, up to ``maximum``."""
+    step, most = check_duration("seconds", seconds), check_duration("maximum", maximum)
+    return lambda failures, chance: min(most, step * failures)
+
+
+def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), jitter: float = 0.5) -> Backoff:
+    """``seconds`` after the first failure, doubled with each further one, up to ``maximum``.
+
+    ``jitter`` is the part of each delay that is left to chance, 0 to 1, so that items that failed together do not come
+    back together ("equal jitter": Brooker, Exponential Backoff And Jitter, 2015).
+    """
+    first, most = check_duration("seconds", seconds), check_duration("maximum", maximum)
+    if not 0 <= jitter <= 1:
+        raise ConfigError(f"jitter is {jitter}, must be between 0 and 1")
+
+    def delay(failures: int, chance: float) -> float:
+        whole = min(most, first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
+        return whole * (1 - jitter * chance)
+
+    return delay
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Deliver the item again after ``delay`` seconds."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Move the item to the dead letters."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them."""
+
+    max_attempts: int | None = 20
+    backoff: Backoff = field(default_factory=lambda: exponential(1.0, maximum=300.0))
+
+    def __post_init__(self) -> None:
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise ConfigError(f"max_attempts is {self.max_attempts}, must be at least 1, or None for no limit")
+
+    def after(self, *, attempts: int, failures: int, delay: float | None, chance: float, reason: str) -> Again | GiveUp:
+        """What to do with an item that failed in delivery number ``attempts``, ``failures`` times in all.
+
+        ``delay`` is what the handler asked for, or None to leave it to the policy.
+        """
+        if self.max_attempts is not None and attempts >= self.max_attempts:
+            return GiveUp(f"failed in delivery {attempts} of {self.max_attempts}: {reason}")
+        return Again(self.backoff(failures, chance) if delay is None else delay)
