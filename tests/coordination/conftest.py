@@ -19,8 +19,9 @@ from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
 
-HANG = 30.0  # seconds after which a wait is taken for a hang
+HANG = 25.0  # seconds after which a wait is taken for a hang; less than RESYNC_INTERVAL, which would hide one
 SESSION_TIMEOUT = 3.0  # seconds; the servers tick every 0.5
+MEMORY_SESSION_TIMEOUT = 1.0  # seconds
 
 _namespaces = itertools.count(1)
 
@@ -90,7 +91,7 @@ class World(ABC):
 
 class MemoryWorld(World):
     def __init__(self) -> None:
-        self.hub = Hub(session_timeout=SESSION_TIMEOUT)
+        self.hub = Hub(session_timeout=MEMORY_SESSION_TIMEOUT)
 
     async def coordinator(self) -> Coordinator:
         return MemoryCoordinator(self.hub)

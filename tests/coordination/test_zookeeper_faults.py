@@ -18,6 +18,7 @@ import pytest
 
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, ZooKeeperWorld
 from tests.proxy import Connection, Proxy
+from zkrq import local
 from zkrq.coordination.coordinator import SessionState, Versioned
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper import coordinator as coordinator_module
@@ -169,12 +170,12 @@ async def test_session_loop_is_started_again(zookeeper: ZooKeeperWorld, monkeypa
     async with one:
         owner = one.session.id
         mistakes = iter([ZeroDivisionError("a mistake of ours")])
-        use = ZooKeeperSession._order  # pyright: ignore[reportPrivateUsage]
+        order = ZooKeeperSession._order  # pyright: ignore[reportPrivateUsage]
 
         def stumble(session: ZooKeeperSession) -> object:
             for mistake in mistakes:
                 raise mistake
-            return use(session)
+            return order(session)
 
         monkeypatch.setattr(ZooKeeperSession, "_order", stumble)
         zookeeper.cut(one)
@@ -307,6 +308,25 @@ async def test_all_servers_killed_and_started_again(zookeeper: ZooKeeperWorld) -
         await works(one)
         assert one.session.id == owner
         assert owner in await one.consumers()
+
+
+async def test_ensemble_that_lost_its_data() -> None:
+    """Servers that know less than we have seen refuse us; after a while their verdict counts, and all begins anew."""
+    async with local.servers(redis=0, zookeeper=1) as servers:
+        one = ZooKeeperCoordinator(servers.zookeeper_hosts, session_timeout=1.0)
+        recorder = Recorder(one)
+        async with one:
+            old = await one.enrol("one")
+            await works(one)
+            seen = recorder.views
+            await servers.zookeeper[0].restart(wipe=True)
+            await recorder.until_state(SessionState.LOST)
+            await recorder.until_state(SessionState.CONNECTED, 2)
+            await recorder.until(lambda: recorder.views > seen)
+            assert await one.read_view() == Versioned(None, -1)
+            assert await one.consumers() == {}
+            assert await one.enrol("one") != old
+            await works(one)
 
 
 # -- what piles up ----------------------------------------------------------------------------------------------------

@@ -1,2 +1,3 @@
 # aiozk has no types; these stubs cover what zkrq/coordination/zookeeper/link.py uses, and nothing else.
-from aiozk import exc as exc, protocol as protocol
+from aiozk import exc as exc
+from aiozk import protocol as protocol

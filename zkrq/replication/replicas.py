@@ -117,7 +117,8 @@ class Replicas:
                 ]
                 if refused and not touched:
                     raise Unavailable(f"refused, nothing was written: {'; '.join(refused)}")
-                view = await self._next_view(view, answers)
+                if any(answer.status is not Status.OK for answer in answers.values()):
+                    view = await self._next_view(view, answers)
         except (_Expired, NotEnoughReplicas, Unavailable) as error:
             if isinstance(error, _Expired) or touched:
                 return [_unknown_push(put.id, error) for put in puts]
