@@ -17,48 +17,61 @@ end
 local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}}
 local entering, leaving, new_records, new_payloads, new_tombstones, gone
 
+local function list()
+  return {n = 0}
+end
+
 local function reset()
-  entering = {[ready] = {}, [scheduled] = {}, [claimed] = {}, [dead] = {}}
-  leaving = {[ready] = {}, [scheduled] = {}, [claimed] = {}, [dead] = {}}
-  new_records, new_payloads, new_tombstones, gone = {}, {}, {}, {}
+  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [dead] = list()}
+  leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [dead] = list()}
+  new_records, new_payloads, new_tombstones, gone = list(), list(), list(), list()
 end
 reset()
 
-local function append(list, a, b)
-  list[#list + 1] = a
-  if b then list[#list + 1] = b end
+local function append(to, a)
+  local n = to.n + 1
+  to[n], to.n = a, n
+end
+
+local function append_pair(to, a, b)
+  local n = to.n
+  to[n + 1], to[n + 2], to.n = a, b, n + 2
 end
 
 local function enter_queue(id, priority, due_us)
   if due_us <= now_us then
-    append(entering[ready], rank(priority, due_us), id)
+    append_pair(entering[ready], rank(priority, due_us), id)
     return ready
   end
-  append(entering[scheduled], due_us, id)
+  append_pair(entering[scheduled], due_us, id)
   return scheduled
 end
 
--- Write record r of an item whose record was in old_state (nil: unknown here).  at_us: due time, deadline, or moment
--- of death, by the state of r.
-local function place(id, old_state, r, at_us)
+-- Write the record of an item that is now in state and was in old_state (nil: unknown here).
+-- at_us: due time, deadline, or moment of death, by the state.
+local function place(id, old_state, state, priority, at_us, packed, version)
   local home
-  if r.state == 'Q' then
-    r.due = at_us
-    home = enter_queue(id, r.priority, at_us)
-  elseif r.state == 'C' then
-    append(entering[claimed], at_us, id)
+  if state == 'Q' then
+    home = enter_queue(id, priority, at_us)
+  elseif state == 'C' then
+    append_pair(entering[claimed], at_us, id)
     home = claimed
-  elseif r.state == 'D' then
-    append(entering[dead], at_us, id)
+  elseif state == 'D' then
+    append_pair(entering[dead], at_us, id)
     home = dead
   else
-    append(new_tombstones, struct.pack('<dI4I4', now_ms, r.epoch, r.n) .. id)
+    append(new_tombstones, struct.pack('<dI4I4', now_ms, version.epoch, version.n) .. id)
     append(gone, id)
   end
-  for _, index in ipairs(old_state and HOMES[old_state] or {}) do
-    if index ~= home then append(leaving[index], id) end
+  if old_state == 'Q' then
+    if home ~= ready then append(leaving[ready], id) end
+    if home ~= scheduled then append(leaving[scheduled], id) end
+  elseif old_state == 'C' and home ~= claimed then
+    append(leaving[claimed], id)
+  elseif old_state == 'D' and home ~= dead then
+    append(leaving[dead], id)
   end
-  append(new_records, id, write_record(r))
+  append_pair(new_records, id, packed)
 end
 
 -- Where the id stands now, as a moment of this clock.
@@ -70,15 +83,15 @@ local function stands_at_us(id, r)
   return now_us
 end
 
-local function write(command, key, list)
-  if #list > 0 then redis.call(command, key, unpack(list)) end
+local function write(command, key, values)
+  if values.n > 0 then redis.call(command, key, unpack(values, 1, values.n)) end
 end
 
 local function commit()
   write('HSET', payloads, new_payloads)
-  for index, list in pairs(entering) do write('ZADD', index, list) end
+  for index, values in pairs(entering) do write('ZADD', index, values) end
   write('HSET', records, new_records)
-  for index, list in pairs(leaving) do write('ZREM', index, list) end
+  for index, values in pairs(leaving) do write('ZREM', index, values) end
   write('RPUSH', tombstones, new_tombstones)
   write('HDEL', payloads, gone)
   reset()

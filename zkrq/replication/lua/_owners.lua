@@ -6,7 +6,11 @@ local function owner_of(token)
   return string.match(token, '^(.*)/(%d+)$')
 end
 
+local noted
+
 local function note_owner(token)
+  if token == noted then return end
+  noted = token
   local owner, seq = owner_of(token)
   if tonumber(seq) > tonumber(redis.call('HGET', owners, owner) or 0) then redis.call('HSET', owners, owner, seq) end
 end

@@ -1,17 +1,22 @@
 -- purpose: the records that a decision made, as its reply carries them to apply: id, record, left_ms; the last one
 -- of each item.
-local decided, position_of = {}, {}
+local decided, position_of = list(), {}
 
-local function report(id, r, at_us)
-  local at = position_of[id] or #decided + 1
-  position_of[id] = at
-  decided[at], decided[at + 1], decided[at + 2] = id, write_record(r), math.floor((at_us - now_us) / 1000)
+local function report(id, packed, at_us)
+  local at = position_of[id]
+  if not at then
+    at = decided.n + 1
+    position_of[id], decided.n = at, decided.n + 3
+  end
+  decided[at], decided[at + 1], decided[at + 2] = id, packed, math.floor((at_us - now_us) / 1000)
 end
 
 -- Mint the next version of an item under this epoch, write it, report it.
 local function decide(id, r, state, token, at_us)
   local old_state = r.state
   r.epoch, r.n, r.state, r.token = epoch, r.n + 1, state, token
-  place(id, old_state, r, at_us)
-  report(id, r, at_us)
+  if state == 'Q' then r.due = at_us end
+  local packed = write_record(r)
+  place(id, old_state, state, r.priority, at_us, packed, r)
+  report(id, packed, at_us)
 end

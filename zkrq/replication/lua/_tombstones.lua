@@ -17,7 +17,7 @@ local function trim_tombstones(put_window_ms, room)
   redis.call('HSET', lead, 'floor_ms', floor_ms)
   local forgotten = {}
   for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-    local r = packed and read_record(packed)
+    local r = packed and read_head(packed)
     if r and r.state == 'X' and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
   end
   if #forgotten > 0 then redis.call('HDEL', records, unpack(forgotten)) end

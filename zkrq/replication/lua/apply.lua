@@ -17,10 +17,11 @@ local known = redis.call('HMGET', records, unpack(ids))
 local readied, removed = 0, 0
 for position, id in ipairs(ids) do
   local at = first + (position - 1) * 4
-  local mine = read_record(ARGV[at + 1])
-  local held = known[position] and read_record(known[position])
+  local packed, held = ARGV[at + 1], known[position] and read_head(known[position])
+  local mine = read_head(packed)
   if not held or newer(mine, held) then
-    place(id, held and held.state, mine, now_us + ARGV[at + 2] * 1000 - #ids + position)
+    local at_us = now_us + ARGV[at + 2] * 1000 - #ids + position
+    place(id, held and held.state, mine.state, mine.priority, at_us, packed, mine)
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
     if mine.state == 'X' then removed = removed + 1 end
@@ -31,7 +32,7 @@ for position, id in ipairs(ids) do
   if mine.state ~= 'X' then
     if payloads_given == '1' then
       redis.call('HSETNX', payloads, id, ARGV[at + 3])
-    elseif redis.call('HEXISTS', payloads, id) == 0 then
+    elseif not held and redis.call('HEXISTS', payloads, id) == 0 then
       bare[#bare + 1] = position
     end
   end

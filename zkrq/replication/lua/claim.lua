@@ -18,7 +18,7 @@ seq, count, lease_ms = tonumber(seq), tonumber(count), tonumber(lease_ms)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
 local since_us = leading_since_us()
-local handed = {}
+local handed = list()
 
 -- Both lists of one page of an index: ids with their records, those not in this state struck from the index.
 local function each_in(index, state, ids, visit)
@@ -56,9 +56,9 @@ local function hand_out(id, r, payload, score)
     -- A push that never completed: had it returned, its payload would be here.
     return decide(id, r, 'X', token, now_us)
   end
-  append(handed, id, payload)
+  append_pair(handed, id, payload)
   if r.state == 'C' and r.epoch == epoch then
-    return report(id, r, tonumber(redis.call('ZSCORE', claimed, id)))
+    return report(id, write_record(r), tonumber(redis.call('ZSCORE', claimed, id)))
   end
   if r.state == 'Q' then
     r.attempts = r.attempts + 1
@@ -73,7 +73,7 @@ local function hand_out_ready()
   if #page == 0 then return end
   local ids, score_of = {}, {}
   for i = 1, #page, 2 do
-    append(ids, page[i])
+    ids[#ids + 1] = page[i]
     score_of[page[i]] = page[i + 1]
   end
   local carried, payload_of = redis.call('HMGET', payloads, unpack(ids)), {}
@@ -116,11 +116,11 @@ else
   if count > 0 then hand_out_ready() end
 end
 commit()
-if waiter ~= '' and #handed < 2 * count then
+if waiter ~= '' and handed.n < 2 * count then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
 -- What is left over is somebody else's to take.
-local left_over = #handed == 2 * count and redis.call('ZCARD', ready) or 0
+local left_over = handed.n == 2 * count and redis.call('ZCARD', ready) or 0
 if left_over > 0 then wake(1) end
 return {'OK', next_ms(), handed, decided}

@@ -7,11 +7,11 @@
 -- reply: STALE epoch
 -- include: gate record index reply
 for _, index in ipairs({ready, scheduled}) do
-  local ids = redis.call('ZRANGE', index, 0, count - 1 - #decided / 3)
-  if #ids > 0 and #decided / 3 < tonumber(count) then
+  local ids = redis.call('ZRANGE', index, 0, count - 1 - decided.n / 3)
+  if #ids > 0 and decided.n / 3 < tonumber(count) then
     local held = redis.call('HMGET', records, unpack(ids))
     for i, id in ipairs(ids) do
-      local r = held[i] and read_record(held[i])
+      local r = held[i] and read_head(held[i])
       if r and r.state == 'Q' then
         if not position_of[id] then decide(id, r, 'X', '', now_us) end
       else

@@ -19,7 +19,7 @@ for i = 1, #page[2], 2 do
     decide(id, r, 'Q', '', math.min(r.due, now_us))
   end
 end
-local readied = #decided / 3
+local readied = decided.n / 3
 commit()
 wake(readied)
 return {'OK', page[1], decided}

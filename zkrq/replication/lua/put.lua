@@ -14,16 +14,16 @@ local readied, seen = 0, {}
 for position, id in ipairs(ids) do
   local at = first + (position - 1) * 4
   local record, delay_ms, payload = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
-  local _, _, _, _, priority, _, _, pushed_at = struct.unpack('<BI4I4c1BI4I4d', record)
+  local _, _, _, priority, _, _, pushed_at = struct.unpack('<xI4I4c1BI4I4d', record)
   if known[position] then
     -- A claim may have come before its own push; its payload is still to be kept.
-    if read_record(known[position]).state ~= 'X' then redis.call('HSETNX', payloads, id, payload) end
+    if read_head(known[position]).state ~= 'X' then redis.call('HSETNX', payloads, id, payload) end
   elseif pushed_at < floor_ms or pushed_at > now_ms + put_window_ms then
     late[#late + 1] = position
   elseif not seen[id] then
     seen[id] = true
-    append(new_records, id, record)
-    append(new_payloads, id, payload)
+    append_pair(new_records, id, record)
+    append_pair(new_payloads, id, payload)
     -- One microsecond apart, so that a batch keeps its order.
     local due_us = delay_ms > 0 and now_us + delay_ms * 1000 or now_us - #ids + position
     enter_queue(id, priority, due_us)

@@ -7,13 +7,14 @@
 -- reply: STALE epoch
 -- include: gate record index
 local ids, found = {}, {}
-for i = first, #ARGV do append(ids, ARGV[i]) end
+for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local carried = redis.call('HMGET', payloads, unpack(ids))
 for i, id in ipairs(ids) do
   if held[i] then
-    append(found, id, held[i])
-    found[#found + 1] = math.floor((stands_at_us(id, read_record(held[i])) - now_us) / 1000)
+    found[#found + 1] = id
+    found[#found + 1] = held[i]
+    found[#found + 1] = math.floor((stands_at_us(id, read_head(held[i])) - now_us) / 1000)
     found[#found + 1] = carried[i]
   end
 end

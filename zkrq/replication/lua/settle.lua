@@ -38,12 +38,13 @@ for position, id in ipairs(ids) do
   local at = first + (position - 1) * 7
   local named = {epoch = tonumber(ARGV[at + 1]), n = tonumber(ARGV[at + 2])}
   local token, verb, ms, text = ARGV[at + 3], VERBS[ARGV[at + 4]], tonumber(ARGV[at + 5]), ARGV[at + 6]
-  local r = held[position] and read_record(held[position])
+  local packed = held[position]
+  local r = packed and (ARGV[at + 4] == 'ack' and read_head(packed) or read_record(packed))
   local mine = r and r.token == token and not newer(named, r) and not position_of[id]
   if mine and r.state == 'C' then
     outcome[position] = 1
     local at_us = verb.at_us(r, ms)
-    if verb.state == 'D' then r.note = string.sub(text, 1, REASON_MAX) end
+    if verb.state == 'D' then with_note(r, string.sub(text, 1, REASON_MAX)) end
     decide(id, r, verb.state, token, at_us)
     if verb.state == 'Q' then readied = readied + 1 end
     if verb.state == 'X' then removed = removed + 1 end
@@ -51,9 +52,10 @@ for position, id in ipairs(ids) do
     outcome[position] = mine and r.state == verb.state and 1 or 0
     if r and not position_of[id] then
       if r.epoch < epoch then
+        r = read_record(packed)
         decide(id, r, r.state, r.token, stands_at_us(id, r))
       else
-        report(id, r, stands_at_us(id, r))
+        report(id, packed, stands_at_us(id, r))
       end
     end
   end
