@@ -96,8 +96,7 @@ class Feed(Generic[T]):
     def leave(self, prefetch: int | None) -> None:
         """A stream ends; what was claimed ahead for nobody goes back."""
         self._streams.remove(prefetch)
-        if not self._streams and not self._waiters:
-            self._hand_back()
+        self._hand_back()
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
         """Up to ``want`` claims; none if not ``patient`` and nothing is ready, or after ``timeout`` seconds.
@@ -172,11 +171,11 @@ class Feed(Generic[T]):
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
             self._buffer.extendleft(reversed(waiter.future.result()))
             self._serve()
-        if not self._streams and not self._waiters:
-            self._hand_back()
+        self._hand_back()
 
     def _hand_back(self) -> None:
-        while self._buffer:
+        """Release what was claimed, if nobody is left who wants it."""
+        while self._buffer and not self._streams and not self._waiters:
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
     async def _release(self, claim: Claim[T]) -> None:
@@ -238,6 +237,7 @@ class Feed(Generic[T]):
                     continue
                 failures, self._trouble = 0, None
                 self._serve()
+                self._hand_back()
                 if next_ms == 0 and self._wanted():
                     continue
                 self._dismiss(None)

@@ -1,0 +1,119 @@
+"""What integration and fault tests share: clusters in namespaces of their own, and consumers in other processes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import zkrq
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+
+HANG = 60.0
+"""Seconds after which a test that waits has failed; nothing finer is asserted of time."""
+
+SESSION_TIMEOUT = 3.0
+
+_count = itertools.count()
+
+
+def new_namespace() -> str:
+    """A namespace that no other test uses."""
+    return f"test-{os.getpid()}-{next(_count)}"
+
+
+def over_zookeeper(servers: local.Servers, namespace: str, **options: Any) -> Cluster:
+    """A client of the real thing."""
+    settings: dict[str, Any] = {"session_timeout": SESSION_TIMEOUT, **options}
+    return zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, **settings)
+
+
+def in_process(servers: local.Servers, namespace: str, hub: Hub | None = None, **options: Any) -> Cluster:
+    """A client with real Redis servers and the coordinator in this process."""
+    settings: dict[str, Any] = {
+        "min_replicas": None,
+        "owner": "test",
+        "command_timeout": 2.0,
+        "operation_timeout": 15.0,
+        "on_event": None,
+        **options,
+    }
+    return Cluster(servers.redis_urls, MemoryCoordinator(hub or Hub()), namespace=namespace, **settings)
+
+
+async def until(condition: Callable[[], bool], pause: float = 0.01) -> None:
+    """Wait until something becomes true."""
+    async with asyncio.timeout(HANG):
+        while not condition():
+            await asyncio.sleep(pause)
+
+
+async def settled(question: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something that has to be asked for becomes true."""
+    async with asyncio.timeout(HANG):
+        while not await question():
+            await asyncio.sleep(0.02)
+
+
+class ConsumerProcess:
+    """A consumer in a process of its own, that does what it is told line by line (see consumer_process.py)."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        await self._process.stdin.drain()
+
+    async def hear(self) -> list[str]:
+        """Its next line, as words."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(HANG):
+            line = await self._process.stdout.readline()
+        assert line, "the consumer process ended"
+        return line.decode().split()
+
+    async def ask(self, line: str) -> list[str]:
+        await self.tell(line)
+        return await self.hear()
+
+    def signal(self, number: int) -> None:
+        self._process.send_signal(number)
+
+
+@asynccontextmanager
+async def consumer_process(servers: local.Servers, namespace: str, queue: str) -> AsyncGenerator[ConsumerProcess, None]:
+    """Start a consumer process that is connected when this is entered; it is killed when this is left."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.consumer_process",
+        ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+        servers.zookeeper_hosts,
+        namespace,
+        queue,
+        str(SESSION_TIMEOUT),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    consumer = ConsumerProcess(process)
+    try:
+        assert await consumer.hear() == ["connected"]
+        yield consumer
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+

@@ -1,0 +1,346 @@
+"""What users do with a queue, on three real Redis servers, over ZooKeeper and over the in-process coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace, settled, until
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_push_claim_ack(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    receipt = await queue.push({"to": "ann"})
+    assert receipt.replicas == 3
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    assert (claim.id, claim.item, claim.attempts, claim.failures) == (receipt.id, {"to": "ann"}, 1, 0)
+    assert await queue.size() == (0, 0, 1, 0)
+    await claim.ack()
+    assert await queue.size() == (0, 0, 0, 0)
+    assert await queue.pop_one(timeout=0) is None
+
+
+async def test_items_come_in_the_order_of_their_pushes(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many(range(1500))
+    seen: list[int] = []
+    async for claim in queue.pop(wait=False):
+        async with claim:
+            seen.append(claim.item)
+    assert seen == list(range(1500))
+
+
+async def test_many_producers_and_consumers_lose_and_double_nothing(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    seen: list[int] = []
+
+    async def consume() -> None:
+        async for claim in queue.pop():
+            async with claim:
+                seen.append(claim.item)
+
+    async def produce(start: int) -> None:
+        for number in range(start, start + 100):
+            await queue.push(number)
+
+    consumers = [asyncio.create_task(consume()) for _ in range(16)]
+    await asyncio.gather(*(produce(start) for start in range(0, 2000, 100)))
+    await until(lambda: len(seen) >= 2000)
+    for task in consumers:
+        task.cancel()
+    await asyncio.gather(*consumers, return_exceptions=True)
+    assert sorted(seen) == list(range(2000))
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_a_push_wakes_a_waiting_consumer(cluster: Cluster) -> None:
+    """No polling: it is there long before the next sweep, which is what this would wait for otherwise."""
+    queue = cluster.queue("jobs")
+    waiting = asyncio.create_task(queue.pop_one(timeout=HANG))
+    await asyncio.sleep(0.2)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await queue.push("wake up")
+    claim = await waiting
+    assert claim is not None
+    assert claim.item == "wake up"
+    assert loop.time() - began < 4
+
+
+async def test_a_delayed_item_is_not_early(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await queue.push("later", delay=0.3)
+    await queue.push("moment", at=datetime.now(UTC) + timedelta(seconds=0.6))
+    await queue.push("now")
+    assert await queue.size() == (1, 2, 0, 0)
+    order: list[str] = []
+    async for claim in queue.pop(limit=3):
+        async with claim:
+            order.append(claim.item)
+            if claim.item == "later":
+                assert loop.time() - began >= 0.3
+    assert order == ["now", "later", "moment"]
+    assert loop.time() - began >= 0.59
+
+
+async def test_priority_goes_first(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    for priority in (0, 9, 5, 9):
+        await queue.push(priority, priority=priority)
+    assert [claim.item async for claim in queue.pop(wait=False)] == [9, 9, 5, 0]
+
+
+async def test_the_same_id_is_there_once(cluster: Cluster) -> None:
+    """Repeating a push whose outcome is unknown cannot double it, also when it is done already."""
+    queue = cluster.queue("jobs")
+    for id in ("order 17", zkrq.new_id()):
+        await queue.push("once", id=id)
+        await queue.push("once", id=id)
+        assert (await queue.size()).ready == 1
+        claim = await queue.pop_one(timeout=HANG)
+        assert claim is not None
+        assert claim.id == id
+        await queue.push("once", id=id)
+        await claim.ack()
+        await queue.push("once", id=id)
+        assert await queue.size() == (0, 0, 0, 0)
+
+
+# -- claims -----------------------------------------------------------------------------------------------------------
+
+
+async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    return claim
+
+
+async def test_an_exception_nacks_with_the_policys_delay(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0.2)))
+    await queue.push("hard")
+    with pytest.raises(ZeroDivisionError):
+        async with await take(queue):
+            _ = 1 / 0
+    assert await queue.size() == (0, 1, 0, 0)
+    claim = await take(queue)
+    assert (claim.attempts, claim.failures) == (2, 1)
+    with pytest.raises(ZeroDivisionError):
+        async with claim:
+            _ = 1 / 0
+    assert await queue.size() == (0, 0, 0, 1), "after max_attempts it is a dead letter"
+
+
+async def test_handlers_say_what_they_want(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push("never")
+    async with await take(queue):
+        raise zkrq.Reject("bad address")
+    assert await queue.size() == (0, 0, 0, 1)
+    await queue.push("soon")
+    async with await take(queue):
+        raise zkrq.RetryLater(delay=0.1)
+    assert (await take(queue)).failures == 1
+
+
+async def test_a_failed_item_goes_behind_those_that_wait_and_a_released_one_does_not(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many(["first", "second"])
+    await (await take(queue)).nack(delay=0)
+    claim = await take(queue)
+    assert claim.item == "second"
+    await claim.release()
+    claims = await queue.pop_many(2, timeout=HANG)
+    assert [claim.item for claim in claims] == ["second", "first"]
+    assert [(claim.attempts, claim.failures) for claim in claims] == [(1, 0), (2, 1)]
+
+
+async def test_a_cancelled_handler_hands_back_without_a_failure(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push("interrupted")
+    began = asyncio.Event()
+
+    async def handle() -> None:
+        async with await take(queue):
+            began.set()
+            await asyncio.sleep(HANG)
+
+    task = asyncio.create_task(handle())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    claim = await take(queue)
+    assert (claim.item, claim.failures) == ("interrupted", 0)
+
+
+async def test_claims_are_extended_while_they_are_held(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs", claim_timeout=0.6)
+    await queue.push("long")
+    async with await take(queue) as claim:
+        await asyncio.sleep(2.0)
+        assert await queue.pop_one(timeout=0) is None, "somebody else was given a held item"
+        assert not claim.lost
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_an_item_comes_back_when_its_claim_is_not_extended(cluster: Cluster) -> None:
+    """The deadline, for a holder of which nobody knows any more."""
+    queue = cluster.queue("jobs", claim_timeout=0.5)
+    await queue.push("forgotten")
+    claim = await take(queue)
+    queue._held.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+    again = await take(queue)
+    assert again.id == claim.id
+    assert again.attempts == 2
+    assert again.token > claim.token
+    with pytest.raises(zkrq.ClaimLost):
+        await claim.ack()
+    await again.ack()
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_a_lost_claim_stops_the_handler(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs", claim_timeout=0.5)
+    await queue.push("stolen")
+    claim = await take(queue)
+    with pytest.raises(zkrq.ClaimLost):
+        async with claim:
+            # Behind its back, as by an operator: the claim's request is shown by somebody else.
+            other = zkrq.Claim(claim._holder, claim.id, claim._packed, None, claim.owner, claim.request, 0)  # pyright: ignore[reportPrivateUsage]
+            await other.nack(delay=30)
+            assert await claim.lost
+            await asyncio.sleep(HANG)
+    assert claim.lost
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0, "the cancellation was the claim's own"
+
+
+async def test_extend_settle_twice_and_after_the_loss(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs", claim_timeout=5)
+    await queue.push("x")
+    claim = await take(queue)
+    before = claim.deadline
+    await claim.extend(60)
+    assert claim.deadline > before + timedelta(seconds=30)
+    await claim.ack()
+    for again in (claim.ack, claim.nack, claim.release, claim.extend):
+        with pytest.raises(zkrq.ClaimLost):
+            await again()
+
+
+async def test_what_cannot_be_decoded_goes_to_the_dead_letters(servers: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as producing, in_process(servers, namespace, hub) as consuming:
+        raw = producing.queue("jobs", codec=zkrq.RAW)
+        await raw.push(b"\xff not json")
+        await raw.push(b'"good"')
+        queue = consuming.queue("jobs")
+        assert (await take(queue)).item == "good"
+
+        async def buried() -> bool:
+            return (await queue.size()).dead == 1
+
+        await settled(buried)
+
+
+# -- pop --------------------------------------------------------------------------------------------------------------
+
+
+async def test_pop_many_takes_what_is_there(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    assert await queue.pop_many(10, timeout=0.05) == []
+    await queue.push_many(range(5))
+    assert [claim.item for claim in await queue.pop_many(3, timeout=HANG)] == [0, 1, 2]
+    assert [claim.item for claim in await queue.pop_many(1000, timeout=HANG)] == [3, 4]
+
+
+async def test_what_was_claimed_ahead_goes_back_when_the_loop_is_left(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many(range(50))
+    async for claim in queue.pop(prefetch=20):
+        await claim.ack()
+        break
+    gc.collect()
+    await settled(lambda: _is_ready(queue, 49))
+    claim = await take(queue)
+    assert (claim.item, claim.attempts) == (1, 1), "in its old place, and the delivery does not count"
+
+
+async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
+    return (await queue.size()).ready == count
+
+
+async def test_a_cancelled_pop_keeps_nothing(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    for _ in range(20):
+        waiting = asyncio.create_task(queue.pop_one())
+        await asyncio.sleep(0)
+        pushing = asyncio.create_task(queue.push("x"))
+        await asyncio.sleep(0.001)
+        waiting.cancel()
+        await asyncio.gather(waiting, pushing, return_exceptions=True)
+        if not waiting.cancelled() and (claim := waiting.result()):
+            await claim.release()
+    await settled(lambda: _is_ready(queue, 20))
+
+
+async def test_clear_leaves_what_is_claimed(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many(range(1200))
+    await queue.push("later", delay=60)
+    claim = await take(queue)
+    assert await queue.clear() == 1200
+    assert await queue.size() == (0, 0, 1, 0)
+    await claim.ack()
+
+
+async def test_queues_are_separate_and_named(cluster: Cluster) -> None:
+    await cluster.queue("a").push(1)
+    await cluster.queue("b").push(2)
+    assert (await take(cluster.queue("b"))).item == 2
+    assert await cluster.queues() == ["a", "b"]
+    assert cluster.queue("a") is cluster.queue("a")
+
+
+# -- closing ------------------------------------------------------------------------------------------------------------
+
+
+async def test_closing_hands_back_and_ends_every_wait(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many(range(10))
+    held = await take(queue)
+
+    async def consume() -> list[int]:
+        return [claim.item async for claim in queue.pop(prefetch=0)]
+
+    consumer = asyncio.create_task(consume())
+    waiting = asyncio.create_task(cluster.queue("empty").pop_one())
+    await asyncio.sleep(0.1)
+    before = asyncio.all_tasks()
+    await cluster.aclose()
+    await consumer
+    with pytest.raises(zkrq.Closed):
+        await waiting
+    with pytest.raises(zkrq.Closed):
+        await queue.push(1)
+    with pytest.raises(zkrq.Closed):
+        cluster.queue("other")
+    with pytest.raises(zkrq.ZkrqError):
+        await held.ack()
+    left = [task for task in asyncio.all_tasks() if task in before and task.get_name().startswith("zkrq")]
+    assert not left
+    await cluster.aclose()
