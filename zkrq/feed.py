@@ -85,6 +85,7 @@ class Feed(Generic[T]):
         self._ahead = 0
         self._taken = 0
         self._taken_since = 0.0
+        self._looks = 0
         self._trouble: ZkrqError | None = None
 
     # -- what consumers call -----------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ class Feed(Generic[T]):
         if self._buffer and not self._waiters:
             return self._draw(want)
         waiter = _Waiter(want, patient, asyncio.get_running_loop().create_future())
+        looks = self._looks
         self._waiters.append(waiter)
         self._look()
         try:
@@ -117,8 +119,9 @@ class Feed(Generic[T]):
                 return await waiter.future
         except TimeoutError:
             self._withdraw(waiter)
-            if self._trouble:
-                raise Unavailable(f"queue {self._queue!r} cannot be claimed from: {self._trouble}") from self._trouble
+            if self._looks == looks:
+                reason = self._trouble or "no server answered in time"
+                raise Unavailable(f"queue {self._queue!r} could not be claimed from: {reason}") from self._trouble
             return []
         except asyncio.CancelledError:
             self._withdraw(waiter)
@@ -236,6 +239,7 @@ class Feed(Generic[T]):
                     await asyncio.sleep(pause)
                     continue
                 failures, self._trouble = 0, None
+                self._looks += 1
                 self._serve()
                 self._hand_back()
                 if next_ms == 0 and self._wanted():

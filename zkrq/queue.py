@@ -176,7 +176,7 @@ class Queue(Generic[T]):
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """One claim, or None after ``timeout`` seconds (None: wait for ever; 0: take what is ready).
 
-        Raises ``Unavailable`` when no claim could be made within ``timeout``.
+        Raises ``Unavailable`` when the queue could not be looked at within ``timeout``.
         """
         claims = await self.pop_many(1, timeout=timeout)
         return claims[0] if claims else None
@@ -184,7 +184,7 @@ class Queue(Generic[T]):
     async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
         """As soon as there are any: the ready ones, at most ``n``; ``[]`` after ``timeout`` seconds (see ``pop_one``).
 
-        Raises ``Unavailable`` when no claim could be made within ``timeout``.
+        Raises ``Unavailable`` when the queue could not be looked at within ``timeout``.
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)
         seconds = None if timeout is None else check_duration("timeout", timeout)

@@ -190,7 +190,7 @@ class Server:
         reply = await link.call("EVALSHA", sha(text), len(keys), *keys, *arguments)
         if isinstance(reply, NoScriptError):
             reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
-        return read_error(str(reply)) if isinstance(reply, ResponseError) else read_reply(reply)
+        return read_error(_full_text(reply)) if isinstance(reply, ResponseError) else read_reply(reply)
 
     async def listen(self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event) -> None:
         """Pass on what is published on ``channel`` for as long as the connection holds.  Raises ``ServerError``."""
@@ -246,7 +246,7 @@ class Server:
         )
         for reply in (info, known, count):
             if isinstance(reply, ResponseError):
-                raise ServerError(read_error(str(reply)).status, str(reply))
+                raise ServerError(read_error(_full_text(reply)).status, str(reply))
         fields = _read_info(cast(bytes, info))
         generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
         return Identity(
@@ -273,6 +273,11 @@ class Server:
         if self._link:
             self._link.give_up(ServerError(Status.UNREACHABLE, "connecting anew"))
             self._tasks.start(self._link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
+
+
+def _full_text(error: ResponseError) -> str:
+    """An error reply as the server wrote it; redis-py takes the first word off those that it knows."""
+    return f"{error.status_code} {error}" if error.status_code else str(error)
 
 
 def redact(url: str) -> str:

@@ -1,0 +1,384 @@
+"""The command line: ``zkrq``, or ``python -m zkrq``.
+
+Two tables say it all: the flags, each with an environment variable of its own, and the commands.  A command yields
+lines, each as text for people and as a value for ``--json``.  Errors are one line on stderr: exit code 2 for what has
+to be mended, 1 for what may mend itself.  Signals are dealt with here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import logging
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, cast
+
+import zkrq
+from zkrq import demo, local
+from zkrq.claims import Claim
+from zkrq.cluster import Cluster, connect
+from zkrq.demo.words import count
+from zkrq.errors import ConfigError, ZkrqError
+
+EXIT_TROUBLE, EXIT_USAGE, EXIT_SIGNAL = 1, 2, 128
+
+READ_BYTES = 1 << 16
+"""Read from stdin at once; the items in it are pushed together."""
+
+POP_AT_ONCE = 100
+"""Items claimed together."""
+
+
+class Line(NamedTuple):
+    """One line of output: for people, and as a value."""
+
+    text: str
+    value: object
+
+
+Lines = AsyncGenerator[Line, None]
+
+
+class Flag(NamedTuple):
+    """``--name``; its variable is ``ZKRQ_NAME``, or ``ZKRQ_COMMAND_NAME`` where it belongs to one command."""
+
+    name: str
+    help: str
+    type: Callable[[str], object] = str
+    default: object = None
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """``arguments`` are positional: name -> help.  ``connected``: works on a cluster that exists."""
+
+    name: str
+    help: str
+    run: Callable[[Namespace], Lines]
+    flags: tuple[Flag, ...] = ()
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    connected: bool = True
+
+
+# -- flags that are shared -------------------------------------------------------------------------------------------
+
+
+def _servers(text: str) -> Mapping[str, str] | list[str]:
+    """``url,url`` or ``name=url,name=url``."""
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    named = {name: url for name, found, url in (url.partition("=") for url in urls) if found and ":" not in name}
+    return named if len(named) == len(urls) else urls
+
+
+def _login(text: str) -> tuple[str, str]:
+    user, _, password = text.partition(":")
+    return user, password
+
+
+CONNECTION = (
+    Flag("redis", "the Redis servers: url,url,url or name=url,name=url,name=url", _servers, metavar="URLS"),
+    Flag("zookeeper", "the ZooKeeper servers: host:port,host:port,host:port", metavar="HOSTS"),
+    Flag(
+        "zookeeper-auth",
+        "for ZooKeeper's digest scheme; better in its variable than here",
+        _login,
+        None,
+        "USER:PASSWORD",
+    ),
+    Flag("namespace", "what belongs together", default="zkrq"),
+    Flag("min-replicas", "in-sync servers without which no push returns (default: 2, or 1 of 1)", int, metavar="N"),
+    Flag("owner", "shown beside each claim (default: host:pid)"),
+    Flag("session-timeout", "until a silent process is taken for dead", float, 10.0, "SECONDS"),
+    Flag("command-timeout", "until a silent Redis server is taken for dead", float, 2.0, "SECONDS"),
+    Flag("operation-timeout", "that a push or an ack tries on", float, 15.0, "SECONDS"),
+)
+
+
+def _open(args: Namespace) -> Cluster:
+    for needed in ("redis", "zookeeper"):
+        if not getattr(args, needed):
+            raise ConfigError(f"no --{needed} given, and ZKRQ_{needed.upper()} is not set")
+    return connect(**{name: getattr(args, name) for name in (_attribute(flag.name) for flag in CONNECTION)})
+
+
+# -- commands --------------------------------------------------------------------------------------------------------
+
+
+async def _demo(args: Namespace) -> Lines:
+    with demo.display(sys.stderr if args.json else sys.stdout) as display:
+        verdict = await demo.run(display, seconds=args.seconds, rate=args.rate)
+    yield Line(demo.describe(verdict), dataclasses.asdict(verdict))
+    if not verdict.clean:
+        raise ZkrqError("the demo did not end as it should")
+
+
+async def _dev(args: Namespace) -> Lines:
+    async with local.servers(args.redis, args.zookeeper) as servers:
+        urls, hosts = list(servers.redis_urls.values()), servers.zookeeper_hosts
+        text = (
+            f"Servers of your own, empty, until Ctrl-C.\n\n"
+            f"export ZKRQ_REDIS={','.join(urls)}\n"
+            f"export ZKRQ_ZOOKEEPER={hosts}\n\n"
+            f"async with zkrq.connect(redis={json.dumps(urls)}, zookeeper={json.dumps(hosts)}) as cluster:\n"
+            f'    queue = cluster.queue("try")\n'
+            f'    await queue.push({{"hello": "world"}})\n'
+        )
+        yield Line(text, {"redis": urls, "zookeeper": hosts})
+        await asyncio.Event().wait()  # until a signal comes
+
+
+async def _push(args: Namespace) -> Lines:
+    options = {"delay": args.delay, "priority": args.priority}
+    async with _open(args) as cluster:
+        queue = cluster.queue(args.queue)
+        if args.item != "-":
+            receipt = await queue.push(_parse(args.item, "ITEM"), id=args.id, **options)
+            yield _receipt(receipt)
+            return
+        if args.id is not None:
+            raise ConfigError("--id names one item; with ITEM - there may be many")
+        read = 0
+        async for lines in _stdin_lines():
+            items = [_parse(line, f"line {number}") for number, line in enumerate(lines, read + 1) if line.strip()]
+            read += len(lines)
+            for receipt in await queue.push_many(items, **options):
+                yield _receipt(receipt)
+
+
+def _receipt(receipt: zkrq.Receipt) -> Line:
+    return Line(receipt.id, receipt._asdict())
+
+
+async def _pop(args: Namespace) -> Lines:
+    deadline = asyncio.get_running_loop().time() + args.wait
+    async with _open(args) as cluster:
+        queue, left = cluster.queue(args.queue), args.count
+        while left > 0:
+            wait = max(0.0, deadline - asyncio.get_running_loop().time())
+            claims = await queue.pop_many(min(left, POP_AT_ONCE), timeout=wait)
+            if not claims:
+                return
+            for claim in claims:
+                yield _delivery(claim)
+            await asyncio.gather(*(claim.ack() for claim in claims))
+            left -= len(claims)
+
+
+def _delivery(claim: Claim[Any]) -> Line:
+    value = {
+        "id": claim.id,
+        "item": claim.item,
+        "priority": claim.priority,
+        "attempts": claim.attempts,
+        "pushed_at": claim.pushed_at.isoformat(),
+    }
+    return Line(json.dumps(claim.item), value)
+
+
+async def _stats(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        names = await cluster.queues()
+        sizes = await asyncio.gather(*(cluster.queue(name).size() for name in names))
+        health = cluster.health()
+    width = max(map(len, ["queue", *names]))
+    rows = [("queue", zkrq.Sizes._fields), *zip(names, sizes, strict=True)]
+    text = [
+        f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'no push can complete'}",
+        *(
+            f"{id}: {server.place}{'' if server.connected else ', not connected'}"
+            for id, server in health.servers.items()
+        ),
+        "",
+        *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) for name, figures in rows),
+    ]
+    value = {
+        "health": {**health._asdict(), "servers": {id: server._asdict() for id, server in health.servers.items()}},
+        "queues": {name: size._asdict() for name, size in zip(names, sizes, strict=True)},
+    }
+    yield Line("\n".join(text), value)
+
+
+async def _clear(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        removed = await cluster.queue(args.queue).clear()
+    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+
+
+async def _consumers(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        for owner, description in sorted((await cluster.consumers()).items()):
+            yield Line(f"{owner}  {description}", {"owner": owner, "description": description})
+
+
+_QUEUE = {"queue": "the queue's name"}
+
+COMMANDS = (
+    Command(
+        "demo",
+        "private servers, workers and failures: watch that nothing gets lost",
+        _demo,
+        (
+            Flag("seconds", "how long items are pushed", float, demo.SECONDS),
+            Flag("rate", "items pushed per second, at most", float, demo.RATE),
+        ),
+        connected=False,
+    ),
+    Command(
+        "dev",
+        "keep private servers up, to try things out against",
+        _dev,
+        (
+            Flag("redis", "how many Redis servers", int, 3, "N"),
+            Flag("zookeeper", "how many ZooKeeper servers", int, 3, "N"),
+        ),
+        connected=False,
+    ),
+    Command(
+        "push",
+        "push an item, print its id",
+        _push,
+        (
+            Flag("id", "the item's id, to be able to repeat a push"),
+            Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
+            Flag("priority", "0 to 9, higher first", int, 0, "N"),
+        ),
+        {**_QUEUE, "item": "the item as JSON; - reads one from each line of stdin"},
+    ),
+    Command(
+        "pop",
+        "take items: print each as one line of JSON, then ack it",
+        _pop,
+        (
+            Flag("count", "how many, at most", int, 1, "N"),
+            Flag("wait", "for items to come; 0: what is ready", float, 0.0, "SECONDS"),
+        ),
+        _QUEUE,
+    ),
+    Command("stats", "how many items each queue has, and how the servers are", _stats),
+    Command("clear", "remove every item that nobody holds", _clear, arguments=_QUEUE),
+    Command("consumers", "who may hold claims", _consumers),
+)
+
+
+# -- parsing ---------------------------------------------------------------------------------------------------------
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+
+
+def _attribute(flag: str) -> str:
+    return flag.replace("-", "_")
+
+
+def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: str) -> None:
+    for flag in flags:
+        variable = f"{prefix}{_attribute(flag.name).upper()}"
+        default = "" if flag.default is None else f"default: {flag.default}; "
+        parser.add_argument(
+            f"--{flag.name}",
+            help=f"{flag.help} ({default}{variable})",
+            type=flag.type,
+            default=os.environ.get(variable) or flag.default,
+            metavar=flag.metavar or flag.name.upper(),
+        )
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
+    parser.add_argument("--version", action="version", version=f"zkrq {zkrq.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    for command in COMMANDS:
+        sub = commands.add_parser(command.name, help=command.help, description=f"{command.help}.")
+        for name, help in command.arguments.items():
+            sub.add_argument(name, help=help, metavar=name.upper())
+        _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper()}_")
+        if command.connected:
+            _add_flags(sub, CONNECTION, "ZKRQ_")
+        json_by_default = os.environ.get("ZKRQ_JSON", "0") not in ("", "0")
+        sub.add_argument("--json", help="print JSON (ZKRQ_JSON=1)", action="store_true", default=json_by_default)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def _parse(text: str | bytes, where: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{where} is no JSON: {error}") from error
+
+
+# -- stdin and signals -----------------------------------------------------------------------------------------------
+
+
+async def _stdin_lines() -> AsyncGenerator[list[bytes], None]:
+    """The lines of stdin, as many together as there are, without stopping the event loop."""
+    rest = b""
+    while True:
+        await _until_readable(sys.stdin.fileno())
+        data = os.read(sys.stdin.fileno(), READ_BYTES)
+        *lines, rest = (rest + data).split(b"\n")
+        if not data:
+            yield [rest]
+            return
+        yield lines
+
+
+async def _until_readable(fd: int) -> None:
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
+    try:
+        loop.add_reader(fd, ready.set)
+    except PermissionError:
+        return  # a file: there is nothing to wait for
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
+async def _carry_out(args: Namespace) -> None:
+    task = asyncio.current_task()
+    assert task
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    async with aclosing(args.run(args)) as lines:
+        async for line in lines:
+            sys.stdout.write(f"{json.dumps(line.value) if args.json else line.text}\n")
+            sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Carry out one command; returns the exit code."""
+    args = _make_parser().parse_args(arguments)
+    logging.getLogger("zkrq").addHandler(logging.NullHandler())  # what matters is told below
+    try:
+        asyncio.run(_carry_out(args))
+    except KeyboardInterrupt:
+        return EXIT_SIGNAL + signal.SIGINT
+    except asyncio.CancelledError:
+        return EXIT_SIGNAL + signal.SIGTERM
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more: no further complaint
+        return EXIT_TROUBLE
+    except Exception as error:
+        cause = _first(error)
+        if not isinstance(cause, ZkrqError):
+            raise  # a mistake of ours: the traceback is wanted
+        sys.stderr.write(f"zkrq {args.command}: {' '.join(str(cause).split())}\n")
+        return EXIT_USAGE if isinstance(cause, ConfigError) else EXIT_TROUBLE
+    return 0
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    return error

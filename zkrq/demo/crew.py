@@ -1,0 +1,119 @@
+"""The consumers' processes, as the demo's own process sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import anyio
+
+from zkrq.demo import consumer
+from zkrq.demo.tally import Report, Tally
+from zkrq.errors import Unavailable
+
+CONNECT_TIMEOUT = 30.0
+"""Seconds until every consumer must have connected."""
+
+EXIT_TIMEOUT = consumer.EXIT_TIMEOUT + 5.0
+"""Seconds until a consumer that was told to leave, or was killed, must be gone."""
+
+Hear = Callable[[str, str], None]
+"""Called with the name of a consumer and a sentence of its own."""
+
+
+class Worker:
+    """One consumer process.  Everything that it reports goes to the tally, also what it reported before it was killed
+    and is read only afterwards."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, tally: Tally, hear: Hear) -> None:
+        self.name = name
+        self.alive = True
+        self._process = process
+        self._tally = tally
+        self._hear = hear
+        self._leaving = False
+        self._connected = asyncio.Event()
+        self._readers = [asyncio.create_task(self._read_reports()), asyncio.create_task(self._read_complaints())]
+
+    async def until_connected(self) -> None:
+        """Wait until it works.  Raises ``Unavailable`` when it ends instead."""
+        await self._connected.wait()
+        if not self.alive:
+            raise Unavailable(f"{self.name} ended instead of connecting")
+
+    async def kill(self) -> None:
+        """kill -9, and note all that was reported before."""
+        self._leaving = True
+        self._process.kill()
+        await self._gone()
+        self._tally.note_death(self.name)
+
+    async def leave(self) -> None:
+        """Ask it to end in good order, and wait until it has."""
+        self._leaving = True
+        assert self._process.stdin
+        self._process.stdin.close()
+        await self._gone()
+
+    async def _gone(self) -> None:
+        with anyio.fail_after(EXIT_TIMEOUT):
+            await asyncio.wait([*self._readers, asyncio.ensure_future(self._process.wait())])
+
+    async def _read_reports(self) -> None:
+        assert self._process.stdout
+        async for line in self._process.stdout:
+            kind, at, text = line.decode().rstrip("\n").split(" ", 2)
+            match kind:
+                case consumer.CONNECTED:
+                    self._connected.set()
+                case consumer.EVENT:
+                    self._hear(self.name, text)
+                case _:
+                    self._tally.note(self.name, Report(kind), text, float(at))
+        self.alive = False
+        self._connected.set()
+
+    async def _read_complaints(self) -> None:
+        """Whoever ends without having been told to has left its reason on stderr."""
+        assert self._process.stderr
+        complaint = (await self._process.stderr.read()).decode(errors="replace").strip()
+        if not self._leaving:
+            self._tally.troubles.append(f"{self.name} ended by itself: {complaint.rpartition(chr(10))[2]}")
+            self._tally.note_death(self.name)
+
+    async def end(self) -> None:
+        """Make sure that nothing is left of it, however the demo ends."""
+        with suppress(ProcessLookupError):
+            if self._process.returncode is None:
+                self._process.kill()
+        with anyio.CancelScope(shield=True):
+            await self._gone()
+
+
+@asynccontextmanager
+async def crew(
+    size: int, redis: Mapping[str, str], zookeeper: str, tally: Tally, hear: Hear
+) -> AsyncGenerator[list[Worker], None]:
+    """So many consumers, connected; gone when the context ends."""
+    async with AsyncExitStack() as stack:
+        workers: list[Worker] = []
+        for number in range(1, size + 1):
+            name = f"consumer-{number}"
+            # In a process group of its own: Ctrl-C is the demo's to deal with.
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", consumer.__name__, name, json.dumps(redis), zookeeper),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=0,
+            )
+            worker = Worker(name, process, tally, hear)
+            stack.push_async_callback(worker.end)
+            workers.append(worker)
+        with anyio.fail_after(CONNECT_TIMEOUT):
+            await asyncio.gather(*(worker.until_connected() for worker in workers))
+        yield workers

@@ -1,0 +1,70 @@
+"""Shows how it goes: a live table on a terminal where rich is installed, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol, TextIO
+
+PLAIN_INTERVAL = 2.0
+"""Seconds between two lines of figures where there is no live table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How it stands.  ``figures``: name -> figure; ``cast``: for each kind of process, name -> state, None for one
+    that was killed."""
+
+    figures: Mapping[str, str]
+    cast: Mapping[str, Mapping[str, str | None]]
+
+
+class Display(Protocol):
+    """Where the demo tells its story."""
+
+    def say(self, text: str, *, deed: bool = False) -> None:
+        """Something happened; ``deed``: by the demo's own hand."""
+        ...
+
+    def show(self, status: Status) -> None:
+        """How it stands now."""
+        ...
+
+
+class Plain:
+    """Line by line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._next_figures = 0.0
+
+    def say(self, text: str, *, deed: bool = False) -> None:
+        self._stream.write(stamped(self._began, text, deed) + "\n")
+        self._stream.flush()
+
+    def show(self, status: Status) -> None:
+        now = time.monotonic()
+        if now >= self._next_figures:
+            self._next_figures = now + PLAIN_INTERVAL
+            self.say(", ".join(f"{name} {figure}" for name, figure in status.figures.items()))
+
+
+@contextmanager
+def display(stream: TextIO) -> Generator[Display, None, None]:
+    """The best that ``stream`` can show."""
+    if stream.isatty() and find_spec("rich"):
+        from zkrq.demo.live import live
+
+        with live(stream) as shown:
+            yield shown
+    else:
+        yield Plain(stream)
+
+
+def stamped(began: float, text: str, deed: bool) -> str:
+    """A line with its time; the demo's own deeds stand out."""
+    return f"{time.monotonic() - began:5.1f} s  {'>>> ' if deed else ''}{text}"

@@ -1,0 +1,260 @@
+"""What happens when: producers push, consumers work, and meanwhile one after the other is killed.
+
+    0 %     producers push, consumers in processes of their own work
+    15 %    kill -9 a consumer that holds claims
+    45 %    kill -9 the Redis server that decides for the queue
+    70 %    kill -9 the ZooKeeper leader
+    100 %   nobody pushes any more; what is there is worked off, and counted
+
+Without ZooKeeper on this machine, everything but the Redis servers runs in this process, and only the second is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import anyio
+
+from zkrq import local
+from zkrq.cluster import Cluster, connect
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.demo.consumer import HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
+from zkrq.demo.crew import Worker, crew
+from zkrq.demo.display import Display, Status
+from zkrq.demo.tally import Report, Tally, Verdict
+from zkrq.demo.words import count, sentence
+from zkrq.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
+from zkrq.events import Event
+from zkrq.ids import new_id
+from zkrq.queue import Queue
+
+SERVERS = 3
+CONSUMERS = 3
+PRODUCERS = 8
+SECONDS = 18.0
+RATE = 500.0
+
+PUSH_PATIENCE = 60.0
+"""Seconds after which a push that has not returned is given up, and counted as a trouble."""
+
+HOLDING = 5
+"""Items that a consumer shall be working on when it is killed ..."""
+
+HOLDING_TIMEOUT = 5.0
+"""... if it comes to that within so many seconds."""
+
+DRAIN_PATIENCE = 20.0
+"""Seconds without an ack after which what is left counts as lost."""
+
+POLL = 0.002
+SHOW_INTERVAL = 0.1
+DRAIN_POLL = 0.05
+
+
+async def run(display: Display, *, seconds: float = SECONDS, rate: float = RATE) -> Verdict:
+    """Run the demo; returns what came of it.  Raises ``ConfigError`` where no Redis server can be started.
+
+    ``seconds`` is how long producers push, ``rate`` how many items per second they push at most.
+    """
+    story = _Story(display, seconds, rate)
+    if "zookeeper" in local.available():
+        display.say(f"starting {SERVERS} Redis servers, {SERVERS} ZooKeeper servers, {CONSUMERS} consumer processes")
+        async with local.servers(SERVERS, SERVERS) as servers:
+            return await story.tell_in_full(servers)
+    display.say("ZooKeeper is not installed: everything runs in one process, so only a Redis server can be killed")
+    async with local.servers(SERVERS, 0) as servers:
+        return await story.tell_in_one_process(servers)
+
+
+Scene = tuple[float, Callable[[], Awaitable[None]]]
+"""What happens at which part of the time."""
+
+
+class _Story:
+    def __init__(self, display: Display, seconds: float, rate: float) -> None:
+        self._display = display
+        self._seconds = seconds
+        self._rate = rate
+        self._tally = Tally()
+        self._tellers: dict[str, str] = {}
+        self._owners: dict[str, str] = {}
+
+    # -- the two ways to tell it -----------------------------------------------------------------------------------
+
+    async def tell_in_full(self, servers: local.Servers) -> Verdict:
+        urls, hosts = servers.redis_urls, servers.zookeeper_hosts
+        owner = "the producer"
+        async with (
+            connect(urls, hosts, owner=owner, session_timeout=SESSION_TIMEOUT, on_event=self._hear_event) as cluster,
+            crew(CONSUMERS, urls, hosts, self._tally, self._hear) as workers,
+        ):
+            scenes = [
+                (0.15, partial(self._kill_consumer, cluster, workers)),
+                (0.45, partial(self._kill_primary, cluster, servers)),
+                (0.70, partial(self._kill_leader, servers)),
+            ]
+            await self._play(cluster, servers, workers, scenes)
+            await asyncio.gather(*(worker.leave() for worker in workers if worker.alive))
+            return self._tally.verdict()
+
+    async def tell_in_one_process(self, servers: local.Servers) -> Verdict:
+        async with self._open_alone(servers) as cluster, anyio.create_task_group() as handlers:
+            for _ in range(HANDLERS):
+                handlers.start_soon(work, cluster.queue(QUEUE), self._note)
+            await self._play(cluster, servers, [], [(0.45, partial(self._kill_primary, cluster, servers))])
+            handlers.cancel_scope.cancel()
+        return self._tally.verdict()
+
+    @asynccontextmanager
+    async def _open_alone(self, servers: local.Servers) -> AsyncGenerator[Cluster, None]:
+        """What ``zkrq.embedded()`` does, on servers that we can kill."""
+        cluster = Cluster(
+            servers.redis_urls,
+            MemoryCoordinator(Hub()),
+            namespace="zkrq",
+            min_replicas=None,
+            owner="the demo",
+            command_timeout=2.0,
+            operation_timeout=15.0,
+            on_event=self._hear_event,
+        )
+        async with cluster:
+            yield cluster
+
+    async def _play(
+        self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker], scenes: Sequence[Scene]
+    ) -> None:
+        queue = cluster.queue(QUEUE)
+        async with anyio.create_task_group() as background:
+            background.start_soon(self._keep_showing, cluster, servers, workers)
+            async with anyio.create_task_group() as producers:
+                began, closing = time.monotonic(), asyncio.Event()
+                self._display.say(f"producers push for {self._seconds:g} s")
+                for _ in range(PRODUCERS):
+                    producers.start_soon(self._produce, queue, closing)
+                for part, scene in scenes:
+                    await _sleep_until(began + part * self._seconds)
+                    await scene()
+                await _sleep_until(began + self._seconds)
+                closing.set()
+            self._tally.stop_measuring()
+            self._display.say("nobody pushes any more: working off what is there")
+            await self._drain(queue)
+            background.cancel_scope.cancel()
+
+    # -- the work --------------------------------------------------------------------------------------------------
+
+    async def _produce(self, queue: Queue[Any], closing: asyncio.Event) -> None:
+        due = time.monotonic()
+        while not closing.is_set():
+            due += random.expovariate(self._rate / PRODUCERS)
+            await _sleep_until(due)
+            id = new_id()
+            if await self._push(queue, id):
+                self._tally.note_push(id, time.monotonic())
+
+    async def _push(self, queue: Queue[Any], id: str) -> bool:
+        """Push until it returns; under the same id the item is there once, however often it is pushed."""
+        give_up = time.monotonic() + PUSH_PATIENCE
+        while True:
+            try:
+                await queue.push({"order": self._tally.pushed}, id=id)
+            except (OutcomeUnknown, NotEnoughReplicas, Unavailable) as error:
+                self._tally.retried += 1
+                if time.monotonic() > give_up:
+                    self._tally.troubles.append(f"a push did not return within {PUSH_PATIENCE:g} s: {error}")
+                    return False
+                await asyncio.sleep(RETRY_PAUSE)
+            else:
+                return True
+
+    def _note(self, report: Report, id: str) -> None:
+        self._tally.note("the demo", report, id, time.monotonic())
+
+    async def _drain(self, queue: Queue[Any]) -> None:
+        """Until every item is done and the queue says that it is empty."""
+        done, since = -1, time.monotonic()
+        while self._tally.unfinished() or any(await queue.size()):
+            if self._tally.done > done:
+                done, since = self._tally.done, time.monotonic()
+            elif time.monotonic() - since > DRAIN_PATIENCE:
+                self._tally.troubles.append(f"nothing more was done for {DRAIN_PATIENCE:g} s: {await queue.size()}")
+                return
+            await asyncio.sleep(DRAIN_POLL)
+
+    # -- the deeds -------------------------------------------------------------------------------------------------
+
+    async def _kill_consumer(self, cluster: Cluster, workers: Sequence[Worker]) -> None:
+        """The one that works on most."""
+        self._owners = dict(await cluster.consumers())
+        busiest = workers[0]
+        with anyio.move_on_after(HOLDING_TIMEOUT):
+            while self._tally.in_hand(busiest.name) < HOLDING:
+                await asyncio.sleep(POLL)
+                busiest = max(workers, key=lambda worker: self._tally.in_hand(worker.name))
+        held = count(self._tally.in_hand(busiest.name), "item")
+        self._display.say(f"kill -9 {busiest.name}, in the middle of {held}", deed=True)
+        await busiest.kill()
+
+    async def _kill_primary(self, cluster: Cluster, servers: local.Servers) -> None:
+        primary = cluster.view.primary(QUEUE)
+        self._display.say(f"kill -9 {primary}, which decides for the queue", deed=True)
+        await next(server for server in servers.redis if server.name == primary).kill()
+
+    async def _kill_leader(self, servers: local.Servers) -> None:
+        leader = await servers.zookeeper_leader()
+        self._display.say(f"kill -9 {leader.name}, the leader", deed=True)
+        await leader.kill()
+
+    # -- showing ---------------------------------------------------------------------------------------------------
+
+    def _hear_event(self, event: Event) -> None:
+        if text := sentence(event, "the producer"):
+            self._hear("the producer", text)
+
+    def _hear(self, who: str, text: str) -> None:
+        """Say what somebody tells, unless somebody else has told it before."""
+        if self._tellers.setdefault(text, who) == who:
+            for owner, name in self._owners.items():
+                text = text.replace(owner, name)
+            self._display.say(text)
+
+    async def _keep_showing(self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker]) -> None:
+        while True:
+            self._display.show(self._status(cluster, servers, workers))
+            await asyncio.sleep(SHOW_INTERVAL)
+
+    def _status(self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker]) -> Status:
+        view, tally = cluster.view, self._tally
+        redis = {
+            server.name: ("in sync" if server.name in view.members else "out") if server.running else None
+            for server in servers.redis
+        }
+        return Status(
+            figures={
+                "pushed": f"{tally.pushed:,}",
+                "delivered": f"{tally.delivered:,}",
+                "done": f"{tally.done:,}",
+                "redelivered": f"{tally.redelivered:,}",
+                "in sync": f"{len(view.members)} of {len(redis)}",
+                "epoch": f"{view.epoch}",
+            },
+            cast={
+                "Redis": redis,
+                "ZooKeeper": {server.name: "up" if server.running else None for server in servers.zookeeper},
+                "consumers": {
+                    worker.name: f"works on {tally.in_hand(worker.name)}" if worker.alive else None
+                    for worker in workers
+                },
+            },
+        )
+
+
+async def _sleep_until(at: float) -> None:
+    await asyncio.sleep(max(0.0, at - time.monotonic()))

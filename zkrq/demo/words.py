@@ -1,0 +1,78 @@
+"""What happened, and what came of it, in sentences."""
+
+from __future__ import annotations
+
+from zkrq.demo.tally import Verdict
+from zkrq.events import (
+    ClaimsLost,
+    Event,
+    NotWritable,
+    OwnerFenced,
+    ServerEvicted,
+    SessionLost,
+    SessionResumed,
+    SessionSuspended,
+    ViewChanged,
+)
+
+
+def sentence(event: Event, who: str) -> str | None:
+    """What ``who`` has to tell; None: nothing worth a line.
+
+    Sentences without a name are the same from everybody, and shown once.
+    """
+    match event:
+        case ViewChanged():
+            return f"epoch {event.epoch}: in sync are {', '.join(event.members)}"
+        case ServerEvicted():
+            return f"{who} takes {event.server} out of the view"
+        case NotWritable():
+            return f"fewer than {event.min_replicas} servers are in sync: pushes wait"
+        case OwnerFenced():
+            return f"{event.items} claim(s) of {event.owner} are ready again" if event.items else None
+        case SessionSuspended():
+            return "ZooKeeper does not answer: the work goes on"
+        case SessionResumed():
+            return "ZooKeeper answers again: the sessions live on"
+        case SessionLost():
+            return f"{who} has lost its ZooKeeper session, and with it its claims"
+        case ClaimsLost():
+            return f"{who} has lost {len(event.ids)} claim(s): {event.reason}"
+        case _:
+            return str(event)
+
+
+def describe(verdict: Verdict) -> str:
+    """The end of the demo."""
+    figures = {
+        "pushed": (verdict.pushed, "every one of them returned: every in-sync server had the item"),
+        "delivered": (verdict.delivered, "a handler began"),
+        "redelivered": (verdict.redelivered, "of these beyond an item's first: its consumer had been killed"),
+        "done": (verdict.done, "the ack returned"),
+        "unheard": (verdict.unheard, "acked by the killed consumer, which did not live to hear the answer"),
+        "lost": (verdict.lost, "pushed, and never done"),
+        "came back": (verdict.delivered_after_ack, "delivered again after the ack had returned"),
+    }
+    if not verdict.unheard:
+        del figures["unheard"]
+    lines = [f"  {name:<12}{figure:>8,}   {meaning}" for name, (figure, meaning) in figures.items()]
+    gaps = (
+        f"  longest gap between two pushes that returned {verdict.longest_push_gap:.2f} s, "
+        f"between two acks {verdict.longest_ack_gap:.2f} s"
+    )
+    troubles = [f"  trouble: {trouble}" for trouble in verdict.troubles]
+    end = "Nothing was lost, nothing came back." if verdict.clean else "This is not what was promised."
+    return "\n".join(["", *lines, "", gaps, *troubles, "", end, "", *NEXT])
+
+
+NEXT = (
+    "To try next:",
+    "  make dev                                    keeps such servers up, for code of your own",
+    '  make demo ARGS="--seconds 60 --rate 1000"   the same, longer and busier',
+    "  README.md                                   the guarantee, its assumptions, ten lines of code",
+)
+
+
+def count(number: int, thing: str) -> str:
+    """``1 item``, ``2 items``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
