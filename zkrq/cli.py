@@ -37,6 +37,31 @@ POP_AT_ONCE = 100
 """Items claimed together."""
 
 
+SNIPPET = """\
+Servers of your own, empty, until Ctrl-C.  In a shell:
+
+export ZKRQ_REDIS={urls}
+export ZKRQ_ZOOKEEPER={hosts}
+zkrq push try '{{"hello": "world"}}'
+
+In Python:
+
+import asyncio
+import zkrq
+
+async def main():
+    async with zkrq.connect(
+        redis={redis},
+        zookeeper={zookeeper},
+    ) as cluster:
+        claim = await cluster.queue("try").pop_one()
+        async with claim:
+            print(claim.item)
+
+asyncio.run(main())
+"""
+
+
 class Line(NamedTuple):
     """One line of output: for people, and as a value."""
 
@@ -95,8 +120,8 @@ CONNECTION = (
         "USER:PASSWORD",
     ),
     Flag("namespace", "what belongs together", default="zkrq"),
-    Flag("min-replicas", "in-sync servers without which no push returns (default: 2, or 1 of 1)", int, metavar="N"),
-    Flag("owner", "shown beside each claim (default: host:pid)"),
+    Flag("min-replicas", "in-sync servers without which no push returns; not given: 2, or 1 of 1", int, metavar="N"),
+    Flag("owner", "shown to people beside each claim; not given: host:pid"),
     Flag("session-timeout", "until a silent process is taken for dead", float, 10.0, "SECONDS"),
     Flag("command-timeout", "until a silent Redis server is taken for dead", float, 2.0, "SECONDS"),
     Flag("operation-timeout", "that a push or an ack tries on", float, 15.0, "SECONDS"),
@@ -124,14 +149,7 @@ async def _demo(args: Namespace) -> Lines:
 async def _dev(args: Namespace) -> Lines:
     async with local.servers(args.redis, args.zookeeper) as servers:
         urls, hosts = list(servers.redis_urls.values()), servers.zookeeper_hosts
-        text = (
-            f"Servers of your own, empty, until Ctrl-C.\n\n"
-            f"export ZKRQ_REDIS={','.join(urls)}\n"
-            f"export ZKRQ_ZOOKEEPER={hosts}\n\n"
-            f"async with zkrq.connect(redis={json.dumps(urls)}, zookeeper={json.dumps(hosts)}) as cluster:\n"
-            f'    queue = cluster.queue("try")\n'
-            f'    await queue.push({{"hello": "world"}})\n'
-        )
+        text = SNIPPET.format(redis=json.dumps(urls), zookeeper=json.dumps(hosts), urls=",".join(urls), hosts=hosts)
         yield Line(text, {"redis": urls, "zookeeper": hosts})
         await asyncio.Event().wait()  # until a signal comes
 
@@ -366,16 +384,21 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_SIGNAL + signal.SIGINT
     except asyncio.CancelledError:
         return EXIT_SIGNAL + signal.SIGTERM
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more: no further complaint
-        return EXIT_TROUBLE
     except Exception as error:
-        cause = _first(error)
-        if not isinstance(cause, ZkrqError):
-            raise  # a mistake of ours: the traceback is wanted
-        sys.stderr.write(f"zkrq {args.command}: {' '.join(str(cause).split())}\n")
-        return EXIT_USAGE if isinstance(cause, ConfigError) else EXIT_TROUBLE
+        return _account_for(args.command, _first(error))
     return 0
+
+
+def _account_for(command: str, error: BaseException) -> int:
+    match error:
+        case ZkrqError():
+            sys.stderr.write(f"zkrq {command}: {' '.join(str(error).split())}\n")
+            return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_TROUBLE
+        case BrokenPipeError():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads any more: no complaint either
+            return EXIT_TROUBLE
+        case _:
+            raise error  # a mistake of ours: the traceback is wanted
 
 
 def _first(error: BaseException) -> BaseException:

@@ -18,7 +18,7 @@ from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.held import Held
-from zkrq.replication.replicas import Decision, Replicas
+from zkrq.replication.replicas import PUT_WINDOW, Decision, Replicas
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
 
@@ -278,17 +278,20 @@ class Feed(Generic[T]):
         lease_ms = round(self._held.claim_timeout * 1000)
         seq = self._seq + 1
         request = f"{owner}/{seq}"
-        decision = await self._replicas.decide("claim", self._queue, [owner, seq, count, lease_ms, waiter])
+        window = round(PUT_WINDOW * 1000)
+        decision = await self._replicas.decide("claim", self._queue, [window, owner, seq, count, lease_ms, waiter])
         self._seq = seq
-        self._admit(decision, owner, request, started + self._held.claim_timeout)
+        if not self._admit(decision, owner, request, started + self._held.claim_timeout):
+            return 0
         next_ms = cast("int", decision.body[0])
         if waiter or not self._waiters or next_ms == 0:
             return next_ms
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
-    def _admit(self, decision: Decision, owner: str, request: str, deadline_at: float) -> None:
+    def _admit(self, decision: Decision, owner: str, request: str, deadline_at: float) -> bool:
+        """Take what was handed out into the buffer; False when it was handed out in vain: ask again."""
         if self._enrolment.is_over(owner):
-            return  # the session ended meanwhile: others are about to be given these
+            return False  # the session ended meanwhile: others are about to be given these
         handed = cast("list[bytes]", decision.body[1])
         records = {decided.id: decided.record for decided in decision.decided}
         for id, payload in zip(handed[::2], handed[1::2], strict=True):
@@ -304,6 +307,7 @@ class Feed(Generic[T]):
             claim = Claim(self._held, name, records[id], item, owner, request, deadline_at)
             self._held.hold(claim)
             self._buffer.append(claim)
+        return True
 
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """What cannot be decoded goes to the dead letters, its bytes kept."""

@@ -44,25 +44,36 @@ def sentence(event: Event, who: str) -> str | None:
 
 def describe(verdict: Verdict) -> str:
     """The end of the demo."""
-    figures = {
-        "pushed": (verdict.pushed, "every one of them returned: every in-sync server had the item"),
-        "delivered": (verdict.delivered, "a handler began"),
-        "redelivered": (verdict.redelivered, "of these beyond an item's first: its consumer had been killed"),
-        "done": (verdict.done, "the ack returned"),
-        "unheard": (verdict.unheard, "acked by the killed consumer, which did not live to hear the answer"),
-        "lost": (verdict.lost, "pushed, and never done"),
-        "came back": (verdict.delivered_after_ack, "delivered again after the ack had returned"),
-    }
-    if not verdict.unheard:
-        del figures["unheard"]
-    lines = [f"  {name:<12}{figure:>8,}   {meaning}" for name, (figure, meaning) in figures.items()]
+    always = (
+        ("pushed", verdict.pushed, "the push returned: every in-sync server had the item"),
+        ("delivered", verdict.delivered, "a handler began"),
+        ("redelivered", verdict.redelivered, "of these, of an item that had been delivered before"),
+        ("done", verdict.done, "the ack returned"),
+        ("lost", verdict.lost, "pushed, and never done"),
+        ("came back", verdict.delivered_after_ack, "delivered again after the ack had returned"),
+    )
+    sometimes = (
+        ("unheard", verdict.unheard, "acked by the killed consumer, which did not live to hear the answer"),
+        ("retried", verdict.retried, "pushes made again under the same id"),
+    )
+    figures = [*always, *(figure for figure in sometimes if figure[1])]
     gaps = (
         f"  longest gap between two pushes that returned {verdict.longest_push_gap:.2f} s, "
         f"between two acks {verdict.longest_ack_gap:.2f} s"
     )
-    troubles = [f"  trouble: {trouble}" for trouble in verdict.troubles]
-    end = "Nothing was lost, nothing came back." if verdict.clean else "This is not what was promised."
-    return "\n".join(["", *lines, "", gaps, *troubles, "", end, "", *NEXT])
+    return "\n".join(
+        [
+            "",
+            *(f"  {name:<12}{figure:>8,}   {meaning}" for name, figure, meaning in figures),
+            "",
+            gaps,
+            *(f"  trouble: {trouble}" for trouble in verdict.troubles),
+            "",
+            "Nothing was lost, nothing came back." if verdict.clean else "This is not what was promised.",
+            "",
+            *NEXT,
+        ]
+    )
 
 
 NEXT = (

@@ -15,13 +15,15 @@ if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
 local readied, removed = 0, 0
+local now_is = {} -- an id may come twice in one call
 for position, id in ipairs(ids) do
   local at = first + (position - 1) * 4
-  local packed, held = ARGV[at + 1], known[position] and read_head(known[position])
+  local packed, held = ARGV[at + 1], now_is[id] or known[position] and read_head(known[position])
   local mine = read_head(packed)
   if not held or newer(mine, held) then
     local at_us = now_us + ARGV[at + 2] * 1000 - #ids + position
     place(id, held and held.state, mine.state, mine.priority, at_us, packed, mine)
+    now_is[id] = mine
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
     if mine.state == 'X' then removed = removed + 1 end
@@ -32,7 +34,7 @@ for position, id in ipairs(ids) do
   if mine.state ~= 'X' then
     if payloads_given == '1' then
       redis.call('HSETNX', payloads, id, ARGV[at + 3])
-    elseif not held and redis.call('HEXISTS', payloads, id) == 0 then
+    elseif redis.call('HEXISTS', payloads, id) == 0 then
       bare[#bare + 1] = position
     end
   end

@@ -4,7 +4,7 @@
 -- waiter: channel to be told when something becomes ready, if fewer than count were there; empty: none.
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
--- ARGV: epoch generation owner seq count lease_ms waiter
+-- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter
 -- reply: OK next_ms [id payload of each item handed out] [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
@@ -53,8 +53,11 @@ end
 
 local function hand_out(id, r, payload, score)
   if not payload then
-    -- A push that never completed: had it returned, its payload would be here.
-    return decide(id, r, 'X', token, now_us)
+    -- A claim came here before the push itself did, whose outcome nobody knows yet: wait for it as long as it may come.
+    if r.pushed_at < now_ms - 2 * put_window_ms then return decide(id, r, 'X', '', now_us) end
+    redis.call('ZADD', scheduled, now_us + put_window_ms * 1000, id)
+    redis.call('ZREM', ready, id)
+    return
   end
   append_pair(handed, id, payload)
   if r.state == 'C' and r.epoch == epoch then

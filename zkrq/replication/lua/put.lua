@@ -16,8 +16,13 @@ for position, id in ipairs(ids) do
   local record, delay_ms, payload = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
   local _, _, _, priority, _, _, pushed_at = struct.unpack('<xI4I4c1BI4I4d', record)
   if known[position] then
-    -- A claim may have come before its own push; its payload is still to be kept.
-    if read_head(known[position]).state ~= 'X' then redis.call('HSETNX', payloads, id, payload) end
+    -- A claim may have come before its own push; its payload is still to be kept, and the item may have waited for it.
+    local held = read_head(known[position])
+    if held.state ~= 'X' and redis.call('HSETNX', payloads, id, payload) == 1 and held.state == 'Q' then
+      redis.call('ZADD', ready, rank(held.priority, now_us), id)
+      redis.call('ZREM', scheduled, id)
+      readied = readied + 1
+    end
   elseif pushed_at < floor_ms or pushed_at > now_ms + put_window_ms then
     late[#late + 1] = position
   elseif not seen[id] then

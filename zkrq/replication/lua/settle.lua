@@ -31,6 +31,7 @@ local VERBS = {
 }
 
 local ids, outcome = {}, {}
+local now_is = {} -- an extension and an ack of one item may meet in one call
 for i = first, #ARGV, 7 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local readied, removed = 0, 0
@@ -39,13 +40,14 @@ for position, id in ipairs(ids) do
   local named = {epoch = tonumber(ARGV[at + 1]), n = tonumber(ARGV[at + 2])}
   local token, verb, ms, text = ARGV[at + 3], VERBS[ARGV[at + 4]], tonumber(ARGV[at + 5]), ARGV[at + 6]
   local packed = held[position]
-  local r = packed and (ARGV[at + 4] == 'ack' and read_head(packed) or read_record(packed))
-  local mine = r and r.token == token and not newer(named, r) and not position_of[id]
+  local r = now_is[id] or packed and (ARGV[at + 4] == 'ack' and read_head(packed) or read_record(packed))
+  local mine = r and r.token == token and not newer(named, r)
   if mine and r.state == 'C' then
     outcome[position] = 1
     local at_us = verb.at_us(r, ms)
     if verb.state == 'D' then with_note(r, string.sub(text, 1, REASON_MAX)) end
     decide(id, r, verb.state, token, at_us)
+    now_is[id] = r
     if verb.state == 'Q' then readied = readied + 1 end
     if verb.state == 'X' then removed = removed + 1 end
   else

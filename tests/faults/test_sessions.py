@@ -1,0 +1,201 @@
+"""Consumers that die or sleep, and ZooKeeper failing, while items flow."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import (
+    HANG,
+    SESSION_TIMEOUT,
+    consumer_process,
+    in_process,
+    new_namespace,
+    over_zookeeper,
+    settled,
+    until,
+)
+from zkrq import local
+from zkrq.coordination.memory import Hub
+
+pytestmark = pytest.mark.anyio
+
+QUEUE = "jobs"
+
+
+async def test_a_killed_consumers_claims_are_delivered_again(servers: local.Servers) -> None:
+    """Long before their deadline: the claims die with the session."""
+    namespace = new_namespace()
+    events: list[zkrq.Event] = []
+    async with (
+        over_zookeeper(servers, namespace, on_event=events.append) as cluster,
+        consumer_process(servers, namespace, QUEUE) as consumer,
+    ):
+        queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
+        await queue.push_many(range(20))
+        _, *ids = await consumer.ask("claim 20")
+        assert len(ids) == 20
+        assert (await queue.size()).claimed == 20
+        consumer.signal(signal.SIGKILL)
+        again = [claim.id async for claim in queue.pop(limit=20)]
+        assert sorted(again) == sorted(ids)
+        assert any(isinstance(event, zkrq.OwnerFenced) and event.items == 20 for event in events)
+
+
+async def test_a_consumer_stopped_past_its_session_learns_that_its_claims_are_lost(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with (
+        over_zookeeper(servers, namespace) as cluster,
+        consumer_process(servers, namespace, QUEUE) as consumer,
+    ):
+        queue = cluster.queue(QUEUE)
+        await queue.push_many(range(5))
+        await consumer.ask("claim 5")
+        consumer.signal(signal.SIGSTOP)
+        claims = [claim async for claim in queue.pop(limit=5)]
+        consumer.signal(signal.SIGCONT)
+        assert await consumer.ask("ack") == ["acked", "0", "lost", "5"]
+        for claim in claims:
+            await claim.ack()
+        assert await queue.size() == (0, 0, 0, 0)
+        await queue.push("it goes on under a new name")
+        assert len(await consumer.ask("claim 1")) == 2
+        assert await consumer.ask("ack") == ["acked", "1", "lost", "0"]
+
+
+async def test_500_items_while_the_zookeeper_leader_is_killed_again_and_again(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    kills = 0
+    done = asyncio.Event()
+
+    async def kill_leaders() -> None:
+        nonlocal kills
+        while not done.is_set():
+            leader = await servers.zookeeper_leader()
+            await leader.kill()
+            kills += 1
+            await asyncio.sleep(0.5)
+            await leader.start()
+
+    async with over_zookeeper(servers, namespace) as cluster:
+        queue = cluster.queue(QUEUE)
+        killer = asyncio.create_task(kill_leaders())
+        for number in range(500):
+            await queue.push(number)
+            await asyncio.sleep(0.01)
+        done.set()
+        await killer
+        seen: list[int] = []
+        async for claim in queue.pop(limit=500):
+            async with claim:
+                seen.append(claim.item)
+    assert kills >= 3
+    assert seen == list(range(500))
+
+
+async def test_zookeeper_sees_nothing_of_the_items(servers: local.Servers) -> None:
+    """Its transaction id does not move while 10,000 items pass."""
+    async with local.servers(redis=0, zookeeper=1) as own:
+        namespace = new_namespace()
+        async with zkrq.connect(servers.redis_urls, own.zookeeper_hosts, namespace=namespace) as cluster:
+            queue = cluster.queue(QUEUE)
+            await queue.push("the first enrols the consumer")
+            await (await take(queue)).ack()
+            before = await zxid(own.zookeeper[0])
+            await asyncio.gather(queue.push_many(range(10_000)), drain(queue, 10_000))
+            assert await zxid(own.zookeeper[0]) == before
+
+
+async def test_work_goes_on_without_zookeeper(servers: local.Servers) -> None:
+    """As long as no change of the view is needed; and one that is needed waits for ZooKeeper."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace, operation_timeout=3) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push("enrol")
+        await (await take(queue)).ack()
+        await asyncio.gather(*(server.kill() for server in servers.zookeeper))
+        await until(lambda: cluster.health().session == "suspended")
+        await asyncio.gather(queue.push_many(range(500)), drain(queue, 500))
+        victim = next(server for server in servers.redis if server.name == cluster.view.primary(QUEUE))
+        await victim.kill()
+        with pytest.raises((zkrq.Unavailable, zkrq.OutcomeUnknown)):
+            await queue.push("nobody may be evicted now", id="x")
+        await servers.start()
+
+        async def pushed() -> bool:
+            try:
+                await queue.push("nobody may be evicted now", id="x")
+            except zkrq.ZkrqError:
+                return False
+            return True
+
+        await settled(pushed)
+        assert (await take(queue)).id == "x"
+        assert len(cluster.view.members) == 2
+
+
+async def test_a_session_that_ends_stops_its_handlers_and_the_next_one_goes_on(servers: local.Servers) -> None:
+    hub = Hub(session_timeout=SESSION_TIMEOUT)
+    events: list[zkrq.Event] = []
+    async with in_process(servers, new_namespace(), hub, on_event=events.append) as cluster:
+        queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
+        await queue.push("x")
+        claim = await take(queue)
+        with pytest.raises(zkrq.ClaimLost):
+            async with claim:
+                hub.expire(claim.owner)
+                await asyncio.sleep(HANG)
+        again = await take(queue)
+        assert again.id == claim.id
+        assert again.owner != claim.owner
+        assert again.token > claim.token
+        await again.ack()
+        kinds = [type(event) for event in events]
+        assert {zkrq.SessionLost, zkrq.ClaimsLost, zkrq.OwnerFenced} <= set(kinds)
+
+
+async def test_a_claim_under_way_when_the_session_ends_is_not_handed_out(servers: local.Servers) -> None:
+    hub = Hub(session_timeout=SESSION_TIMEOUT)
+    async with in_process(servers, new_namespace(), hub) as cluster:
+        queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
+        for _ in range(10):
+            await queue.push("x")
+            popping = asyncio.create_task(queue.pop_one(timeout=HANG))
+            await asyncio.sleep(0.001)
+            owner = cluster._enrolment.owner  # pyright: ignore[reportPrivateUsage]
+            if owner:
+                hub.expire(owner)
+            claim = await popping
+            assert claim is not None
+            if claim.lost:
+                claim = await take(queue)
+            await claim.ack()
+
+
+async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    return claim
+
+
+async def drain(queue: zkrq.Queue[Any], count: int) -> None:
+    left = count
+    while left:
+        claims = await queue.pop_many(500, timeout=HANG)
+        await asyncio.gather(*(claim.ack() for claim in claims))
+        left -= len(claims)
+
+
+async def zxid(server: local.LocalZooKeeper) -> str:
+    """The last transaction that the server knows."""
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    writer.write(b"srvr")
+    async with asyncio.timeout(HANG):
+        answer = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    return next(line for line in answer.splitlines() if line.startswith("Zxid"))
