@@ -1,7 +1,7 @@
 """A consumer in a process of its own, told by lines on its standard input what to do:
 
-    claim N     claim up to N items; answers "claimed id ..."
-    ack         ack all of them; answers "acked A lost L"
+claim N     claim up to N items; answers "claimed id ..."
+ack         ack all of them; answers "acked A lost L"
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import zkrq
 async def serve(redis: str, zookeeper: str, namespace: str, name: str, session_timeout: str) -> None:
     servers = dict(server.split("=", 1) for server in redis.split(","))
     claims: list[zkrq.Claim[object]] = []
-    async with zkrq.connect(
-        servers, zookeeper, namespace=namespace, session_timeout=float(session_timeout)
-    ) as cluster:
+    async with zkrq.connect(servers, zookeeper, namespace=namespace, session_timeout=float(session_timeout)) as cluster:
         queue: zkrq.Queue[object] = cluster.queue(name)
         say("connected")
         while words := (await asyncio.to_thread(sys.stdin.readline)).split():

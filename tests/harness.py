@@ -115,5 +115,3 @@ async def consumer_process(servers: local.Servers, namespace: str, queue: str) -
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-
-

@@ -316,7 +316,7 @@ async def test_queues_are_separate_and_named(cluster: Cluster) -> None:
     assert cluster.queue("a") is cluster.queue("a")
 
 
-# -- closing ------------------------------------------------------------------------------------------------------------
+# -- closing ----------------------------------------------------------------------------------------------------
 
 
 async def test_closing_hands_back_and_ends_every_wait(cluster: Cluster) -> None:

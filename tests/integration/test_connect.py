@@ -1,0 +1,239 @@
+"""Opening a cluster: bad arguments and servers that cannot be used get a clear error, before anything is written."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import in_process, new_namespace, over_zookeeper
+from zkrq import local
+from zkrq.coordination.memory import Hub
+
+pytestmark = pytest.mark.anyio
+
+REDIS = ["redis://127.0.0.1:1", "redis://127.0.0.1:2"]
+ZOOKEEPER = "127.0.0.1:3"
+
+
+@pytest.mark.parametrize(
+    ("redis", "zookeeper", "options", "says"),
+    [
+        ([], ZOOKEEPER, {}, "at least one server"),
+        ("redis://127.0.0.1", ZOOKEEPER, {}, "list of URLs"),
+        (["http://127.0.0.1"], ZOOKEEPER, {}, "no Redis URL"),
+        (["redis://127.0.0.1:port"], ZOOKEEPER, {}, "no Redis URL"),
+        (["redis://a", "redis://a:6379"], ZOOKEEPER, {}, "one server twice"),
+        ({"": "redis://a"}, ZOOKEEPER, {}, "name"),
+        (REDIS, "", {}, "is not a ZooKeeper server"),
+        (REDIS, "host:port", {}, "is not a ZooKeeper server"),
+        (REDIS, ZOOKEEPER, {"namespace": ""}, "namespace"),
+        (REDIS, ZOOKEEPER, {"namespace": "a/b"}, "namespace"),
+        (REDIS, ZOOKEEPER, {"namespace": "{x}"}, "namespace"),
+        (REDIS, ZOOKEEPER, {"min_replicas": 0}, "min_replicas"),
+        (REDIS, ZOOKEEPER, {"min_replicas": 3}, "min_replicas"),
+        (REDIS, ZOOKEEPER, {"session_timeout": 0}, "session_timeout"),
+        (REDIS, ZOOKEEPER, {"command_timeout": -1}, "command_timeout"),
+        (REDIS, ZOOKEEPER, {"command_timeout": float("nan")}, "command_timeout"),
+        (REDIS, ZOOKEEPER, {"operation_timeout": 3600}, "operation_timeout"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once(redis: Any, zookeeper: str, options: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=says):
+        zkrq.connect(redis, zookeeper, **options)
+
+
+def test_passwords_are_not_told() -> None:
+    with pytest.raises(zkrq.ConfigError) as caught:
+        zkrq.connect(["http://user:secret@host"], ZOOKEEPER)
+    assert "secret" not in str(caught.value)
+    cluster = zkrq.connect(["redis://user:secret@host"], ZOOKEEPER)
+    assert "secret" not in repr(cluster) + repr(list(vars(cluster).values()))
+
+
+async def test_bad_items_are_refused_before_anything_is_written(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace()) as cluster:
+        for name in ("", "a b", "a/b", "{a}", "x" * 129, "nul\0", "ü"):
+            with pytest.raises(zkrq.ConfigError, match="name"):
+                cluster.queue(name)
+        queue = cluster.queue("jobs", max_payload_bytes=100)
+        pushes: list[tuple[object, dict[str, Any], type[Exception]]] = [
+            (object(), {}, zkrq.CodecError),
+            (float("nan"), {}, zkrq.CodecError),
+            ("\ud800", {}, zkrq.CodecError),
+            ("x" * 100, {}, zkrq.PayloadTooLarge),
+            (1, {"delay": -1}, zkrq.ConfigError),
+            (1, {"delay": float("inf")}, zkrq.ConfigError),
+            (1, {"delay": "1"}, zkrq.ConfigError),
+            (1, {"delay": 1, "at": datetime.now().astimezone()}, zkrq.ConfigError),
+            (1, {"at": datetime.now()}, zkrq.ConfigError),  # noqa: DTZ005
+            (1, {"at": datetime.now().astimezone() + timedelta(days=36500)}, zkrq.ConfigError),
+            (1, {"priority": 10}, zkrq.ConfigError),
+            (1, {"priority": "high"}, zkrq.ConfigError),
+            (1, {"id": ""}, zkrq.ConfigError),
+            (1, {"id": "nul\0"}, zkrq.ConfigError),
+            (1, {"id": "x" * 129}, zkrq.ConfigError),
+            (1, {"id": 7}, zkrq.ConfigError),
+            (1, {"id": f"{0x10000000000:011x}-00000000-0"}, zkrq.ConfigError),  # made in 2004
+        ]
+        for item, options, kind in pushes:
+            with pytest.raises(kind):
+                await queue.push(item, **options)
+        with pytest.raises(zkrq.PayloadTooLarge):
+            await queue.push_many([1, 2, "x" * 100])
+        with pytest.raises(zkrq.CodecError):
+            await cluster.queue("raw", codec=zkrq.RAW).push("text")  # pyright: ignore[reportArgumentType]
+        assert await queue.size() == (0, 0, 0, 0)
+        for bad in ({"timeout": -1}, {"timeout": float("nan")}):
+            with pytest.raises(zkrq.ConfigError):
+                await queue.pop_one(**bad)
+        for n in (0, 1001, True):
+            with pytest.raises(zkrq.ConfigError):
+                await queue.pop_many(n)
+        with pytest.raises(zkrq.ConfigError):
+            queue.pop(prefetch=-1)
+        with pytest.raises(zkrq.ConfigError):
+            cluster.queue("jobs", max_payload_bytes=200)
+        with pytest.raises(zkrq.ConfigError):
+            cluster.queue("other", claim_timeout=0)
+
+
+async def test_one_server_listed_under_two_names(servers: local.Servers) -> None:
+    url = servers.redis[0].url
+    two = {"a": url, "b": url.replace("127.0.0.1", "localhost")}
+    with pytest.raises(zkrq.ConfigError, match="same Redis server"):
+        async with zkrq.connect(two, servers.zookeeper_hosts, namespace=new_namespace()):
+            pass
+
+
+async def test_servers_that_exchanged_their_names(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace):
+        pass
+    names, urls = list(servers.redis_urls), list(servers.redis_urls.values())
+    exchanged = dict(zip(names, [urls[1], urls[0], urls[2]], strict=True))
+    with pytest.raises(zkrq.ConfigError, match="holds the data of"):
+        async with zkrq.connect(exchanged, servers.zookeeper_hosts, namespace=namespace):
+            pass
+
+
+async def test_other_servers_in_the_same_namespace(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as first:
+        two = dict(list(servers.redis_urls.items())[:2])
+        with pytest.raises(zkrq.ConfigError, match="consists of the servers"):
+            async with zkrq.connect(two, servers.zookeeper_hosts, namespace=namespace):
+                pass
+        with pytest.raises(zkrq.ConfigError, match="min_replicas"):
+            async with over_zookeeper(servers, namespace, min_replicas=3):
+                pass
+        await first.queue("jobs").push("unharmed")
+
+
+async def test_another_zookeeper_for_servers_that_hold_items(servers: local.Servers) -> None:
+    """Founding anew would lose what is there."""
+    namespace = new_namespace()
+    async with in_process(servers, namespace) as cluster:
+        await cluster.queue("jobs").push("precious")
+    with pytest.raises(zkrq.ConfigError, match="holds items"):
+        async with over_zookeeper(servers, namespace):
+            pass
+
+
+async def test_a_server_that_evicts_keys(servers: local.Servers) -> None:
+    async with local.servers(redis=1, zookeeper=0, redis_config={"maxmemory-policy": "allkeys-lru"}) as own:
+        with pytest.raises(zkrq.ConfigError, match="noeviction"):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+                pass
+
+
+async def test_a_replica(servers: local.Servers) -> None:
+    async with local.servers(
+        redis=1, zookeeper=0, redis_config={"replicaof": f"127.0.0.1 {servers.redis[0].port}"}
+    ) as own:
+        with pytest.raises(zkrq.ConfigError, match="role"):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+                pass
+
+
+async def test_a_password_that_is_missing(servers: local.Servers) -> None:
+    async with local.servers(redis=1, zookeeper=0) as own:
+        reader, writer = await asyncio.open_connection(own.redis[0].host, own.redis[0].port)
+        writer.write(b"CONFIG SET requirepass secret\r\n")
+        await reader.readline()
+        writer.close()
+        await writer.wait_closed()
+        with pytest.raises(zkrq.ZkrqError, match=r"(?i)auth"):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+                pass
+        namespace = new_namespace()
+        with_password = own.redis[0].url.replace("redis://", "redis://:secret@")
+        async with zkrq.connect([with_password], servers.zookeeper_hosts, namespace=namespace) as cluster:
+            assert (await cluster.queue("jobs").push(1)).replicas == 1
+
+
+async def test_servers_that_do_not_answer(servers: local.Servers) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        dead = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(zkrq.Unavailable, match="no Redis server can be reached"):
+            async with zkrq.connect([dead], servers.zookeeper_hosts, namespace=new_namespace()):
+                pass
+        with pytest.raises(zkrq.Unavailable, match="every server must answer"):
+            async with zkrq.connect(
+                {**servers.redis_urls, "dead": dead}, servers.zookeeper_hosts, namespace=new_namespace()
+            ):
+                pass
+        address = dead.removeprefix("redis://")
+        with pytest.raises(zkrq.Unavailable):
+            async with zkrq.connect(servers.redis_urls, address, namespace=new_namespace(), session_timeout=2):
+                pass
+
+
+async def test_a_cluster_opens_with_a_server_down_once_it_was_founded(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster:
+        await cluster.queue("jobs").push("x")
+    await servers.redis[0].kill()
+    async with over_zookeeper(servers, namespace) as cluster:
+        queue = cluster.queue("jobs")
+        claim = await queue.pop_one(timeout=30)
+        assert claim is not None
+        await claim.ack()
+        await queue.push("y")
+        assert len(cluster.view.members) == 2
+
+
+async def test_many_clients_found_a_namespace_at_the_same_time(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    clients = [over_zookeeper(servers, namespace) for _ in range(6)]
+    try:
+        await asyncio.gather(*(client.__aenter__() for client in clients))
+        assert len({client.view.by for client in clients}) == 1
+        await asyncio.gather(*(client.queue("jobs").push(1) for client in clients))
+        assert (await clients[0].queue("jobs").size()).ready == 6
+    finally:
+        await asyncio.gather(*(client.aclose() for client in clients))
+
+
+async def test_two_clusters_share_servers_and_see_nothing_of_each_other(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace(), Hub()) as one, in_process(servers, new_namespace(), Hub()) as two:
+        await one.queue("jobs").push("mine")
+        assert await two.queue("jobs").pop_one(timeout=0) is None
+
+
+async def test_embedded_needs_no_zookeeper() -> None:
+    if "redis" not in local.available():
+        pytest.skip("not installed: redis")
+    async with zkrq.embedded(servers=2) as cluster:
+        queue = cluster.queue("jobs")
+        assert (await queue.push("x")).replicas == 2
+        claim = await queue.pop_one(timeout=30)
+        assert claim is not None
+        async with claim:
+            assert claim.item == "x"

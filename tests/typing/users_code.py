@@ -1,0 +1,53 @@
+"""Checked by pyright in strict mode, never run: users keep their items' types."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, TypedDict, assert_type
+
+import zkrq
+
+
+class Email(TypedDict):
+    to: str
+
+
+class EmailCodec:
+    name = "email"
+
+    def encode(self, item: Email, /) -> bytes:
+        return item["to"].encode()
+
+    def decode(self, data: bytes, /) -> Email:
+        return {"to": data.decode()}
+
+
+async def use(cluster: zkrq.Cluster) -> None:
+    emails = cluster.queue("emails", codec=EmailCodec())
+    assert_type(emails, zkrq.Queue[Email])
+    raw = cluster.queue("raw", codec=zkrq.RAW)
+    assert_type(raw, zkrq.Queue[bytes])
+    anything = cluster.queue("anything")
+    assert_type(anything, zkrq.Queue[Any])
+    declared: zkrq.Queue[Email] = cluster.queue("declared")
+
+    receipt = await emails.push({"to": "ann"})
+    assert_type(receipt.id, str)
+    await emails.push({"to": 1})  # pyright: ignore[reportArgumentType]
+    await raw.push("text")  # pyright: ignore[reportArgumentType]
+    await emails.push({"to": "ann"}, "id")  # pyright: ignore[reportCallIssue]
+
+    async for claim in declared.pop():
+        assert_type(claim, zkrq.Claim[Email])
+        async with claim:
+            assert_type(claim.item, Email)
+            assert_type(claim.pushed_at, datetime)
+            assert_type(await claim.lost, str)
+    assert_type(await raw.pop_one(timeout=1), zkrq.Claim[bytes] | None)
+    assert_type(await raw.pop_many(3), list[zkrq.Claim[bytes]])
+    sizes = await raw.size()
+    assert_type(sizes.ready, int)
+
+
+def connected() -> zkrq.Cluster:
+    return zkrq.connect(["redis://a", "redis://b"], "zk", on_event=print)
