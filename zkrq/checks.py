@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -54,7 +53,7 @@ def check_duration(what: str, value: Duration, *, positive: bool = False) -> flo
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
-    if not math.isfinite(value) or value < 0 or (positive and value == 0) or value > MAX_DURATION:
+    if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN is neither
         least = "more than 0" if positive else "at least 0"
         raise ConfigError(f"{what} is {value} s: must be {least} and at most {MAX_DURATION:.0f} s")
     return float(value)

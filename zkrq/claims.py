@@ -191,6 +191,11 @@ class Claim(Generic[T]):
         return self.version
 
     @property
+    def holds(self) -> bool:
+        """Whether the claim is not known to be lost, nor settled."""
+        return not self._lost and self._settled is None
+
+    @property
     def lost(self) -> Lost:
         """False while the claim holds; ``await`` it to learn of its loss."""
         if self._lost is None:

@@ -155,15 +155,16 @@ async def _dev(args: Namespace) -> Lines:
 
 
 async def _push(args: Namespace) -> Lines:
+    many = args.item == "-"
+    if many and args.id is not None:
+        raise ConfigError("--id names one item; with ITEM - there may be many")
+    item = None if many else _parse(args.item, "ITEM")
     options = {"delay": args.delay, "priority": args.priority}
     async with _open(args) as cluster:
         queue = cluster.queue(args.queue)
-        if args.item != "-":
-            receipt = await queue.push(_parse(args.item, "ITEM"), id=args.id, **options)
-            yield _receipt(receipt)
+        if not many:
+            yield _receipt(await queue.push(item, id=args.id, **options))
             return
-        if args.id is not None:
-            raise ConfigError("--id names one item; with ITEM - there may be many")
         read = 0
         async for lines in _stdin_lines():
             items = [_parse(line, f"line {number}") for number, line in enumerate(lines, read + 1) if line.strip()]

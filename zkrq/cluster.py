@@ -137,9 +137,8 @@ class Cluster:
                 queue.stop()
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(queue.release_all() for queue in queues))
+                await asyncio.gather(*(queue.aclose() for queue in queues))
                 await asyncio.gather(*map(self._retire, queues))
-            for queue in queues:
-                queue.close()
             await self._stack.aclose()
 
     async def _retire(self, queue: Queue[Any]) -> None:

@@ -106,8 +106,8 @@ class Feed(Generic[T]):
         """
         if self._closed:
             raise Closed()
-        if self._buffer and not self._waiters:
-            return self._draw(want)
+        if not self._waiters and (drawn := self._draw(want)):
+            return drawn
         waiter = _Waiter(want, patient, asyncio.get_running_loop().create_future())
         looks = self._looks
         self._waiters.append(waiter)
@@ -150,7 +150,7 @@ class Feed(Generic[T]):
         drawn: list[Claim[T]] = []
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
-            if not claim.lost:
+            if claim.holds:
                 drawn.append(claim)
         self._taken += len(drawn)
         if len(self._buffer) * 2 < self._ahead:
@@ -211,6 +211,8 @@ class Feed(Generic[T]):
     def _wanted(self) -> int:
         """How many to claim now."""
         asked = sum(waiter.want for waiter in self._waiters)
+        while self._buffer and not self._buffer[0].holds:
+            self._buffer.popleft()
         return max(0, min(CLAIM_MAX, asked + self._ahead - len(self._buffer)))
 
     def _adapt(self) -> None:

@@ -114,9 +114,9 @@ class Held:
         for claim in claims:
             self.let_go(claim)
 
-    def close(self) -> None:
-        """Take no more calls."""
-        self._batcher.close()
+    async def aclose(self) -> None:
+        """Take no more calls, and wait for those that are under way."""
+        await self._batcher.aclose()
 
     async def _send(self, calls: Sequence[SettleCall]) -> Sequence[bool | Exception]:
         arguments: Arguments = []

@@ -203,7 +203,7 @@ class Queue(Generic[T]):
         """
         removed = 0
         while True:
-            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE])
+            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE], trim=True)
             if not decision.decided:
                 return removed
             removed += len(decision.decided)
@@ -218,10 +218,9 @@ class Queue(Generic[T]):
         """Hand back every claim that is held here."""
         await self._held.release_all()
 
-    def close(self) -> None:
-        """Take no more calls."""
-        self._puts.close()
-        self._held.close()
+    async def aclose(self) -> None:
+        """Take no more calls, and wait for those that are under way."""
+        await asyncio.gather(self._puts.aclose(), self._held.aclose())
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Tell every handler that its claim under ``owner`` is lost."""

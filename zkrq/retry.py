@@ -15,6 +15,9 @@ from zkrq.errors import ConfigError
 Backoff = Callable[[int, float], float]
 """From the number of failures (1 for the first) and a chance in [0, 1) to the seconds until the next attempt."""
 
+MAX_COUNT = 2**32
+"""Failures that a record can count."""
+
 MAX_DOUBLINGS = 64
 """Beyond this an exponential delay grows no more, so that it stays a number."""
 
@@ -51,7 +54,7 @@ def constant(seconds: Duration) -> Backoff:
 def linear(seconds: Duration, *, maximum: Duration = timedelta(hours=1)) -> Backoff:
     """``seconds`` after the first failure, twice that after the second, and so on, up to ``maximum``."""
     step, most = check_duration("seconds", seconds), check_duration("maximum", maximum)
-    return lambda failures, chance: min(most, step * failures)
+    return lambda failures, chance: min(most, step * min(failures, MAX_COUNT))
 
 
 def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), jitter: float = 0.5) -> Backoff:

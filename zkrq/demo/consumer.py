@@ -43,7 +43,7 @@ WORK_SECONDS = (0.005, 0.035)
 RETRY_PAUSE = 0.05
 """Seconds before an ack or a push is tried again."""
 
-EXIT_TIMEOUT = 5
+EXIT_TIMEOUT = 3
 """Seconds, whole ones, from the end of stdin to a violent end; leaving in good order takes some milliseconds."""
 
 CONNECTED = "connected"

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from zkrq.errors import Closed
+from zkrq.errors import Closed, OutcomeUnknown
 from zkrq.tasks import Tasks
 
 MAX_BATCH = 500
@@ -54,6 +54,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._in_flight = 0
         self._scheduled = False
         self._closed = False
+        self._landed: asyncio.Future[None] | None = None
 
     def add(self, call: CallT) -> asyncio.Future[ResultT]:
         """Have ``call`` carried out; the future gets its result."""
@@ -67,14 +68,17 @@ class Batcher(Generic[CallT, ResultT]):
             loop.call_soon(self._depart)
         return future
 
-    def close(self) -> None:
-        """Take no more calls; those that wait are told that the queue is closed."""
+    async def aclose(self) -> None:
+        """Take no more calls and wait for those that are under way; those that have not left are told ``Closed``."""
         self._closed = True
         while self._waiting:
             _, future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(Closed())
                 future.exception()
+        if self._in_flight:
+            self._landed = asyncio.get_running_loop().create_future()
+            await self._landed
 
     def _depart(self) -> None:
         self._scheduled = False
@@ -102,7 +106,9 @@ class Batcher(Generic[CallT, ResultT]):
         finally:
             self._in_flight -= 1
             for position, (_, future) in enumerate(batch):
-                _settle(future, results[position] if results else Closed())
+                _settle(future, results[position] if results else OutcomeUnknown("closed in the middle"))
+            if self._landed and not self._in_flight and not self._landed.done():
+                self._landed.set_result(None)
             self._depart()
 
 

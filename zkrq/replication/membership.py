@@ -17,7 +17,19 @@ from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable
 from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.server import Identity, Server, ServerError
-from zkrq.replication.view import Eviction, Life, ServerId, View, decode, encode, evict, found, weigh_eviction
+from zkrq.replication.view import (
+    FOUNDING,
+    Eviction,
+    Life,
+    ServerId,
+    View,
+    decode,
+    encode,
+    evict,
+    found,
+    plan,
+    weigh_eviction,
+)
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -73,23 +85,23 @@ class Membership:
         Raises ``ConfigError`` where this client's servers are not those of the namespace, ``Unavailable`` where no
         server of the view can be reached.
         """
-        identities = await self._identify_all()
-        self._refuse_twins(identities)
         for _ in range(FOUNDING_TRIES):
+            identities = await self._identify_all()
+            self._refuse_twins(identities)
             register = await self._coordinator.read_view()
-            if register.data is not None:
-                self._adopt(decode(register.data), register.version)
-                break
-            await self._found(identities)
-        else:
-            raise Unavailable("the namespace could not be founded: others try at the same time; retry")
-        self._compare(self.view, identities)
-        return self.view
+            known = decode(register.data) if register.data is not None else None
+            if known is not None and known.epoch != FOUNDING:
+                self._compare(known, identities)
+                self._adopt(known, register.version)
+                return known
+            if known is None or not await self._enrol(known, identities, register.version):
+                await self._plan(identities, register.version)
+        raise Unavailable("the namespace could not be founded: its servers change, or others try as well; retry")
 
     async def _identify_all(self) -> dict[ServerId, Identity | Answer]:
         async def identify(server: Server) -> Identity | Answer:
             try:
-                return await server.identify()
+                return await server.identify(anew=True)
             except ServerError as error:
                 return error.answer
 
@@ -119,33 +131,39 @@ class Membership:
                     f"{self._namespace!r}, not of {id!r}: give every server one name, the same in every client"
                 )
 
-    async def _found(self, identities: Mapping[ServerId, Identity | Answer]) -> None:
-        min_replicas = min(2, len(self.servers)) if self._min_replicas is None else self._min_replicas
+    async def _plan(self, identities: Mapping[ServerId, Identity | Answer], version: int) -> None:
+        """Write down in which lives the servers are to begin.  Whose plan is in the register is carried out by all, so
+        clients that found a namespace at the same time do not enrol its servers against each other."""
         lives: dict[ServerId, Life] = {}
         for id, who in identities.items():
             if isinstance(who, Answer):
                 raise Unavailable(
                     f"to found namespace {self._namespace!r} every server must answer; {id}: {who.reason}"
                 )
-            if who.queues or who.epoch > 1:
+            if who.queues or who.epoch > FOUNDING + 1:
                 raise ConfigError(
                     f"server {id} holds items of namespace {self._namespace!r}, but ZooKeeper knows no view of it: "
                     "wrong ZooKeeper or namespace, or ZooKeeper has lost its data; nothing was changed"
                 )
             lives[id] = Life(who.run_id, secrets.token_hex(8))
-        for id, life in lives.items():
-            who = identities[id]
-            assert isinstance(who, Identity)
-            answer = await self.servers[id].call("enrol", "", 1, life, [who.generation, id])
-            if answer.status is not Status.OK:
-                # Somebody else is founding it as well: look again.
-                _log.info("server %s not enrolled: %s", id, answer.reason, extra=self._extra(id))
-                await asyncio.sleep(RETRY_PAUSE)
-                return
-        view = found(lives, min_replicas=min_replicas, by=secrets.token_hex(8))
-        await self._coordinator.swap_view(encode(view), -1)
+        min_replicas = min(2, len(self.servers)) if self._min_replicas is None else self._min_replicas
+        planned = plan(lives, min_replicas=min_replicas, by=secrets.token_hex(8))
+        await self._coordinator.swap_view(encode(planned), version)
 
-    def _compare(self, view: View, identities: Mapping[ServerId, Identity | Answer]) -> None:
+    async def _enrol(self, planned: View, identities: Mapping[ServerId, Identity | Answer], version: int) -> bool:
+        """Carry out a plan; False where a server is no longer as planned, so that another plan is needed."""
+        self._check_servers(planned)
+        for id, life in planned.members.items():
+            who = identities[id]
+            expected = who.generation if isinstance(who, Identity) else ""
+            answer = await self.servers[id].call("enrol", "", FOUNDING + 1, life, [expected, id])
+            if answer.status is not Status.OK:
+                _log.info("server %s was not enrolled: %s", id, answer.reason, extra=self._extra(id))
+                return False
+        await self._coordinator.swap_view(encode(found(planned, by=secrets.token_hex(8))), version)
+        return True
+
+    def _check_servers(self, view: View) -> None:
         if set(view.servers) != set(self.servers):
             raise ConfigError(
                 f"namespace {self._namespace!r} consists of the servers {', '.join(view.servers)}; this client was "
@@ -157,6 +175,9 @@ class Membership:
                 f"namespace {self._namespace!r} was founded with min_replicas={view.min_replicas}, "
                 f"this client was given {self._min_replicas}: all clients must agree"
             )
+
+    def _compare(self, view: View, identities: Mapping[ServerId, Identity | Answer]) -> None:
+        self._check_servers(view)
         ahead = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]
         if ahead:
             raise ConfigError(

@@ -148,11 +148,13 @@ class Server:
         """What the server said when it was last connected to, or None while there is no connection."""
         return self._link.identity if self._link and not self._link.lost else None
 
-    async def identify(self) -> Identity:
-        """Connect if need be, and tell who is there.  Raises ``ServerError``."""
+    async def identify(self, *, anew: bool = False) -> Identity:
+        """Connect if need be, and tell who is there; ``anew``: ask again.  Raises ``ServerError``."""
         try:
             async with asyncio.timeout(self._timeout):
                 link = await self._connected()
+                if anew:
+                    link.identity = await self._ask_identity(link)
         except TimeoutError:
             raise ServerError(Status.TIMEOUT, f"no answer within {self._timeout:g} s") from None
         return link.identity
@@ -267,12 +269,6 @@ class Server:
         if link:
             link.give_up(ServerError(Status.TIMEOUT, reason))
             self._tasks.start(link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
-
-    def forget(self) -> None:
-        """Connect anew at the next call: what was asked at connect time is to be asked again."""
-        if self._link:
-            self._link.give_up(ServerError(Status.UNREACHABLE, "connecting anew"))
-            self._tasks.start(self._link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
 
 
 def _full_text(error: ResponseError) -> str:

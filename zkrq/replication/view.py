@@ -92,7 +92,7 @@ def decode(data: bytes) -> View:
             min_replicas=int(content["min_replicas"]),
             by=str(content["by"]),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
 
 
@@ -100,9 +100,18 @@ def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:
     return {ServerId(server): Life(*life) for server, life in content.items()}
 
 
-def found(lives: Mapping[ServerId, Life], *, min_replicas: int, by: str) -> View:
-    """The first view of a namespace: every server a member."""
-    return View(1, dict(lives), {}, {}, tuple(sorted(lives)), min_replicas, by)
+FOUNDING = 0
+"""The epoch of a view that is only a plan: its servers are being enrolled, nothing is stored under it."""
+
+
+def plan(lives: Mapping[ServerId, Life], *, min_replicas: int, by: str) -> View:
+    """What a namespace is to begin with: every server a member, in the lives that the plan names."""
+    return View(FOUNDING, dict(lives), {}, {}, tuple(sorted(lives)), min_replicas, by)
+
+
+def found(planned: View, *, by: str) -> View:
+    """The first view: the plan, once all its servers are enrolled."""
+    return replace(planned, epoch=FOUNDING + 1, by=by)
 
 
 class Eviction(enum.Enum):

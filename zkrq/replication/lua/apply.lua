@@ -22,6 +22,7 @@ for position, id in ipairs(ids) do
   local mine = read_head(packed)
   if not held or newer(mine, held) then
     local at_us = now_us + ARGV[at + 2] * 1000 - #ids + position
+    if now_is[id] then commit() end
     place(id, held and held.state, mine.state, mine.priority, at_us, packed, mine)
     now_is[id] = mine
     if mine.state == 'C' then note_owner(mine.token) end

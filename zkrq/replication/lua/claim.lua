@@ -54,6 +54,7 @@ end
 local function hand_out(id, r, payload, score)
   if not payload then
     -- A claim came here before the push itself did, whose outcome nobody knows yet: wait for it as long as it may come.
+    if r.state == 'C' then return end
     if r.pushed_at < now_ms - 2 * put_window_ms then return decide(id, r, 'X', '', now_us) end
     redis.call('ZADD', scheduled, now_us + put_window_ms * 1000, id)
     redis.call('ZREM', ready, id)

@@ -1,24 +1,25 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of up to count items that are ready or scheduled; claimed ones stay with their holders.
--- KEYS: server records payloads ready scheduled claimed dead tombstones
--- ARGV: epoch generation count
+-- trim: 1 to drop old tombstones as well.
+-- KEYS: server records payloads ready scheduled claimed dead tombstones lead
+-- ARGV: epoch generation put_window_ms trim count
 -- reply: OK [id record left_ms of each removed]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index reply
+-- include: gate record index tombstones reply
 for _, index in ipairs({ready, scheduled}) do
-  local ids = redis.call('ZRANGE', index, 0, count - 1 - decided.n / 3)
-  if #ids > 0 and decided.n / 3 < tonumber(count) then
-    local held = redis.call('HMGET', records, unpack(ids))
-    for i, id in ipairs(ids) do
-      local r = held[i] and read_head(held[i])
-      if r and r.state == 'Q' then
-        if not position_of[id] then decide(id, r, 'X', '', now_us) end
-      else
-        redis.call('ZREM', index, id)
-      end
+  local room = count - decided.n / 3
+  local ids = room > 0 and redis.call('ZRANGE', index, 0, room - 1) or {}
+  local held = #ids > 0 and redis.call('HMGET', records, unpack(ids)) or {}
+  for i, id in ipairs(ids) do
+    local r = held[i] and read_head(held[i])
+    if not r or r.state ~= 'Q' then
+      redis.call('ZREM', index, id)
+    elseif not position_of[id] then
+      decide(id, r, 'X', '', now_us)
     end
   end
 end
 commit()
+if trim == '1' and decided.n > 0 then trim_tombstones(tonumber(put_window_ms), decided.n) end
 return {'OK', decided}
