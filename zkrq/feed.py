@@ -36,9 +36,6 @@ SWEEP_SECONDS = 5.0
 MAX_PAUSE = 1.0
 """Seconds between tries while no claim can be made."""
 
-LISTEN_TIMEOUT = 2.0
-"""Seconds that a claim waits for the wake-up channel before it goes without."""
-
 POLL_MS = 500
 """Whoever waits without a wake-up channel looks again after so long."""
 
@@ -274,7 +271,7 @@ class Feed(Generic[T]):
         waiter = ""
         if any(waiter.patient for waiter in self._waiters):
             primary = self._replicas.membership.view.primary(self._queue)
-            if await self._wakeups.listen(primary, LISTEN_TIMEOUT):
+            if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
         started = loop.time()
         lease_ms = round(self._held.claim_timeout * 1000)

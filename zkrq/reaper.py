@@ -80,8 +80,9 @@ class Reaper:
 async def fence(replicas: Replicas, queue: str, owner: str) -> int:
     """Declare an owner dead on every server and requeue what it held; returns how many items that were.
 
-    Idempotent, and safe to leave in the middle: what is left is found again.  Raises ``Unavailable``,
-    ``OutcomeUnknown``.
+    What it had decided on the primary alone when it died, an ack for instance, is carried on to the other servers: else
+    it would seem to hold those items still if one of them came to lead.  Idempotent, and safe to leave in the middle:
+    the owner stays named until all is done.  Raises ``Unavailable``, ``OutcomeUnknown``.
     """
     cursor, items = b"0", 0
     while True:
@@ -89,4 +90,7 @@ async def fence(replicas: Replicas, queue: str, owner: str) -> int:
         items += len(decision.decided)
         (cursor,) = cast("tuple[bytes]", decision.body)
         if cursor == b"0":
-            return items
+            break
+    await replicas.align_claims(queue, owner)
+    await replicas.tell_all("retire", queue, [owner])
+    return items

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from zkrq.replication.keys import key
 from zkrq.replication.server import Server, ServerError
@@ -23,6 +24,14 @@ RETRY_SECONDS = 0.5
 _log = logging.getLogger("zkrq.wakeups")
 
 
+class _Ear(NamedTuple):
+    """One server that is listened to: whether it is just now, and whether that was tried at all."""
+
+    listening: asyncio.Event
+    tried: asyncio.Event
+    task: asyncio.Task[None]
+
+
 class Wakeups:
     """Listens where it is asked to, and calls whoever waits."""
 
@@ -31,8 +40,7 @@ class Wakeups:
         self._servers = servers
         self._namespace = namespace
         self._tasks = tasks
-        self._listening: dict[ServerId, asyncio.Event] = {}
-        self._listeners: dict[ServerId, asyncio.Task[None]] = {}
+        self._ears: dict[ServerId, _Ear] = {}
         self._waiting: dict[bytes, Callable[[], None]] = {}
 
     def register(self, queue: str, wake: Callable[[], None]) -> None:
@@ -46,33 +54,33 @@ class Wakeups:
 
     def keep_only(self, servers: frozenset[ServerId]) -> None:
         """Stop listening to servers that are no longer in the view."""
-        for id in tuple(self._listeners):
-            if id not in servers:
-                self._listeners.pop(id).cancel()
-                del self._listening[id]
+        for id in self._ears.keys() - servers:
+            self._ears.pop(id).task.cancel()
 
-    async def listen(self, server: ServerId, timeout: float) -> bool:
-        """Listen to a server from now on; False when that cannot be had within ``timeout`` seconds."""
-        listening = self._listening.setdefault(server, asyncio.Event())
-        if server not in self._listeners:
-            self._listeners[server] = self._tasks.start(self._listen(server, listening), f"listen to {server}")
-        if not listening.is_set():
-            try:
-                async with asyncio.timeout(timeout):
-                    await listening.wait()
-            except TimeoutError:
-                return False
-        return True
+    async def listen(self, server: ServerId) -> bool:
+        """Listen to a server from now on; False when that cannot be had now."""
+        ear = self._ears.get(server)
+        if ear is None:
+            listening, tried = asyncio.Event(), asyncio.Event()
+            task = self._tasks.start(self._listen(server, listening, tried), f"listen to {server}")
+            ear = self._ears[server] = _Ear(listening, tried, task)
+        if not ear.tried.is_set():
+            await ear.tried.wait()
+        return ear.listening.is_set()
 
-    async def _listen(self, server: ServerId, listening: asyncio.Event) -> None:
-        while True:
-            try:
-                await self._servers[server].listen(self.channel, self._heard, listening)
-            except ServerError as error:
-                extra = {"cluster": self._namespace, "server": server}
-                _log.debug("not listening to %s: %s", server, error, extra=extra)
-            self.wake_all()
-            await asyncio.sleep(RETRY_SECONDS)
+    async def _listen(self, server: ServerId, listening: asyncio.Event, tried: asyncio.Event) -> None:
+        try:
+            while True:
+                try:
+                    await self._servers[server].listen(self.channel, self._heard, listening, tried)
+                except ServerError as error:
+                    extra = {"cluster": self._namespace, "server": server}
+                    _log.debug("not listening to %s: %s", server, error, extra=extra)
+                tried.set()
+                self.wake_all()
+                await asyncio.sleep(RETRY_SECONDS)
+        finally:
+            tried.set()
 
     def _heard(self, message: bytes) -> None:
         wake = self._waiting.get(message)

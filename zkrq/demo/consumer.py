@@ -34,6 +34,10 @@ QUEUE = "demo"
 SESSION_TIMEOUT = 3.0
 """Seconds until a killed consumer's claims come back."""
 
+CLAIM_TIMEOUT = 6.0
+"""Seconds until a claim comes back that its dead holder has half acked, when the server that knew of the ack has died
+as well; twice as long as a session, so that it can be seen which of the two it was."""
+
 HANDLERS = 16
 """Items that one consumer works on at once."""
 
@@ -52,7 +56,7 @@ EVENT = "event"
 
 async def work(queue: Queue[Any], report: Callable[[Report, str], None]) -> None:
     """One handler's loop."""
-    async for claim in queue.pop():
+    async for claim in queue.pop(prefetch=0):  # nothing ahead, so that every claim is one that was reported
         report(Report.DELIVERED, claim.id)
         try:
             async with claim:
@@ -92,7 +96,7 @@ async def consume(name: str, redis: Mapping[str, str], zookeeper: str) -> None:
             _write(CONNECTED, name)
             async with anyio.create_task_group() as handlers:
                 for _ in range(HANDLERS):
-                    handlers.start_soon(work, cluster.queue(QUEUE), _write)
+                    handlers.start_soon(work, cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT), _write)
 
 
 def _write(kind: str, text: str) -> None:

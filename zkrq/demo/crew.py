@@ -45,12 +45,14 @@ class Worker:
         if not self.alive:
             raise Unavailable(f"{self.name} ended instead of connecting")
 
-    async def kill(self) -> None:
-        """kill -9, and note all that was reported before."""
+    async def kill(self) -> int:
+        """kill -9, and note all that was reported before; returns how many items it was working on."""
         self._leaving = True
         self._process.kill()
         await self._gone()
+        held = self._tally.in_hand(self.name)
         self._tally.note_death(self.name)
+        return held
 
     async def leave(self) -> None:
         """Ask it to end in good order, and wait until it has."""

@@ -43,7 +43,7 @@ def live(stream: TextIO) -> Generator[Display, None, None]:
 
 
 def _figures(status: Status) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, expand=True)
+    table = Table(box=box.SIMPLE_HEAD)
     for name in status.figures:
         table.add_column(name, justify="right")
     table.add_row(*(Text(figure, style="bold") for figure in status.figures.values()))

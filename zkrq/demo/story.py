@@ -24,7 +24,7 @@ import anyio
 from zkrq import local
 from zkrq.cluster import Cluster, connect
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.demo.consumer import HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
+from zkrq.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
 from zkrq.demo.crew import Worker, crew
 from zkrq.demo.display import Display, Status
 from zkrq.demo.tally import Report, Tally, Verdict
@@ -106,7 +106,7 @@ class _Story:
     async def tell_in_one_process(self, servers: local.Servers) -> Verdict:
         async with self._open_alone(servers) as cluster, anyio.create_task_group() as handlers:
             for _ in range(HANDLERS):
-                handlers.start_soon(work, cluster.queue(QUEUE), self._note)
+                handlers.start_soon(work, cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT), self._note)
             await self._play(cluster, servers, [], [(0.45, partial(self._kill_primary, cluster, servers))])
             handlers.cancel_scope.cancel()
         return self._tally.verdict()
@@ -130,7 +130,7 @@ class _Story:
     async def _play(
         self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker], scenes: Sequence[Scene]
     ) -> None:
-        queue = cluster.queue(QUEUE)
+        queue = cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT)
         async with anyio.create_task_group() as background:
             background.start_soon(self._keep_showing, cluster, servers, workers)
             async with anyio.create_task_group() as producers:
@@ -198,9 +198,8 @@ class _Story:
             while self._tally.in_hand(busiest.name) < HOLDING:
                 await asyncio.sleep(POLL)
                 busiest = max(workers, key=lambda worker: self._tally.in_hand(worker.name))
-        held = count(self._tally.in_hand(busiest.name), "item")
-        self._display.say(f"kill -9 {busiest.name}, in the middle of {held}", deed=True)
-        await busiest.kill()
+        held = await busiest.kill()
+        self._display.say(f"kill -9 {busiest.name}, in the middle of {count(held, 'item')}", deed=True)
 
     async def _kill_primary(self, cluster: Cluster, servers: local.Servers) -> None:
         primary = cluster.view.primary(QUEUE)

@@ -96,6 +96,7 @@ class Tally:
                 self._last_delivery[id] = max(at, self._last_delivery.get(id, at))
                 self._in_hand[consumer].add(id)
             case Report.FINISHED:
+                self._in_hand[consumer].discard(id)
                 self._acking[consumer].add(id)
             case Report.ACKED:
                 self._first_ack[id] = min(at, self._first_ack.get(id, at))
@@ -136,7 +137,7 @@ class Tally:
         return self.delivered - len(self._deliveries)
 
     def in_hand(self, consumer: str) -> int:
-        """How many items this consumer works on."""
+        """How many items this consumer works on; what it is acking does not count."""
         return len(self._in_hand.get(consumer, ()))
 
     def unfinished(self) -> set[str]:

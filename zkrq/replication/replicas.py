@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -200,14 +200,62 @@ class Replicas:
             answer = await self.membership.call(primary, "read", queue, view, list(ids[start : start + READ_MAX]))
             if answer.status is not Status.OK:
                 return {primary: answer}
-            given: Arguments = [queue, 0, 0, "", 1]
-            for item in _quadruples(answer.body[0]):
-                if item[3] is not None:
-                    given += cast("Arguments", item)
-            answer = await self.membership.call(to, "apply", queue, view, given)
-            if answer.status is not Status.OK:
-                return {to: answer}
+            found = list(_quadruples(answer.body[0]))
+            for payloads_given in (False, True):
+                items = [item for item in found if (item[3] is not None) == payloads_given]
+                if not items:
+                    continue
+                given: Arguments = [queue, 0, 0, "", int(payloads_given)]
+                for id, record, left_ms, payload in items:
+                    given += (id, record, left_ms, payload or b"")
+                answer = await self.membership.call(to, "apply", queue, view, given)
+                if answer.status is not Status.OK:
+                    return {to: answer}
         return {}
+
+    async def align_claims(self, queue: str, owner: str) -> None:
+        """Where another server than the primary knows of claims of this owner, have it learn what the primary knows of
+        those items.  Raises ``Unavailable``."""
+
+        async def align(view: View) -> dict[ServerId, Answer]:
+            answers: dict[ServerId, Answer] = {}
+            for id in view.receivers.keys() - {view.primary(queue)}:
+                cursor: object = b"0"
+                while True:
+                    answer = await self.membership.call(id, "claims", queue, view, [owner, cast("bytes", cursor)])
+                    answers[id] = answer
+                    if answer.status is not Status.OK:
+                        return answers
+                    cursor, ids = answer.body
+                    failed = await self._copy(queue, view, cast("list[bytes]", ids), to=id)
+                    if failed:
+                        return {**answers, **failed}
+                    if cursor == b"0":
+                        break
+            return answers
+
+        await self._until_all_done(queue, align)
+
+    async def tell_all(self, script: str, queue: str, arguments: Arguments) -> None:
+        """Run a script that repeats without harm on every server of the view.  Raises ``Unavailable``."""
+
+        async def tell(view: View) -> dict[ServerId, Answer]:
+            return await self._call_all(list(view.receivers), script, queue, view, arguments)
+
+        await self._until_all_done(queue, tell)
+
+    async def _until_all_done(self, queue: str, attempt: Callable[[View], Awaitable[dict[ServerId, Answer]]]) -> None:
+        clock = _Clock(self._timeout)
+        view = self.membership.view
+        try:
+            while True:
+                clock.check()
+                answers = await attempt(view)
+                if all(answer.verdict is Verdict.DONE for answer in answers.values()):
+                    return
+                view = await self._next_view(view, answers)
+        except _Expired:
+            raise Unavailable(f"not every server of queue {queue!r} could be told in time") from None
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -256,10 +304,10 @@ def _read_decided(flat: object) -> tuple[Decided, ...]:
     return tuple(Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True))
 
 
-def _quadruples(flat: object) -> Iterable[tuple[object, ...]]:
+def _quadruples(flat: object) -> Iterable[tuple[bytes, bytes, int, bytes | None]]:
     """The id, record, left_ms, payload of each item that ``read`` found."""
     parts = iter(cast("list[object]", flat))
-    return zip(parts, parts, parts, parts, strict=True)
+    return cast("Iterable[tuple[bytes, bytes, int, bytes | None]]", zip(parts, parts, parts, parts, strict=True))
 
 
 def _superseded(decided: Sequence[Decided], answers: Iterable[Answer]) -> frozenset[bytes]:

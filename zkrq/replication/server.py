@@ -194,8 +194,11 @@ class Server:
             reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
         return read_error(_full_text(reply)) if isinstance(reply, ResponseError) else read_reply(reply)
 
-    async def listen(self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event) -> None:
-        """Pass on what is published on ``channel`` for as long as the connection holds.  Raises ``ServerError``."""
+    async def listen(
+        self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event, tried: asyncio.Event
+    ) -> None:
+        """Pass on what is published on ``channel`` for as long as the connection holds; ``listening`` is set while it
+        does, ``tried`` as soon as that is known.  Raises ``ServerError``."""
         link = _Link(self._make())
         try:
             async with asyncio.timeout(self._timeout):
@@ -203,6 +206,7 @@ class Server:
                 await link.connection.send_command("SUBSCRIBE", channel, check_health=False)
                 await link.connection.read_response(disable_decoding=True, timeout=math.inf)
             listening.set()
+            tried.set()
             while True:
                 message = cast("object", await link.connection.read_response(disable_decoding=True, timeout=math.inf))
                 kind, _, text = cast("tuple[bytes, bytes, bytes]", message)

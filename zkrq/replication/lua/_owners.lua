@@ -22,5 +22,4 @@ end
 local function fence_owner(owner)
   redis.call('ZADD', fenced_owners, now_ms, owner)
   redis.call('ZREMRANGEBYSCORE', fenced_owners, '-inf', now_ms - FENCED_MEMORY_MS)
-  redis.call('HDEL', owners, owner)
 end

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: name the owners that have claimed here and were not fenced since.
+-- purpose: name the owners that have claimed here and were not retired since.
 -- KEYS: server owners
 -- ARGV: epoch generation
 -- reply: OK [owner]

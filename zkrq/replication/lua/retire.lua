@@ -1,0 +1,10 @@
+#!lua flags=allow-oom
+-- purpose: forget an owner whose claims were all dealt with, on every server.
+-- KEYS: server owners
+-- ARGV: epoch generation owner
+-- reply: OK
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate
+redis.call('HDEL', owners, owner)
+return {'OK'}
