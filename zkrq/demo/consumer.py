@@ -35,8 +35,8 @@ SESSION_TIMEOUT = 3.0
 """Seconds until a killed consumer's claims come back."""
 
 CLAIM_TIMEOUT = 6.0
-"""Seconds until a claim comes back that its dead holder has half acked, when the server that knew of the ack has died
-as well; twice as long as a session, so that it can be seen which of the two it was."""
+"""Seconds until a claim comes back where no session's end tells of its holder's death; twice as long as a session, so
+that it can be seen which of the two it was."""
 
 HANDLERS = 16
 """Items that one consumer works on at once."""

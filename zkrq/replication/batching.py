@@ -54,7 +54,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._in_flight = 0
         self._scheduled = False
         self._closed = False
-        self._landed: asyncio.Future[None] | None = None
+        self._landed = asyncio.Event()
+        self._landed.set()
 
     def add(self, call: CallT) -> asyncio.Future[ResultT]:
         """Have ``call`` carried out; the future gets its result."""
@@ -76,15 +77,14 @@ class Batcher(Generic[CallT, ResultT]):
             if not future.done():
                 future.set_exception(Closed())
                 future.exception()
-        if self._in_flight:
-            self._landed = asyncio.get_running_loop().create_future()
-            await self._landed
+        await self._landed.wait()
 
     def _depart(self) -> None:
         self._scheduled = False
         while self._waiting and self._in_flight < MAX_IN_FLIGHT:
             batch = self._take()
             self._in_flight += 1
+            self._landed.clear()
             self._tasks.start(self._carry_out(batch), self._name)
 
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
@@ -107,9 +107,9 @@ class Batcher(Generic[CallT, ResultT]):
             self._in_flight -= 1
             for position, (_, future) in enumerate(batch):
                 _settle(future, results[position] if results else OutcomeUnknown("closed in the middle"))
-            if self._landed and not self._in_flight and not self._landed.done():
-                self._landed.set_result(None)
             self._depart()
+            if not self._in_flight:
+                self._landed.set()
 
 
 def _settle(future: asyncio.Future[ResultT], result: ResultT | Exception) -> None:

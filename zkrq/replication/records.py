@@ -27,7 +27,8 @@ class State(enum.StrEnum):
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
-    State.QUEUED: {"claim": State.CLAIMED, "clear": State.GONE},
+    # drop: known here only by a claim, and its push can come no more.
+    State.QUEUED: {"claim": State.CLAIMED, "clear": State.GONE, "drop": State.GONE},
     State.CLAIMED: {
         "ack": State.GONE,
         "nack": State.QUEUED,
