@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from zkrq.coordination.coordinator import TRANSITIONS, Listener, Session, SessionState
 
@@ -20,11 +21,11 @@ class Lifecycle:
     A change is written down before anybody is told, so a listener that looks sees what it was told.
     """
 
-    def __init__(self, log: logging.Logger) -> None:
+    def __init__(self, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
         self.session = Session(id="", state=SessionState.CONNECTING)
         self.leading = False
         self._listeners: list[Listener] = []
-        self._log = log
+        self.log = log
 
     @property
     def state(self) -> SessionState:
@@ -57,7 +58,7 @@ class Lifecycle:
         if leading == self.leading:
             return
         self.leading = leading
-        self._log.info("session %s %s the election", self.session.id, "leads" if leading else "no longer leads")
+        self.log.info("session %s %s the election", self.session.id, "leads" if leading else "no longer leads")
         self._tell(lambda listener: listener.leading_changed(leading))
 
     def view_changed(self) -> None:
@@ -72,7 +73,7 @@ class Lifecycle:
             raise RuntimeError(f"{old.state} -> {session.state} is not in the table of transitions")
         self.session = session
         level = _LEVELS.get(session.state, logging.INFO)
-        self._log.log(level, "session %s: %s -> %s", session.id or "(none)", old.state.value, session.state.value)
+        self.log.log(level, "session %s: %s -> %s", session.id or "(none)", old.state.value, session.state.value)
         self._tell(lambda listener: listener.session_changed(session))
 
     def _tell(self, call: Callable[[Listener], None]) -> None:
@@ -80,4 +81,4 @@ class Lifecycle:
             try:
                 call(listener)
             except Exception:  # a listener's mistake must not stop the session
-                self._log.exception("a listener raised: %r", listener)
+                self.log.exception("a listener raised: %r", listener)

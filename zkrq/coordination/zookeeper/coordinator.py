@@ -28,8 +28,6 @@ from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, Node
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
 from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
 
-_log = logging.getLogger(__name__)
-
 MIN_SESSION_TIMEOUT = 0.1  # seconds
 MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
 MAX_DATA_BYTES = 1_000_000  # of one znode; at 1 MiB a server hangs up without a word
@@ -69,7 +67,7 @@ class ZooKeeperCoordinator:
         self._leader = f"{base}/election/leader"
         self._parents = (self._registry, f"{base}/election")
         self._ensemble = ensemble
-        self._life = Lifecycle(_log)
+        self._life = Lifecycle(logging.LoggerAdapter(logging.getLogger(__name__), {"cluster": namespace}))
         self._changed = {path: asyncio.Event() for path in (self._view, self._registry, self._leader)}
         self._session = ZooKeeperSession(
             ensemble, session_timeout, auth, self._life, on_event=self._on_event, on_connected=self._look_again
@@ -282,7 +280,7 @@ class ZooKeeperCoordinator:
                 await self._make_parents(link)
                 continue
             except Refused as error:
-                _log.warning("what changes is not seen at present: %s", error)
+                self._life.log.warning("what changes is not seen at present: %s", error)
             with anyio.move_on_after(RESYNC_INTERVAL):
                 await changed.wait()
 
@@ -333,7 +331,9 @@ async def _supervise(run: Callable[..., Awaitable[None]], *arguments: object) ->
         except Closed:
             return None
         except Exception:
-            _log.exception("a background loop failed and is started again in %.1f s", RESTART_PAUSE)
+            logging.getLogger(__name__).exception(
+                "a background loop failed and is started again in %.1f s", RESTART_PAUSE
+            )
         await asyncio.sleep(RESTART_PAUSE)
 
 

@@ -24,8 +24,6 @@ from zkrq.coordination.zookeeper.hosts import Address, Ensemble
 from zkrq.coordination.zookeeper.link import Greeting, Interrupted, Link, NotAllowed, Refused
 from zkrq.errors import Closed, ConfigError
 
-_log = logging.getLogger(__name__)
-
 ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
 FIRST_PAUSE = 0.05  # seconds between rounds; doubles with each round ...
@@ -130,7 +128,7 @@ class ZooKeeperSession:
             try:
                 await self._link.end_session()
             except (Interrupted, Refused) as error:
-                _log.debug("the session could not be ended, it will expire: %s", error)
+                self._life.log.debug("the session could not be ended, it will expire: %s", error)
 
     # -- a link: found, used, dropped -------------------------------------------------------------------------------
 
@@ -203,7 +201,7 @@ class ZooKeeperSession:
         if link.broken is not None:
             self.trouble = f"{link.address}: {link.broken}"
         if self._life.state is SessionState.CONNECTED:
-            _log.debug("link to %s", self.trouble)
+            self._life.log.debug("link to %s", self.trouble)
             self._life.suspended()
         await link.close()
 
@@ -223,7 +221,9 @@ class ZooKeeperSession:
     def _forget_zxid(self) -> None:
         silence = asyncio.get_running_loop().time() - self._alone_since
         if self._zxid and silence > FORGET_ZXID_AFTER * self.timeout:
-            _log.warning("no server takes us for %.0f s: one that knows less than we have seen is welcome now", silence)
+            self._life.log.warning(
+                "no server takes us for %.0f s: one that knows less than we have seen is welcome now", silence
+            )
             self._zxid = 0
 
     def _refuse(self, error: NotAllowed) -> None:
@@ -234,5 +234,5 @@ class ZooKeeperSession:
 
     def _note_trouble(self, trouble: str) -> None:
         level = logging.WARNING if self._rounds == 1 else logging.DEBUG  # once per outage
-        _log.log(level, "no ZooKeeper server takes us, trying on: %s", trouble)
+        self._life.log.log(level, "no ZooKeeper server takes us, trying on: %s", trouble)
         self.trouble = trouble

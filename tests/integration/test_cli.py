@@ -1,0 +1,164 @@
+"""The command line over real servers, as a shell sees it: output, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
+
+from tests.harness import new_namespace
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+COMMAND_TIMEOUT = 20.0  # seconds for one command; one is usual on a busy machine
+START_TIMEOUT = 60.0  # seconds until private servers are up
+
+
+class Shell:
+    """Runs ``zkrq`` with the servers in its environment, in a namespace of its own."""
+
+    def __init__(self, servers: local.Servers) -> None:
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("ZKRQ_")},
+            "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+            "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
+            "ZKRQ_NAMESPACE": new_namespace(),
+        }
+
+    async def run(self, *arguments: str, stdin: str = "", **environment: str) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        with anyio.fail_after(COMMAND_TIMEOUT):
+            result = await anyio.run_process(
+                [sys.executable, "-m", "zkrq", *arguments],
+                input=stdin.encode(),
+                env={**self.environment, **environment},
+                check=False,
+            )
+        return result.returncode, result.stdout.decode(), result.stderr.decode()
+
+    async def value(self, *arguments: str, stdin: str = "") -> list[Any]:
+        """The lines of a command that succeeds, with ``--json``."""
+        code, out, err = await self.run(*arguments, "--json", stdin=stdin)
+        assert (code, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    @asynccontextmanager
+    async def start(self, *arguments: str) -> AsyncGenerator[Process, None]:
+        """A command that goes on."""
+        async with await anyio.open_process(
+            [sys.executable, "-m", "zkrq", *arguments], env=self.environment, stdin=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield process
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+
+@pytest.fixture
+def shell(servers: local.Servers) -> Shell:
+    return Shell(servers)
+
+
+async def first_line(process: Process) -> str:
+    assert process.stdout
+    return await TextReceiveStream(process.stdout).receive()
+
+
+async def test_push_stats_pop(shell: Shell) -> None:
+    (receipt,) = await shell.value("push", "jobs", '{"to": "ann"}')
+    assert receipt["replicas"] == 3
+    lines = "1\n\n" + '"two"'  # an empty line is none, the last one needs no end
+    code, out, err = await shell.run("push", "jobs", "-", "--priority", "5", stdin=lines)
+    assert (code, err, len(out.splitlines())) == (0, "", 2)
+
+    (stats,) = await shell.value("stats")
+    assert stats["queues"] == {"jobs": {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0}}
+    assert stats["health"]["ok"]
+    assert stats["health"]["servers"]["redis-2"] == {"place": "member", "connected": True}
+
+    assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
+    (delivery,) = await shell.value("pop", "jobs", "--count", "2")
+    assert (delivery["id"], delivery["item"], delivery["attempts"]) == (receipt["id"], {"to": "ann"}, 1)
+    code, out, err = await shell.run("stats")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].split() == ["jobs", "0", "0", "0", "0"]
+
+
+async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:
+    for _ in range(2):
+        assert await shell.run("push", "jobs", "1", "--id", "once", "--delay", "60") == (0, "once\n", "")
+    assert await shell.run("clear", "jobs") == (0, "1 item removed\n", "")
+    assert await shell.run("pop", "jobs") == (0, "", "")
+
+
+async def test_pop_waits_and_shows_up_among_the_consumers(shell: Shell) -> None:
+    async with shell.start("pop", "jobs", "--wait", f"{COMMAND_TIMEOUT}", "--owner", "somebody who waits") as waiting:
+        with anyio.fail_after(COMMAND_TIMEOUT):
+            while "somebody who waits" not in [each["description"] for each in await shell.value("consumers")]:
+                await anyio.sleep(0.1)
+            await shell.run("push", "jobs", "7")
+            assert await first_line(waiting) == "7\n"
+            assert await waiting.wait() == 0
+
+
+async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
+    async with shell.start("pop", "jobs", "--wait", "600") as waiting:
+        with anyio.fail_after(COMMAND_TIMEOUT):
+            while not await shell.value("consumers"):
+                await anyio.sleep(0.1)
+            waiting.send_signal(signal.SIGTERM)
+            assert await waiting.wait() == 128 + signal.SIGTERM
+        assert await shell.value("consumers") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["push", "jobs", "{bad"], "zkrq push: ITEM is no JSON"),
+        (["push", "jobs", "-", "--id", "x"], "zkrq push: --id names one item"),
+        (["pop", "no name"], "zkrq pop: the queue's name is 'no name'"),
+        (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: invalid float value"),
+        (["stats", "--redis", ""], "zkrq stats: no --redis given, and ZKRQ_REDIS is not set"),
+    ],
+)
+async def test_what_has_to_be_mended_is_one_line_and_exit_code_2(shell: Shell, arguments: list[str], says: str) -> None:
+    code, out, err = await shell.run(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(says)
+
+
+async def test_what_may_mend_itself_is_one_line_and_exit_code_1(shell: Shell) -> None:
+    code, out, err = await shell.run("stats", ZKRQ_REDIS="redis://127.0.0.1:1")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("zkrq stats: no Redis server can be reached")
+
+
+async def test_a_wrong_line_of_many_is_named(shell: Shell) -> None:
+    code, _, err = await shell.run("push", "jobs", "-", stdin="1\nx\n")
+    assert code == 2
+    assert err.startswith("zkrq push: line 2 is no JSON")
+
+
+async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
+    async with shell.start("dev", "--redis", "1", "--zookeeper", "1", "--json") as dev:
+        with anyio.fail_after(START_TIMEOUT):
+            urls = json.loads(await first_line(dev))
+            there = {"ZKRQ_REDIS": urls["redis"][0], "ZKRQ_ZOOKEEPER": urls["zookeeper"]}
+            code, _, err = await shell.run("push", "jobs", "1", **there)
+            assert (code, err) == (0, "")
+            dev.send_signal(signal.SIGINT)
+            assert await dev.wait() == 128 + signal.SIGINT
+        with pytest.raises(OSError, match="connection"):
+            await anyio.connect_tcp("127.0.0.1", int(urls["redis"][0].rpartition(":")[2]))

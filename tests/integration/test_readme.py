@@ -1,0 +1,121 @@
+"""What the README says is true: its examples run, its calls exist, nothing public is left out."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import anyio
+import pytest
+
+import zkrq
+from zkrq import cli, local
+from zkrq.claims import Claim
+from zkrq.cluster import Cluster
+from zkrq.queue import Queue
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+RUN_TIMEOUT = 30.0  # seconds for one example
+MIN_CALLS = 12  # an example checker that finds nothing proves nothing
+
+
+class Block(NamedTuple):
+    """One fenced block of Python, by the line where it begins."""
+
+    line: int
+    runnable: bool
+    code: str
+
+
+def blocks() -> Iterator[Block]:
+    for match in re.finditer(r"^```python( runnable)?\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
+        yield Block(README.count("\n", 0, match.start()) + 1, bool(match[1]), match[2])
+
+
+BLOCKS = [pytest.param(block, id=f"line {block.line}") for block in blocks()]
+RUNNABLE = [pytest.param(block, id=f"line {block.line}") for block in blocks() if block.runnable]
+
+
+def signatures() -> dict[str, inspect.Signature]:
+    """What the examples call, by name: functions of the package, and methods of what it returns, without self."""
+    public: dict[str, Callable[..., object]] = {name: getattr(zkrq, name) for name in zkrq.__all__}
+    found = {
+        name: inspect.signature(value)
+        for name, value in public.items()
+        if inspect.isfunction(value) or inspect.isclass(value)
+    }
+    for owner in (Cluster, Queue, Claim):
+        for name, method in inspect.getmembers(owner, inspect.isfunction):
+            if not name.startswith("_"):
+                signature = inspect.signature(method)
+                found[name] = signature.replace(parameters=list(signature.parameters.values())[1:])
+    return found
+
+
+def calls(code: str) -> Iterator[ast.Call]:
+    """Calls of attributes: ``zkrq.connect(...)``, ``queue.push(...)``."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            yield node
+
+
+def test_there_are_examples() -> None:
+    assert len(RUNNABLE) >= 1
+    known = signatures()
+    found = [call for block in blocks() for call in calls(block.code)]
+    assert sum(isinstance(call.func, ast.Attribute) and call.func.attr in known for call in found) >= MIN_CALLS
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_calls_fit_the_real_signatures(block: Block) -> None:
+    compile(block.code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    known = signatures()
+    for call in calls(block.code):
+        assert isinstance(call.func, ast.Attribute)
+        signature = known.get(call.func.attr)
+        of_zkrq = isinstance(call.func.value, ast.Name) and call.func.value.id == "zkrq"
+        if signature is None:
+            assert not of_zkrq, f"zkrq has no {call.func.attr}"
+        else:
+            signature.bind(*call.args, **{word.arg: word.value for word in call.keywords if word.arg})
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif("redis" not in local.available(), reason="redis-server is not installed")
+@pytest.mark.parametrize("block", RUNNABLE)
+async def test_runnable_examples_run(block: Block) -> None:
+    with anyio.fail_after(RUN_TIMEOUT):
+        result = await anyio.run_process([sys.executable, "-W", "error", "-c", block.code], cwd=ROOT, check=False)
+    assert (result.returncode, result.stderr.decode()) == (0, "")
+    assert result.stdout == b"sending to ann@example.org\n"
+
+
+def mentioned(*names: str) -> None:
+    missing = [name for name in names if f"`{name}`" not in README]
+    assert not missing, f"not in the README: {missing}"
+
+
+def test_every_setting_is_there() -> None:
+    mentioned(*inspect.signature(zkrq.connect).parameters)
+    mentioned(*(set(inspect.signature(Cluster.queue).parameters) - {"self", "name"}))
+    mentioned(*inspect.signature(zkrq.embedded).parameters)
+
+
+def test_every_error_is_there() -> None:
+    public = {name: getattr(zkrq, name) for name in zkrq.__all__}
+    mentioned(*(name for name, value in public.items() if inspect.isclass(value) and issubclass(value, zkrq.ZkrqError)))
+
+
+def test_every_command_is_there() -> None:
+    mentioned(*(command.name for command in cli.COMMANDS))
+
+
+def test_files_that_it_names_are_there() -> None:
+    for name in (*re.findall(r"\]\(([^):]+)\)", README), "compose.yaml", "Makefile"):
+        assert (ROOT / name).exists(), name

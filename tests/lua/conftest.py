@@ -1,0 +1,38 @@
+"""One private Redis server for all script tests; every test finds it empty and newly enrolled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+from hypothesis import settings
+
+from tests.lua.one_server import OneServer
+from zkrq import local
+
+settings.register_profile("servers", deadline=None, max_examples=80)
+settings.load_profile("servers")
+
+
+@pytest.fixture(scope="session")
+async def private_redis(anyio_backend: str) -> AsyncGenerator[local.LocalRedis, None]:
+    if "redis" not in local.available():
+        pytest.skip("not installed: redis")
+    async with local.servers(redis=1, zookeeper=0, redis_config={"appendonly": "no"}) as servers:
+        yield servers.redis[0]
+
+
+@pytest.fixture(params=[True, False], ids=["flags", "noflags"])
+def server(private_redis: local.LocalRedis, request: pytest.FixtureRequest) -> Generator[OneServer, None, None]:
+    """With the scripts as servers since Redis 7 get them, then as older ones do."""
+    with OneServer(private_redis.host, private_redis.port, flags=request.param) as server:
+        server.reset()
+        yield server
+
+
+@pytest.fixture
+def flagged(private_redis: local.LocalRedis) -> Generator[OneServer, None, None]:
+    """Only with the scripts as servers since Redis 7 get them."""
+    with OneServer(private_redis.host, private_redis.port) as server:
+        server.reset()
+        yield server

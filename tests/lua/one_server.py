@@ -1,0 +1,444 @@
+"""One real Redis server with one queue, and its scripts as methods: what comes back is unpacked and typed.
+
+Every call is synchronous and goes over a plain socket: there is nothing between the test and the script.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self, cast
+
+import hiredis
+
+from zkrq.replication.keys import key, script_keys
+from zkrq.replication.records import Record, State, fresh, unpack
+from zkrq.replication.scripts import SCRIPTS, sha
+
+NAMESPACE = "t"
+QUEUE = "q"
+GENERATION = "g1"
+ANSWER_TIMEOUT = 20.0
+WINDOW_MS = 300_000
+LEASE_MS = 60_000
+
+Argument = bytes | str | int | float
+
+_pack = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+
+
+class ScriptFailed(Exception):
+    """The server answered with an error."""
+
+
+class Refused(Exception):
+    """A script answered with another status than OK."""
+
+    def __init__(self, status: str, body: Sequence[object]) -> None:
+        super().__init__(status)
+        self.status = status
+        self.body = tuple(body)
+
+
+class Connection:
+    """A plain connection: commands out, replies in."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._socket = socket.create_connection((host, port), ANSWER_TIMEOUT)
+        self._reader: Any = hiredis.Reader()
+
+    def send(self, *commands: tuple[Argument, ...]) -> None:
+        self._socket.sendall(b"".join(map(_pack, commands)))
+
+    def receive(self) -> object:
+        """The next reply, or message of a subscription."""
+        while (reply := self._reader.gets()) is False:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the server has closed the connection")
+            self._reader.feed(data)
+        return cast("object", reply)
+
+    def pipeline(self, *commands: tuple[Argument, ...]) -> list[object]:
+        self.send(*commands)
+        return [_checked(self.receive()) for _ in commands]
+
+    def command(self, *command: Argument) -> object:
+        return self.pipeline(command)[0]
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Listener(Connection):
+    """A consumer that waits to be told."""
+
+    def __init__(self, host: str, port: int, channel: str) -> None:
+        super().__init__(host, port)
+        self.channel = channel
+        self.command("SUBSCRIBE", channel)
+
+    def heard(self) -> str:
+        """What was published, waited for."""
+        _, _, message = cast("tuple[bytes, bytes, bytes]", self.receive())
+        return message.decode()
+
+    def told_nothing(self) -> bool:
+        """Whether nothing was published so far: a PING comes back behind whatever was."""
+        self.send(("PING", "end"))
+        return cast("list[bytes]", self.receive())[0] == b"pong"
+
+
+class Put(NamedTuple):
+    """What ``put`` takes for one item."""
+
+    id: str
+    payload: bytes = b"payload"
+    delay_ms: int = 0
+    priority: int = 0
+    pushed_at_ms: int | None = None
+
+
+class Applied(NamedTuple):
+    """What ``apply`` takes for one item."""
+
+    id: str
+    packed: bytes
+    left_ms: int = 0
+    payload: bytes = b""
+
+
+class Call(NamedTuple):
+    """What ``settle`` takes for one item."""
+
+    id: str
+    epoch: int
+    n: int
+    token: str
+    verb: str
+    ms: int = 0
+    text: str = ""
+
+
+class Decided(NamedTuple):
+    """One record that a script decided."""
+
+    id: str
+    packed: bytes
+    left_ms: int
+
+    @property
+    def record(self) -> Record:
+        return unpack(self.packed)
+
+    def settle(self, verb: str, ms: int = 0, text: str = "") -> Call:
+        """The call that settles this claim."""
+        record = self.record
+        return Call(self.id, *record.version, record.token, verb, ms, text)
+
+    def apply(self, payload: bytes = b"") -> Applied:
+        return Applied(*self, payload)
+
+
+class Claimed(NamedTuple):
+    """The reply of ``claim``."""
+
+    next_ms: int
+    handed: dict[str, bytes]
+    decided: dict[str, Decided]
+
+    @property
+    def ids(self) -> list[str]:
+        return list(self.handed)
+
+    @property
+    def only(self) -> Decided:
+        """The only item that was handed out."""
+        (id,) = self.handed
+        return self.decided[id]
+
+    def settle(self, verb: str, ms: int = 0, text: str = "") -> list[Call]:
+        """The calls that settle every claim alike."""
+        return [self.decided[id].settle(verb, ms, text) for id in self.handed]
+
+
+class Settled(NamedTuple):
+    """The reply of ``settle``."""
+
+    outcomes: list[int]
+    decided: dict[str, Decided]
+
+
+class Contents(NamedTuple):
+    """All that the server holds of the queue."""
+
+    records: dict[str, Record]
+    payloads: dict[str, bytes]
+    ready: dict[str, float]
+    scheduled: dict[str, float]
+    claimed: dict[str, float]
+    dead: dict[str, float]
+    tombstones: list[bytes]
+
+    def homes(self, id: str) -> set[str]:
+        """The indexes that name this id."""
+        return {name for name in ("ready", "scheduled", "claimed", "dead") if id in getattr(self, name)}
+
+    def ids(self, state: State) -> set[str]:
+        return {id for id, record in self.records.items() if record.state is state}
+
+    @property
+    def faults(self) -> list[str]:
+        """Where records, indexes, payloads and tombstones contradict each other."""
+        return list(self._faults())
+
+    def _faults(self) -> Iterator[str]:
+        demanded: dict[State, tuple[set[str], ...]] = {
+            State.QUEUED: ({"ready"}, {"scheduled"}),
+            State.CLAIMED: ({"claimed"},),
+            State.DEAD: ({"dead"},),
+            State.GONE: (set(),),
+        }
+        for id, record in self.records.items():
+            if self.homes(id) not in demanded[record.state]:
+                yield f"{id} is {record.state.name} and stands in {self.homes(id)}"
+            if (id in self.payloads) == (record.state is State.GONE):
+                yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
+            version = record.version.epoch.to_bytes(4, "little") + record.version.n.to_bytes(4, "little")
+            if record.state is State.GONE and version + id.encode() not in {entry[8:] for entry in self.tombstones}:
+                yield f"{id} is gone in version {record.version} without a tombstone"
+        for id in {*self.payloads, *self.ready, *self.scheduled, *self.claimed, *self.dead} - self.records.keys():
+            yield f"{id} has no record"
+
+
+class OneServer(Connection):
+    """The server, in the life ``GENERATION``, called under ``epoch`` where no other is given.
+
+    ``flags=False``: scripts as servers before Redis 7 get them.
+    """
+
+    def __init__(self, host: str, port: int, *, flags: bool = True) -> None:
+        super().__init__(host, port)
+        self.host, self.port = host, port
+        self.flags = flags
+        self.epoch = 1
+        self.limits: dict[str, int] = {}
+        """Constants of the scripts that the test wants smaller."""
+        self._known: set[str] = set()
+        self._seq = 0
+
+    def reset(self) -> None:
+        """Empty, and newly enrolled."""
+        self.pipeline(("CONFIG", "SET", "maxmemory", 0), ("FLUSHALL",))
+        self.epoch = 1
+        self.enrol()
+
+    def key(self, name: str) -> str:
+        return key(NAMESPACE, QUEUE, name)
+
+    def text(self, script: str) -> str:
+        text = SCRIPTS[script].text(flags=self.flags)
+        for name, value in self.limits.items():
+            text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
+        return text
+
+    def now_us(self) -> int:
+        seconds, rest = cast("list[bytes]", self.command("TIME"))
+        return int(seconds) * 1_000_000 + int(rest)
+
+    def now_ms(self) -> int:
+        return self.now_us() // 1000
+
+    def listen(self, channel: str) -> Listener:
+        return Listener(self.host, self.port, channel)
+
+    # -- scripts -----------------------------------------------------------------------------------------------------
+
+    def evaluate(self, script: str, arguments: Sequence[Argument]) -> list[object]:
+        """Run a script with exactly these ARGV; the reply as it is."""
+        text, keys = self.text(script), script_keys(NAMESPACE, QUEUE, script)
+        if text not in self._known:
+            self.command("SCRIPT", "LOAD", text)
+            self._known.add(text)
+        return cast("list[object]", self.command("EVALSHA", sha(text), len(keys), *keys, *arguments))
+
+    def run(self, script: str, *repeated: Argument, **given: Argument) -> tuple[object, ...]:
+        """Run a script; what follows OK.  Raises ``Refused``, ``ScriptFailed``.
+
+        ``given`` are arguments by the names of its header, ``repeated`` is what stands behind the slash there.
+        """
+        usual: dict[str, Argument] = {
+            "epoch": self.epoch,
+            "generation": GENERATION,
+            "queue": QUEUE,
+            "put_window_ms": WINDOW_MS,
+            "trim": 0,
+        }
+        names = SCRIPTS[script].arguments
+        assert given.keys() <= set(names), "the header knows no other arguments"
+        status, *body = self.evaluate(script, [*({**usual, **given}[name] for name in names), *repeated])
+        assert isinstance(status, bytes)
+        if status != b"OK":
+            raise Refused(status.decode(), body)
+        return tuple(body)
+
+    def enrol(self, generation: str = GENERATION, expected: str = "", **options: Argument) -> None:
+        self.run("enrol", generation=generation, expected=expected, name="redis-1", **options)
+
+    def seal(self, epoch: int) -> None:
+        """Have the server adopt this epoch."""
+        self.run("seal", epoch=epoch)
+
+    def put(self, *puts: Put | str, **options: Argument) -> list[int]:
+        """Returns the positions that were refused for their age."""
+        now_ms = int(time.time() * 1000)
+        arguments: list[Argument] = []
+        for each in puts:
+            put = Put(each) if isinstance(each, str) else each
+            pushed_at_ms = now_ms if put.pushed_at_ms is None else put.pushed_at_ms
+            arguments += put.id, fresh(put.priority, pushed_at_ms), put.delay_ms, put.payload
+        (late,) = self.run("put", *arguments, **options)
+        return cast("list[int]", late)
+
+    def put_numbered(self, count: int) -> list[str]:
+        """Put ``count`` items in batches of 500; returns their ids in order."""
+        ids = [f"i{n:05}" for n in range(count)]
+        for start in range(0, count, 500):
+            self.put(*(Put(id, id.encode()) for id in ids[start : start + 500]))
+        return ids
+
+    def claim(
+        self,
+        owner: str = "ann",
+        count: int = 10,
+        *,
+        seq: int | None = None,
+        lease_ms: int = LEASE_MS,
+        waiter: str = "",
+        **options: Argument,
+    ) -> Claimed:
+        """A claim request, with a new number unless ``seq`` is given."""
+        if seq is None:
+            self._seq += 1
+            seq = self._seq
+        next_ms, handed, decided = self.run(
+            "claim", owner=owner, seq=seq, count=count, lease_ms=lease_ms, waiter=waiter, **options
+        )
+        parts = iter(cast("list[bytes]", handed))
+        payloads = {id.decode(): payload for id, payload in zip(parts, parts, strict=True)}
+        return Claimed(cast("int", next_ms), payloads, read_decided(decided))
+
+    def settle(self, *calls: Call, trim: int = 1, **options: Argument) -> Settled:
+        outcomes, decided = self.run("settle", *(part for call in calls for part in call), trim=trim, **options)
+        return Settled(cast("list[int]", outcomes), read_decided(decided))
+
+    def apply(
+        self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
+    ) -> tuple[list[int], list[int]]:
+        """Returns the positions that are superseded, and those that lack their payload."""
+        arguments = (part for each in applied for part in each)
+        superseded, bare = self.run("apply", *arguments, fenced=fenced, payloads_given=int(payloads), **options)
+        return cast("list[int]", superseded), cast("list[int]", bare)
+
+    def fence(self, owner: str, **options: Argument) -> dict[str, Decided]:
+        """All pages."""
+        requeued: dict[str, Decided] = {}
+        cursor = b"0"
+        while True:
+            body = self.run("fence", owner=owner, cursor=cursor, **options)
+            cursor, decided = cast("tuple[bytes, object]", body)
+            requeued |= read_decided(decided)
+            if cursor == b"0":
+                return requeued
+
+    def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
+        (decided,) = self.run("clear", count=count, **options)
+        return read_decided(decided)
+
+    def read(self, *ids: str) -> dict[str, tuple[Decided, bytes | None]]:
+        (found,) = self.run("read", *ids)
+        parts = iter(cast("list[Any]", found))
+        return {
+            id.decode(): (Decided(id.decode(), packed, left_ms), payload)
+            for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
+        }
+
+    def count(self) -> tuple[int, ...]:
+        """Ready, scheduled, claimed, dead."""
+        return cast("tuple[int, ...]", self.run("count"))
+
+    def owners(self) -> set[str]:
+        (names,) = self.run("owners")
+        return {name.decode() for name in cast("list[bytes]", names)}
+
+    def queues(self) -> set[str]:
+        (names,) = self.run("queues")
+        return {name.decode() for name in cast("list[bytes]", names)}
+
+    # -- looking inside ----------------------------------------------------------------------------------------------
+
+    def contents(self) -> Contents:
+        records, payloads, ready, scheduled, claimed, dead, tombstones = self.pipeline(
+            ("HGETALL", self.key("records")),
+            ("HGETALL", self.key("payloads")),
+            *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in ("ready", "scheduled", "claimed", "dead")),
+            ("LRANGE", self.key("tombstones"), 0, -1),
+        )
+        return Contents(
+            {id: unpack(packed) for id, packed in _pairs(records)},
+            dict(_pairs(payloads)),
+            _scores(ready),
+            _scores(scheduled),
+            _scores(claimed),
+            _scores(dead),
+            cast("list[bytes]", tombstones),
+        )
+
+    def record(self, id: str) -> Record:
+        return self.contents().records[id]
+
+    def key_names(self) -> set[str]:
+        """Short names of the keys that exist."""
+        names = (name.decode() for name in cast("list[bytes]", self.command("KEYS", "*")))
+        return {name.rpartition(":")[2] for name in names}
+
+
+def put_and_claim(server: OneServer, *puts: Put | str, owner: str = "ann", lease_ms: int = LEASE_MS) -> Claimed:
+    """New items, all of them claimed by ``owner``."""
+    server.put(*puts)
+    claimed = server.claim(owner, len(puts), lease_ms=lease_ms)
+    assert len(claimed.handed) == len(puts)
+    return claimed
+
+
+def read_decided(flat: object) -> dict[str, Decided]:
+    parts = iter(cast("list[Any]", flat))
+    decided = [Decided(id.decode(), packed, left_ms) for id, packed, left_ms in zip(parts, parts, parts, strict=True)]
+    assert len({each.id for each in decided}) == len(decided), "an item is reported once"
+    return {each.id: each for each in decided}
+
+
+def _pairs(flat: object) -> Iterable[tuple[str, bytes]]:
+    parts = iter(cast("list[bytes]", flat))
+    return [(name.decode(), value) for name, value in zip(parts, parts, strict=True)]
+
+
+def _scores(flat: object) -> dict[str, float]:
+    return {id: float(score) for id, score in _pairs(flat)}
+
+
+def _checked(reply: object) -> object:
+    if isinstance(reply, hiredis.HiredisError):
+        raise ScriptFailed(str(reply))
+    return reply

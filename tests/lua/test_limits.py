@@ -1,0 +1,272 @@
+"""Memory and sizes: tombstones are dropped, nothing else stays, a full server drains, large calls work."""
+
+from __future__ import annotations
+
+import re
+import struct
+import time
+from itertools import count
+from typing import cast
+
+import pytest
+
+from tests.lua.one_server import Applied, OneServer, Put, ScriptFailed, put_and_claim
+from zkrq.replication.records import Record, State, Version, pack
+
+WINDOW_MS = 10
+"""So small that a test can let it pass."""
+
+FREEING = ("ack", "nack", "bury", "release", "extend")
+
+
+def ack(server: OneServer, id: str, window_ms: int = WINDOW_MS, *, trim: int = 1) -> None:
+    """Remove a new item."""
+    server.settle(put_and_claim(server, id).only.settle("ack"), put_window_ms=window_ms, trim=trim)
+
+
+def wait_until_old() -> None:
+    """Until twice the put window is over, on the server's clock."""
+    time.sleep((2 * WINDOW_MS + 3) / 1000)
+
+
+# -- tombstones ----------------------------------------------------------------------------------------------------
+
+
+def test_tombstone_is_dropped_after_twice_the_put_window(server: OneServer) -> None:
+    """Tombstones live twice as long as the put window."""
+    ack(server, "old")
+    wait_until_old()
+    ack(server, "new")
+    contents = server.contents()
+    assert set(contents.records) == {"new"}
+    assert len(contents.tombstones) == 1
+
+
+@pytest.mark.parametrize(("windows", "kept"), [(0.9, True), (1.9, True), (2.1, False)])
+def test_tombstones_live_twice_as_long_as_the_put_window(server: OneServer, windows: float, kept: bool) -> None:
+    """Late puts: a put that is just within the window still meets the tombstone of an item that was fast."""
+    window_ms = 60_000
+    ack(server, "old", window_ms)
+    (entry,) = server.contents().tombstones
+    buried_ms = server.now_ms() - windows * window_ms
+    server.command("LSET", server.key("tombstones"), 0, struct.pack("<d", buried_ms) + entry[8:])
+    ack(server, "new", window_ms)
+    assert set(server.contents().records) == ({"old", "new"} if kept else {"new"})
+
+
+def test_no_more_tombstones_than_the_limit(server: OneServer) -> None:
+    """Bounded in memory: beyond the limit the oldest go early, and puts from before them are refused instead."""
+    server.limits["TOMBSTONES_MAX"] = 3
+    pushed_at_ms = server.now_ms() - 1
+    for n in range(10):
+        ack(server, f"i{n}", window_ms=60_000)
+    contents = server.contents()
+    assert set(contents.records) == {"i7", "i8", "i9"}
+    assert len(contents.tombstones) == 3
+    assert server.put(Put("i0", pushed_at_ms=pushed_at_ms)) == [1]
+
+
+def test_nothing_is_dropped_while_told_not_to(server: OneServer) -> None:
+    """Tombstones: not dropped while a learner exists."""
+    ack(server, "old")
+    wait_until_old()
+    ack(server, "new", trim=0)
+    assert set(server.contents().records) == {"old", "new"}
+
+
+def test_apply_drops_old_tombstones_too(server: OneServer) -> None:
+    """Followers get the removals by ``apply``, and drop them by their own clock."""
+
+    def remove(id: str) -> None:
+        gone = pack(Record(Version(1, 3), State.GONE, token="ann/1"))
+        server.apply(Applied(id, gone), put_window_ms=WINDOW_MS, trim=1)
+
+    remove("old")
+    wait_until_old()
+    remove("new")
+    assert set(server.contents().records) == {"new"}
+
+
+def test_dropping_leaves_a_later_life_of_the_id_alone(server: OneServer) -> None:
+    """Tombstones: an entry names the version that it stands for."""
+    ack(server, "a")
+    ack(server, "b")
+    alive = Record(Version(2, 1), State.DEAD)
+    gone_again = Record(Version(2, 1), State.GONE, token="bob/1")
+    server.apply(Applied("a", pack(alive), 0, b"p"), payloads=True)
+    wait_until_old()
+    server.apply(Applied("b", pack(gone_again)))
+    ack(server, "c")
+    contents = server.contents()
+    assert contents.records["a"] == alive
+    assert contents.records["b"] == gone_again
+    assert contents.faults == []
+    wait_until_old()
+    ack(server, "d")
+    assert set(server.contents().records) == {"a", "d"}
+
+
+def test_puts_from_before_a_dropped_tombstone_are_refused(server: OneServer) -> None:
+    """Tombstones: a put older than the youngest that was dropped could revive its item."""
+    pushed_at_ms = server.now_ms() - 1
+    ack(server, "old")
+    wait_until_old()
+    ack(server, "new")
+    assert server.put(Put("old", pushed_at_ms=pushed_at_ms)) == [1]
+    assert server.put(Put("fresh", pushed_at_ms=server.now_ms())) == []
+
+
+def test_dropping_keeps_up_with_removing(server: OneServer) -> None:
+    """Bounded in memory: a call may drop twice as many as it adds."""
+    for first in range(0, 300, 100):
+        server.settle(*put_and_claim(server, *(f"i{first + n}" for n in range(100))).settle("ack"), trim=0)
+    wait_until_old()
+    for n in count():
+        ack(server, f"late{n}")
+        if cast("int", server.command("LLEN", server.key("tombstones"))) < 100:
+            break
+        assert n < 300, "each call drops more than it adds"
+
+
+def test_only_tombstones_remain(server: OneServer) -> None:
+    """Bounded in memory: after any number of items, what stays are tombstones and a fixed number of fields."""
+    for cycle in range(20):
+        ids = [f"c{cycle}-{n}" for n in range(20)]
+        server.put(*ids)
+        claimed = server.claim("ann", 20, waiter="ann")
+        server.settle(*claimed.settle("ack"))
+    assert server.key_names() == {"server", "queues", "records", "tombstones", "owners", "lead"}
+    contents = server.contents()
+    assert len(contents.tombstones) == len(contents.records) == len(contents.ids(State.GONE)) == 400
+    assert server.command("HLEN", server.key("owners")) == 1
+    assert server.command("HLEN", server.key("lead")) == 3
+    server.fence("ann")
+    server.run("retire", owner="ann")
+    assert server.owners() == set()
+
+
+def test_old_tombstones_leave_nothing(server: OneServer) -> None:
+    """Bounded in memory: without a window every ack drops what was removed before."""
+    for n in range(30):
+        ack(server, f"i{n}", window_ms=0)
+    contents = server.contents()
+    assert (contents.records, contents.tombstones) == ({}, [])
+
+
+def test_clearing_drops_old_tombstones_too(server: OneServer) -> None:
+    """Bounded in memory: also where nothing is ever acked."""
+    ack(server, "old")
+    wait_until_old()
+    server.put("new")
+    server.clear(1, put_window_ms=WINDOW_MS, trim=1)
+    assert set(server.contents().records) == {"new"}
+
+
+# -- out of memory -------------------------------------------------------------------------------------------------
+
+
+def used_memory(server: OneServer) -> int:
+    info = server.command("INFO", "memory")
+    assert isinstance(info, bytes)
+    match = re.search(rb"used_memory:(\d+)", info)
+    assert match
+    return int(match[1])
+
+
+def fill(server: OneServer) -> None:
+    """Let the server's memory be full; without the items that this put there would be room again."""
+    server.put(*(Put(f"fill{n}", bytes(10_000)) for n in range(200)))
+    server.command("CONFIG", "SET", "maxmemory", used_memory(server) - 500_000)
+
+
+def test_full_server_refuses_puts_and_writes_nothing(server: OneServer) -> None:
+    """Memory pressure is a refusal, not a failure: nothing happened, not even an epoch was adopted."""
+    fill(server)
+    before = server.contents()
+    with pytest.raises(ScriptFailed, match=r"^OOM"):
+        server.put("a", "b", epoch=2)
+    assert server.contents() == before
+    assert server.command("HGET", "{t}:server", "epoch") == b"1"
+    server.command("CONFIG", "SET", "maxmemory", 0)
+    assert server.put("a") == []
+
+
+def test_full_server_goes_on_draining(flagged: OneServer) -> None:
+    """Memory pressure: scripts that free memory are flagged ``allow-oom``, so that a full queue can drain."""
+    server = flagged
+    claims = put_and_claim(server, *FREEING).decided
+    put_and_claim(server, "fenced", owner="bob")
+    fill(server)
+    server.epoch = 2
+    assert server.settle(*(claims[verb].settle(verb, 60_000) for verb in FREEING)).outcomes == [1] * len(FREEING)
+    assert set(server.fence("bob")) == {"fenced"}
+    assert len(server.claim("eve", 3).handed) == 3
+    assert server.apply(Applied("new", pack(Record(Version(2, 1), State.GONE)))) == ([], [])
+    while server.clear(50):
+        pass
+    assert server.count() == (0, 0, 4, 1)
+    assert server.put("room again") == []
+    assert server.contents().faults == []
+
+
+def test_view_may_change_while_memory_is_full(flagged: OneServer) -> None:
+    """Memory pressure: nobody is evicted for it; an epoch can still be sealed, and all be read."""
+    fill(flagged)
+    flagged.seal(2)
+    flagged.epoch = 2
+    assert flagged.owners() == set()
+    assert flagged.queues() == {"q"}
+    assert flagged.count() == (200, 0, 0, 0)
+    assert set(flagged.read("fill0")) == {"fill0"}
+
+
+# -- large calls ---------------------------------------------------------------------------------------------------
+
+
+def test_batches_of_500_work(server: OneServer) -> None:
+    """Claims: Lua's ``unpack`` fails beyond some 4,000 results, and Redis does not undo half a script."""
+    ids = server.put_numbered(500)
+    claimed = server.claim(count=500)
+    assert claimed.ids == ids
+    assert server.settle(*claimed.settle("extend", 60_000)).outcomes == [1] * 500
+    assert server.settle(*claimed.settle("nack", 0)).outcomes == [1] * 500
+    claimed = server.claim(count=500)
+    assert server.settle(*claimed.settle("ack")).outcomes == [1] * 500
+    assert len(server.read(*ids)) == 500
+    contents = server.contents()
+    assert contents.ids(State.GONE) == set(ids)
+    assert contents.faults == []
+
+
+def test_claims_of_1000_work(server: OneServer) -> None:
+    """Claims: K is capped at 1,000; with the most that expires and becomes due in the same call."""
+    ids = server.put_numbered(1_100)
+    server.claim("ann", 100, lease_ms=1)
+    server.put(*(Put(f"due{n}", delay_ms=1) for n in range(100)))
+    time.sleep(0.005)
+    claimed = server.claim("bob", 1_000)
+    assert len(claimed.handed) == len(claimed.decided) == 1_000
+    assert claimed.ids == ids[:1_000]
+    assert server.contents().faults == []
+
+
+def test_decisions_of_1000_are_applied_at_once(server: OneServer) -> None:
+    """Decide, then apply: what one script decides, the other takes in one call."""
+    server.put_numbered(1_000)
+    decided = server.claim(count=1_000).decided
+    server.reset()
+    applied = server.apply(*(each.apply(each.id.encode()) for each in decided.values()), payloads=True)
+    assert applied == ([], [])
+    contents = server.contents()
+    assert len(contents.ids(State.CLAIMED)) == 1_000
+    assert contents.faults == []
+
+
+def test_500_removals_are_decided_and_applied_at_once(server: OneServer) -> None:
+    """Rule 8: clearing is bounded too."""
+    server.put_numbered(500)
+    removed = server.clear(500)
+    assert len(removed) == 500
+    server.reset()
+    assert server.apply(*(each.apply() for each in removed.values()), trim=1) == ([], [])
+    assert len(server.contents().tombstones) == 500

@@ -1,0 +1,131 @@
+"""``fence``, ``claims``, ``owners``, ``retire``: what a dead consumer held is ready again, and it is refused."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+from tests.lua.one_server import OneServer, Put, Refused, put_and_claim
+from zkrq.replication.records import State, Version, pack
+
+
+def claims_of(server: OneServer, owner: str) -> set[str]:
+    """All pages of ``claims``."""
+    found: list[bytes] = []
+    cursor = b"0"
+    while True:
+        cursor, ids = cast("tuple[bytes, list[bytes]]", server.run("claims", owner=owner, cursor=cursor))
+        found += ids
+        if cursor == b"0":
+            return {id.decode() for id in found}
+
+
+def test_claims_of_the_owner_are_requeued(server: OneServer) -> None:
+    """Claims: fencing makes an owner's claims ready at once; the delivery counted, the failure did not."""
+    claim = put_and_claim(server, Put("a", b"A", priority=3)).only
+    requeued = server.fence("ann")["a"]
+    record = requeued.record
+    assert record == claim.record._replace(version=Version(1, 3), state=State.QUEUED, token="", due_us=record.due_us)
+    contents = server.contents()
+    assert pack(contents.records["a"]) == requeued.packed
+    assert contents.homes("a") == {"ready"}
+    assert contents.faults == []
+
+
+def test_claims_of_others_are_untouched(server: OneServer) -> None:
+    """Also of one whose name begins alike."""
+    put_and_claim(server, "a", owner="ann")
+    others = put_and_claim(server, "b", owner="ann/1"), put_and_claim(server, "c", owner="anna")
+    assert set(server.fence("ann")) == {"a"}
+    for other in others:
+        assert server.settle(other.only.settle("ack")).outcomes == [1]
+
+
+def test_requeued_item_stands_where_it_stood(server: OneServer) -> None:
+    """Order: by due time, best effort."""
+    put_and_claim(server, "a", "b")
+    server.put("c")
+    server.fence("ann")
+    assert server.claim("bob").ids == ["a", "b", "c"]
+
+
+def test_fencing_takes_many_pages(server: OneServer) -> None:
+    """Claims: a page a call, so that no call blocks the server for long; none is left out."""
+    ids = server.put_numbered(3_000)
+    for _ in range(3):
+        server.claim("ann", count=500)
+        server.claim("bob", count=500)
+    cursor, decided = server.run("fence", owner="ann", cursor=0)
+    assert cursor != b"0"
+    assert isinstance(decided, list)
+    server.fence("ann")
+    contents = server.contents()
+    assert len(contents.ids(State.QUEUED)) == len(contents.ids(State.CLAIMED)) == 1_500
+    assert {record.token.split("/")[0] for record in contents.records.values()} == {"", "bob"}
+    assert contents.faults == []
+    assert server.claim("eve", count=1_000).ids == sorted(contents.ids(State.QUEUED))[:1_000]
+    assert len(ids) == len(contents.records)
+
+
+def test_fencing_again_finds_nothing_more(server: OneServer) -> None:
+    """Rule 5: whoever repeats it does no harm."""
+    put_and_claim(server, "a")
+    assert len(server.fence("ann")) == 1
+    before = server.contents()
+    assert server.fence("ann") == {}
+    assert server.contents() == before
+
+
+def test_unknown_owner_may_be_fenced(server: OneServer) -> None:
+    """On every server: also where its first claim is still on the way."""
+    assert server.fence("ann") == {}
+    assert server.command("ZSCORE", server.key("fenced_owners"), "ann") is not None
+
+
+def test_fenced_owner_stays_named_until_it_is_retired(server: OneServer) -> None:
+    """Claims: a fence that was left in the middle is found again by the owner's name."""
+    put_and_claim(server, "a", owner="ann")
+    put_and_claim(server, "b", owner="bob")
+    server.fence("ann")
+    assert server.owners() == {"ann", "bob"}
+    server.run("retire", owner="ann")
+    assert server.owners() == {"bob"}
+    server.run("retire", owner="ann")
+    assert server.owners() == {"bob"}
+
+
+def test_retired_owner_is_still_refused(server: OneServer) -> None:
+    """Rule 6: a claim request of it may still be on its way."""
+    server.claim("ann", seq=1)
+    server.fence("ann")
+    server.run("retire", owner="ann")
+    with pytest.raises(Refused, match="FENCED"):
+        server.claim("ann", seq=2)
+
+
+def test_claims_of_an_owner_are_named(server: OneServer) -> None:
+    """Repair: a follower may hold claims of the dead that the primary knows nothing of."""
+    ids = set(server.put_numbered(1_500))
+    mine: set[str] = set()
+    for _ in range(3):
+        mine |= set(server.claim("ann", count=300).ids)
+        server.claim("bob", count=200)
+    assert claims_of(server, "ann") == mine
+    assert claims_of(server, "bob") == ids - mine
+    assert claims_of(server, "eve") == set()
+
+
+def test_settled_claims_are_not_named(server: OneServer) -> None:
+    claims = put_and_claim(server, "a", "b", "c")
+    server.settle(claims.decided["a"].settle("ack"), claims.decided["b"].settle("nack", 60_000))
+    assert claims_of(server, "ann") == {"c"}
+
+
+def test_fenced_owner_is_remembered_for_ten_minutes(server: OneServer) -> None:
+    """Bounded in memory."""
+    fenced = server.key("fenced_owners")
+    minutes_ago = server.now_ms() - 601_000, server.now_ms() - 500_000
+    server.command("ZADD", fenced, minutes_ago[0], "old", minutes_ago[1], "recent")
+    server.fence("ann")
+    assert server.command("ZRANGE", fenced, 0, -1) == [b"recent", b"ann"]

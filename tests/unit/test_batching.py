@@ -1,0 +1,259 @@
+"""Group commit: a lone call waits for nothing, many calls share few batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+
+import pytest
+
+from zkrq.errors import Closed, OutcomeUnknown
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
+from zkrq.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+HANG = 3.0
+"""Seconds after which a wait is taken for a hang."""
+
+TURNS = 5
+"""Turns of the loop within which what waits for nothing has happened."""
+
+
+class Line:
+    """What batches are sent over: each is answered when the test says so."""
+
+    def __init__(self, answer: Callable[[int], int | Exception] = lambda call: call * 10) -> None:
+        self.sent: list[list[int]] = []
+        self.under_way = 0
+        self.most_under_way = 0
+        self.open = asyncio.Event()
+        self._answer = answer
+
+    async def send(self, calls: Sequence[int]) -> Sequence[int | Exception]:
+        self.sent.append(list(calls))
+        self.under_way += 1
+        self.most_under_way = max(self.most_under_way, self.under_way)
+        try:
+            await self.open.wait()
+        finally:
+            self.under_way -= 1
+        return [self._answer(call) for call in calls]
+
+
+@pytest.fixture
+async def tasks() -> AsyncGenerator[Tasks, None]:
+    async with Tasks("test") as tasks:
+        yield tasks
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+@pytest.fixture
+def batcher(tasks: Tasks, line: Line) -> Batcher[int, int]:
+    return make(tasks, line)
+
+
+def make(tasks: Tasks, line: Line, size: int = 1) -> Batcher[int, int]:
+    return Batcher(line.send, size=lambda call: size, tasks=tasks, name="batch")
+
+
+async def some_turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+async def test_lone_call_departs_at_once(batcher: Batcher[int, int], line: Line) -> None:
+    """It waits for turns of the loop, never for time."""
+    future = batcher.add(7)
+    await some_turns()
+    assert line.sent == [[7]]
+    line.open.set()
+    assert await future == 70
+
+
+async def test_calls_of_one_turn_go_together_in_order(batcher: Batcher[int, int], line: Line) -> None:
+    line.open.set()
+    futures = [batcher.add(call) for call in range(100)]
+    assert await asyncio.gather(*futures) == [call * 10 for call in range(100)]
+    assert line.sent == [list(range(100))]
+
+
+async def test_many_callers_become_few_batches(batcher: Batcher[int, int], line: Line) -> None:
+    """1,000 calls while two batches are under way cost two round trips more."""
+    first = [batcher.add(0)]
+    await some_turns()
+    first.append(batcher.add(1))
+    await some_turns()
+    rest = [batcher.add(call) for call in range(2, 1_002)]
+    await some_turns()
+    assert line.sent == [[0], [1]]
+    line.open.set()
+    assert await asyncio.gather(*first, *rest) == [call * 10 for call in range(1_002)]
+    assert [len(batch) for batch in line.sent] == [1, 1, 500, 500]
+    assert [call for batch in line.sent for call in batch] == list(range(1_002))
+
+
+async def test_no_more_batches_under_way_than_allowed(batcher: Batcher[int, int], line: Line) -> None:
+    futures = [batcher.add(call) for call in range(MAX_BATCH * 5)]
+    await some_turns()
+    assert line.under_way == MAX_IN_FLIGHT
+    line.open.set()
+    await asyncio.gather(*futures)
+    assert line.most_under_way == MAX_IN_FLIGHT
+
+
+async def test_batch_has_no_more_calls_than_allowed(batcher: Batcher[int, int], line: Line) -> None:
+    line.open.set()
+    await asyncio.gather(*(batcher.add(call) for call in range(MAX_BATCH * 2 + 1)))
+    assert [len(batch) for batch in line.sent] == [MAX_BATCH, MAX_BATCH, 1]
+
+
+async def test_batch_has_no_more_bytes_than_allowed(tasks: Tasks, line: Line) -> None:
+    batcher = make(tasks, line, size=MAX_BATCH_BYTES // 3)
+    line.open.set()
+    await asyncio.gather(*(batcher.add(call) for call in range(7)))
+    assert line.sent == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+async def test_larger_call_goes_alone(tasks: Tasks, line: Line) -> None:
+    batcher: Batcher[int, int] = Batcher(
+        line.send, size=lambda call: MAX_BATCH_BYTES * 5 if call == 1 else 1, tasks=tasks, name="batch"
+    )
+    line.open.set()
+    assert await asyncio.gather(*(batcher.add(call) for call in range(4))) == [0, 10, 20, 30]
+    assert line.sent == [[0], [1], [2, 3]]
+
+
+async def test_one_exception_is_one_callers(tasks: Tasks) -> None:
+    line = Line(lambda call: LookupError(str(call)) if call == 1 else call)
+    batcher = make(tasks, line)
+    line.open.set()
+    outcomes = await asyncio.gather(*(batcher.add(call) for call in range(3)), return_exceptions=True)
+    assert outcomes[::2] == [0, 2]
+    assert isinstance(outcomes[1], LookupError)
+
+
+async def test_failing_send_is_told_to_every_caller(tasks: Tasks) -> None:
+    async def send(calls: Sequence[int]) -> Sequence[int | Exception]:
+        raise LookupError(f"{len(calls)} calls")
+
+    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch")
+    outcomes = await asyncio.gather(*(batcher.add(call) for call in range(3)), return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["3 calls"] * 3
+
+
+async def test_failing_send_does_not_stop_the_next(tasks: Tasks) -> None:
+    failing = [True] * (MAX_IN_FLIGHT + 1)
+
+    async def send(calls: Sequence[int]) -> Sequence[int | Exception]:
+        if failing:
+            failing.pop()
+            raise LookupError
+        return list(calls)
+
+    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch")
+    for _ in range(MAX_IN_FLIGHT + 1):
+        with pytest.raises(LookupError):
+            await batcher.add(0)
+    assert await batcher.add(7) == 7
+
+
+async def test_cancelled_caller_does_not_disturb_the_others(batcher: Batcher[int, int], line: Line) -> None:
+    """Its call is carried out all the same: it may be on its way already."""
+
+    async def call(number: int) -> int:
+        return await batcher.add(number)
+
+    callers = [asyncio.create_task(call(number)) for number in range(3)]
+    await some_turns()
+    callers[1].cancel()
+    await asyncio.wait([callers[1]])
+    assert callers[1].cancelled()
+    line.open.set()
+    assert await callers[0] == 0
+    assert await callers[2] == 20
+    assert line.sent == [[0, 1, 2]]
+
+
+async def test_caller_that_is_cancelled_before_departure_is_carried_out_too(
+    batcher: Batcher[int, int], line: Line
+) -> None:
+    line.open.set()
+    cancelled, kept = batcher.add(0), batcher.add(1)
+    cancelled.cancel()
+    assert await kept == 10
+    assert line.sent == [[0, 1]]
+
+
+async def test_closing_tells_those_that_wait(batcher: Batcher[int, int], line: Line) -> None:
+    """What is under way is answered, and waited for; what has not departed never will be."""
+    departed = [batcher.add(call) for call in range(MAX_BATCH * MAX_IN_FLIGHT)]
+    await some_turns()
+    waiting = [batcher.add(call) for call in range(3)]
+    closing = asyncio.create_task(batcher.aclose())
+    for future in waiting:
+        with pytest.raises(Closed):
+            await future
+    await some_turns()
+    assert not closing.done()
+    line.open.set()
+    await closing
+    assert [future.result() for future in departed] == [call * 10 for call in range(MAX_BATCH * MAX_IN_FLIGHT)]
+    assert len(line.sent) == MAX_IN_FLIGHT
+
+
+async def test_closing_before_departure_sends_nothing(batcher: Batcher[int, int], line: Line) -> None:
+    future = batcher.add(1)
+    await batcher.aclose()
+    with pytest.raises(Closed):
+        await future
+    await some_turns()
+    assert line.sent == []
+
+
+async def test_closing_twice_waits_twice(batcher: Batcher[int, int], line: Line) -> None:
+    batcher.add(1)
+    await some_turns()
+    closing = [asyncio.create_task(batcher.aclose()) for _ in range(2)]
+    await some_turns()
+    line.open.set()
+    async with asyncio.timeout(HANG):
+        await asyncio.gather(*closing)
+
+
+async def test_closed_takes_no_more(batcher: Batcher[int, int]) -> None:
+    await batcher.aclose()
+    with pytest.raises(Closed):
+        batcher.add(1)
+
+
+async def test_closing_that_is_given_up_leaves_the_batch_alone(batcher: Batcher[int, int], line: Line) -> None:
+    """Closing is bounded: whoever waits for it may stop waiting."""
+    future = batcher.add(1)
+    await some_turns()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await batcher.aclose()
+    line.open.set()
+    assert await future == 10
+
+
+@pytest.mark.parametrize("turns", range(TURNS))
+async def test_callers_are_told_in_whichever_turn_the_batch_is_stopped(line: Line, turns: int) -> None:
+    """The cluster is closed with a batch about to depart, departed, begun: nobody is left waiting for ever."""
+    async with Tasks("test") as tasks:
+        batcher = make(tasks, line)
+        future = batcher.add(1)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(batcher.aclose())
+        await asyncio.sleep(0)
+    async with asyncio.timeout(HANG):
+        await closing
+        with pytest.raises((Closed, OutcomeUnknown)) as told:
+            await future
+    assert told.type is (OutcomeUnknown if line.sent else Closed)

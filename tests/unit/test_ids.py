@@ -1,0 +1,78 @@
+"""Ids: unique, in order, and they tell when they were made."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrq.checks import MAX_ID
+from zkrq.ids import made_at_ms, new_id, new_id_at
+
+moments = st.integers(0, 16**11 - 1)  # until the year 2527
+
+FORK = """
+import json, os
+from zkrq.ids import new_id
+before = [new_id() for _ in range(3)]
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(write, json.dumps([new_id() for _ in range(3)]).encode())
+    os._exit(0)
+os.wait()
+print(json.dumps([before, [new_id() for _ in range(3)], json.loads(os.read(read, 10_000))]))
+"""
+
+
+def test_ids_are_unique() -> None:
+    assert len({new_id() for _ in range(10_000)}) == 10_000
+
+
+@given(moments, moments)
+def test_ids_are_unique_whatever_the_clock_does(one: int, other: int) -> None:
+    assert new_id_at(one) != new_id_at(other)
+
+
+@given(moments, moments)
+def test_later_ids_are_greater(one: int, other: int) -> None:
+    if one < other:
+        assert new_id_at(one) < new_id_at(other)
+
+
+@given(moments)
+def test_id_carries_its_time(now_ms: int) -> None:
+    assert made_at_ms(new_id_at(now_ms)) == now_ms
+
+
+def test_new_id_carries_the_present_time() -> None:
+    before = time.time_ns() // 1_000_000
+    made = made_at_ms(new_id())
+    assert made is not None
+    assert before <= made <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize(
+    "id",
+    ["", "order-17", "019aa5f2c31", "019aa5f2c31-3f9c2a71", "019aa5f2c31-3f9c2a71-", "x19aa5f2c31-3f9c2a71-1b",
+     "019AA5F2C31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b\n", " 019aa5f2c31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b-2"],
+)  # fmt: skip
+def test_other_ids_carry_no_time(id: str) -> None:
+    assert made_at_ms(id) is None
+
+
+def test_ids_are_short() -> None:
+    assert len(new_id()) < 40 < MAX_ID
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_child_makes_ids_of_its_own() -> None:
+    """Both go on counting where the parent stood; the process's own number tells them apart."""
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, check=True, timeout=60)
+    before, parent, child = json.loads(done.stdout)
+    assert len({*before, *parent, *child}) == 9
