@@ -207,7 +207,8 @@ class Claim(Generic[T]):
     async def ack(self) -> None:
         """The work is done: remove the item.  When this returns, it is never delivered again.
 
-        Raises ``ClaimLost`` when the claim no longer holds, ``OutcomeUnknown`` when it may have been acked: ack again.
+        Raises ``ClaimLost`` when the claim no longer holds; ``OutcomeUnknown`` when it may have been acked and
+        ``Unavailable`` when it was not: ack again.
         """
         await self._settle(Verb.ACK)
 
@@ -215,23 +216,23 @@ class Claim(Generic[T]):
         """The work failed: deliver the item again after ``delay`` seconds, behind those that wait.
 
         None leaves it to the queue's retry policy, which may also move the item to the dead letters.
-        Raises ``ClaimLost``, ``OutcomeUnknown``.
+        Raises as ``ack`` does.
         """
         wanted = None if delay is None else check_duration("delay", delay)
         await self._settle(*self._failure(wanted, reason or "nack"))
 
     async def release(self) -> None:
-        """Hand the item back where it stood, without counting a failure.  Raises ``ClaimLost``, ``OutcomeUnknown``."""
+        """Hand the item back where it stood, without counting a failure.  Raises as ``ack`` does."""
         await self._settle(Verb.RELEASE, self._undelivered)
 
     async def bury(self, reason: str) -> None:
-        """Move the item to the dead letters.  Raises ``ClaimLost``, ``OutcomeUnknown``."""
+        """Move the item to the dead letters.  Raises as ``ack`` does."""
         await self._settle(Verb.BURY, 0, reason)
 
     async def extend(self, seconds: Duration | None = None) -> None:
         """Hold the item for ``seconds`` from now (None: the queue's ``claim_timeout``).
 
-        Needed only for more than the automatic extension gives.  Raises ``ClaimLost``, ``OutcomeUnknown``.
+        Needed only for more than the automatic extension gives.  Raises as ``ack`` does.
         """
         wanted = self._holder.claim_timeout if seconds is None else check_duration("seconds", seconds, positive=True)
         self._check_held()

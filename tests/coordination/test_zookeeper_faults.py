@@ -318,6 +318,7 @@ async def test_ensemble_that_lost_its_data() -> None:
         async with one:
             old = await one.enrol("one")
             await works(one)
+            await recorder.until(lambda: recorder.views > 0)
             seen = recorder.views
             await servers.zookeeper[0].restart(wipe=True)
             await recorder.until_state(SessionState.LOST)

@@ -10,11 +10,12 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate record index wake owners lease reply
+local CLAIM_MAX = 1000 -- capped before the first write: unpack fails beyond some 4,000 results
 local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, dealt with in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long is forgotten
 
 local token = owner .. '/' .. seq
-seq, count, lease_ms = tonumber(seq), tonumber(count), tonumber(lease_ms)
+seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonumber(lease_ms)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
 local since_us = leading_since_us()
