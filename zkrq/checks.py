@@ -59,6 +59,21 @@ def check_duration(what: str, value: Duration, *, positive: bool = False) -> flo
     return float(value)
 
 
+MIN_LEASE = 0.05
+"""Seconds; a shorter claim would be over before it is handed out."""
+
+MAX_LEASE = 30 * 86400.0
+"""Seconds; a claim that should be held for longer is extended."""
+
+
+def check_lease(what: str, value: Duration) -> float:
+    """The seconds that a claim lasts: 0.05 s to 30 days."""
+    seconds = check_duration(what, value)
+    if not MIN_LEASE <= seconds <= MAX_LEASE:
+        raise ConfigError(f"{what} is {seconds} s: must be at least {MIN_LEASE} and at most {MAX_LEASE:.0f} s")
+    return seconds
+
+
 def check_moment(what: str, value: datetime) -> datetime:
     """A moment with a time zone: without one nobody knows when it is."""
     if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
-from zkrq.checks import Duration, check_duration
+from zkrq.checks import Duration, check_duration, check_lease
 from zkrq.errors import ClaimLost, ZkrqError
 from zkrq.replication.records import Record, unpack, version_of
 from zkrq.retry import Again, Reject, RetryLater
@@ -103,7 +103,6 @@ class Claim(Generic[T]):
 
     __slots__ = (
         "_cancelling",
-        "_entered",
         "_holder",
         "_lost",
         "_packed",
@@ -112,6 +111,7 @@ class Claim(Generic[T]):
         "_struck",
         "_task",
         "deadline_at",
+        "delivered",
         "id",
         "item",
         "owner",
@@ -137,7 +137,8 @@ class Claim(Generic[T]):
         self._record: Record | None = None
         self._lost: Lost | None = None
         self._settled: Verb | None = None
-        self._entered = False
+        self.delivered = False
+        """Whether it was handed to a consumer, or only claimed ahead for one."""
         self._task: asyncio.Task[object] | None = None
         self._struck = False
         self._cancelling = 0
@@ -234,7 +235,7 @@ class Claim(Generic[T]):
 
         Needed only for more than the automatic extension gives.  Raises as ``ack`` does.
         """
-        wanted = self._holder.claim_timeout if seconds is None else check_duration("seconds", seconds, positive=True)
+        wanted = self._holder.claim_timeout if seconds is None else check_lease("seconds", seconds)
         self._check_held()
         await self.extended(wanted)
 
@@ -279,8 +280,8 @@ class Claim(Generic[T]):
 
     @property
     def _undelivered(self) -> int:
-        """1 for an item that no handler has begun: then the delivery does not count."""
-        return 0 if self._entered else 1
+        """1 for an item that was claimed ahead and not handed out: then the delivery does not count."""
+        return 0 if self.delivered else 1
 
     # -- losing ----------------------------------------------------------------------------------------------------
 
@@ -298,7 +299,6 @@ class Claim(Generic[T]):
 
     async def __aenter__(self) -> Self:
         self._check_held()
-        self._entered = True
         task = self._task = asyncio.current_task()
         assert task is not None
         self._cancelling = task.cancelling()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 import anyio
 
 from zkrq import local
-from zkrq.checks import Duration, check_count, check_duration, check_id, check_name
+from zkrq.checks import Duration, check_count, check_duration, check_id, check_lease, check_name
 from zkrq.codecs import JSON, Codec
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -186,7 +186,7 @@ class Cluster:
         if not self._open:
             raise Closed()
         check_name("the queue's name", name)
-        timeout = check_duration("claim_timeout", claim_timeout, positive=True)
+        timeout = check_lease("claim_timeout", claim_timeout)
         check_count("max_payload_bytes", max_payload_bytes, least=1)
         options = (codec, timeout, retry, max_payload_bytes)
         if name in self._queues:

@@ -23,6 +23,17 @@ class ZkrqError(Exception):
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copied and pickled by its message and attributes: the constructors take other arguments."""
+        return _restore, (type(self), self.args, self.__dict__)
+
+
+def _restore(kind: type[ZkrqError], args: tuple[object, ...], attributes: dict[str, object]) -> ZkrqError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
 
 class ConfigError(ZkrqError, ValueError):
     """An argument or a server's configuration is wrong; nothing was written."""

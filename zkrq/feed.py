@@ -148,6 +148,7 @@ class Feed(Generic[T]):
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
             if claim.holds:
+                claim.delivered = True
                 drawn.append(claim)
         self._taken += len(drawn)
         if len(self._buffer) * 2 < self._ahead:
@@ -169,7 +170,9 @@ class Feed(Generic[T]):
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
-            self._buffer.extendleft(reversed(waiter.future.result()))
+            for claim in reversed(waiter.future.result()):
+                claim.delivered = False
+                self._buffer.appendleft(claim)
             self._serve()
         self._hand_back()
 

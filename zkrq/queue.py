@@ -146,8 +146,8 @@ class Queue(Generic[T]):
         return payload
 
     def _prepare(self, payload: bytes, id: str | None, delay_ms: int, priority: int, now_ms: int) -> Put:
-        if priority not in PRIORITIES:
-            raise ConfigError(f"priority is {priority}: must be {PRIORITIES.start} to {PRIORITIES.stop - 1}")
+        if priority:
+            check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
         if id is None:
             return Put(new_id_at(now_ms), fresh(priority, now_ms), delay_ms, payload)
         return Put(check_id("id", id), fresh(priority, made_at_ms(id) or now_ms), delay_ms, payload)

@@ -45,16 +45,42 @@ class Reject(Exception):
         self.reason = reason
 
 
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    seconds: float
+
+    def __call__(self, failures: int, chance: float, /) -> float:
+        return self.seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Linear:
+    step: float
+    maximum: float
+
+    def __call__(self, failures: int, chance: float, /) -> float:
+        return min(self.maximum, self.step * min(failures, MAX_COUNT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exponential:
+    first: float
+    maximum: float
+    jitter: float
+
+    def __call__(self, failures: int, chance: float, /) -> float:
+        whole = min(self.maximum, self.first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
+        return whole * (1 - self.jitter * chance)
+
+
 def constant(seconds: Duration) -> Backoff:
     """Always the same delay."""
-    delay = check_duration("seconds", seconds)
-    return lambda failures, chance: delay
+    return _Constant(check_duration("seconds", seconds))
 
 
 def linear(seconds: Duration, *, maximum: Duration = timedelta(hours=1)) -> Backoff:
     """``seconds`` after the first failure, twice that after the second, and so on, up to ``maximum``."""
-    step, most = check_duration("seconds", seconds), check_duration("maximum", maximum)
-    return lambda failures, chance: min(most, step * min(failures, MAX_COUNT))
+    return _Linear(check_duration("seconds", seconds), check_duration("maximum", maximum))
 
 
 def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), jitter: float = 0.5) -> Backoff:
@@ -63,15 +89,9 @@ def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), ji
     ``jitter`` is the part of each delay that is left to chance, 0 to 1, so that items that failed together do not come
     back together ("equal jitter": Brooker, Exponential Backoff And Jitter, 2015).
     """
-    first, most = check_duration("seconds", seconds), check_duration("maximum", maximum)
     if not 0 <= jitter <= 1:
         raise ConfigError(f"jitter is {jitter}, must be between 0 and 1")
-
-    def delay(failures: int, chance: float) -> float:
-        whole = min(most, first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
-        return whole * (1 - jitter * chance)
-
-    return delay
+    return _Exponential(check_duration("seconds", seconds), check_duration("maximum", maximum), jitter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,4 +126,6 @@ class Retry:
         """
         if self.max_attempts is not None and attempts >= self.max_attempts:
             return GiveUp(f"failed in delivery {attempts} of {self.max_attempts}: {reason}")
-        return Again(self.backoff(failures, chance) if delay is None else delay)
+        if delay is None:
+            delay = check_duration("what the backoff gives", self.backoff(failures, chance))
+        return Again(delay)

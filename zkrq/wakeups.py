@@ -55,7 +55,9 @@ class Wakeups:
     def keep_only(self, servers: frozenset[ServerId]) -> None:
         """Stop listening to servers that are no longer in the view."""
         for id in self._ears.keys() - servers:
-            self._ears.pop(id).task.cancel()
+            ear = self._ears.pop(id)
+            ear.task.cancel()
+            ear.tried.set()
 
     async def listen(self, server: ServerId) -> bool:
         """Listen to a server from now on; False when that cannot be had now."""

@@ -8,6 +8,7 @@ scripts are idempotent by token and stamp the epoch anew.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class Replicas:
         except (_Expired, NotEnoughReplicas, Unavailable) as error:
             if isinstance(error, _Expired) or touched:
                 return [_unknown_push(put.id, error) for put in puts]
-            return [error for _ in puts]
+            return [copy.copy(error) for _ in puts]
 
     # -- decide, then apply ------------------------------------------------------------------------------------------
 

@@ -20,9 +20,21 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
+from typing import NamedTuple
 
 _SHEBANG = "#!lua"
 _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include): (.*)$")
+
+
+class Text(NamedTuple):
+    """A script's text, and the name under which a server keeps it."""
+
+    text: str
+    sha: str
+
+
+def _named(text: str) -> Text:
+    return Text(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +47,16 @@ class Script:
     arguments: tuple[str, ...]
     repeated: tuple[str, ...]
     replies: tuple[str, ...]
-    body: str
-    shebang: str
+    with_flags: Text
+    without_flags: Text
 
     def text(self, *, flags: bool = True) -> str:
         """What the server is given; servers before Redis 7 do not know the ``#!lua flags=...`` line."""
-        return f"{self.shebang}\n{self.body}" if flags else self.body
+        return self.given(flags).text
 
-
-def sha(text: str) -> str:
-    """The name under which a server keeps a script: what EVALSHA asks for."""
-    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    def given(self, flags: bool) -> Text:
+        """The text with the name that EVALSHA asks for."""
+        return self.with_flags if flags else self.without_flags
 
 
 def _split(text: str) -> tuple[str, dict[str, list[str]], str]:
@@ -72,6 +83,7 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
     keys = tuple(header["KEYS"][0].split())
     single = tuple(arguments.split())
     parts = [_split(files[f"_{part}"])[2] for part in " ".join(header.get("include", [])).split()]
+    whole = "\n".join([_locals(keys, single), *parts, body])
     return Script(
         name=name,
         purpose=header["purpose"][0],
@@ -79,8 +91,8 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
         arguments=single,
         repeated=tuple(repeated.split()),
         replies=tuple(reply.split()[0] for reply in header["reply"]),
-        body="\n".join([_locals(keys, single), *parts, body]),
-        shebang=shebang,
+        with_flags=_named(f"{shebang}\n{whole}"),
+        without_flags=_named(whole),
     )
 
 

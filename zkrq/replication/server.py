@@ -24,7 +24,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from zkrq.errors import ConfigError
 from zkrq.replication.keys import key, script_keys
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
-from zkrq.replication.scripts import SCRIPTS, sha
+from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
 from zkrq.tasks import Tasks
 
@@ -187,9 +187,9 @@ class Server:
         raise AssertionError("unreachable")
 
     async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[bytes | str | int]) -> Answer:
-        text = SCRIPTS[script].text(flags=link.identity.version >= FIRST_VERSION_WITH_FLAGS)
+        text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
         keys = script_keys(self._namespace, queue, script)
-        reply = await link.call("EVALSHA", sha(text), len(keys), *keys, *arguments)
+        reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
         if isinstance(reply, NoScriptError):
             reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
         return read_error(_full_text(reply)) if isinstance(reply, ResponseError) else read_reply(reply)

@@ -45,7 +45,7 @@ for position, id in ipairs(ids) do
   if mine and r.state == 'C' then
     outcome[position] = 1
     local at_us = verb.at_us(r, ms)
-    if verb.state == 'D' then with_note(r, string.sub(text, 1, REASON_MAX)) end
+    if verb.state ~= 'X' and text ~= '' then with_note(r, string.sub(text, 1, REASON_MAX)) end
     decide(id, r, verb.state, token, at_us)
     now_is[id] = r
     if verb.state == 'Q' then readied = readied + 1 end
