@@ -29,7 +29,9 @@ async def run() -> dict[str, float]:
         await batcher.add(Put(new_id_at(now_ms), fresh(0, now_ms), 0, zkrq.JSON.encode(ITEM)))
 
     async with Tasks("benchmark") as tasks:
-        batcher: Batcher[Put, int] = Batcher(send, size=lambda put: len(put.payload), tasks=tasks, name="push")
+        batcher: Batcher[Put, int] = Batcher(
+            send, size=lambda put: len(put.payload), tasks=tasks, name="push", patience=60
+        )
         left = iter(range(ITEMS))
 
         async def caller() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncGenerator
 
 import pytest
 
 from zkrq import local
+
+# Where the run was started with Ctrl-C ignored, as a shell does in the background, the processes that tests start and
+# interrupt would ignore it as well.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

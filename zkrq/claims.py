@@ -102,6 +102,7 @@ class Claim(Generic[T]):
     """
 
     __slots__ = (
+        "__weakref__",
         "_cancelling",
         "_holder",
         "_lost",
@@ -193,8 +194,8 @@ class Claim(Generic[T]):
 
     @property
     def holds(self) -> bool:
-        """Whether the claim is not known to be lost, nor settled."""
-        return not self._lost and self._settled is None
+        """Whether the claim is neither settled nor lost, as far as is known here."""
+        return not self._lost and self._settled is None and self.deadline_at > asyncio.get_running_loop().time()
 
     @property
     def lost(self) -> Lost:
@@ -291,7 +292,7 @@ class Claim(Generic[T]):
             return
         self.lost.set(reason)
         self._holder.let_go(self)
-        if self._task is not None:
+        if self._task is not None and self._task is not asyncio.current_task():
             self._struck = True
             self._task.cancel()
 
@@ -299,6 +300,10 @@ class Claim(Generic[T]):
 
     async def __aenter__(self) -> Self:
         self._check_held()
+        if not self.holds:
+            self.lose("its time had run out before the work began")
+            self._check_held()
+        self.delivered = True
         task = self._task = asyncio.current_task()
         assert task is not None
         self._cancelling = task.cancelling()

@@ -100,6 +100,7 @@ class Cluster:
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
         self._stack = AsyncExitStack()
         self._open = False
+        self._closing: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = f"epoch {self.view.epoch}, {len(self.view.members)} in sync" if self._open else "not open"
@@ -113,7 +114,7 @@ class Cluster:
             self._membership.watch(self._view_changed)
             await self._membership.join()
             self._coordinator.subscribe(_Listener(self))
-            self._tasks.start(self._reaper.run(), "look for orphans")
+            self._tasks.keep(self._reaper.run, "look for orphans")
             self._stack = stack.pop_all()
         self._open = True
         return self
@@ -128,17 +129,33 @@ class Cluster:
 
         Finish the work at hand before: a claim that is held now is lost to its handler.
         """
-        if not self._open:
-            return
-        self._open = False
-        queues = [queue for queue, _ in self._queues.values()]
+        if self._closing is None:
+            if not self._open:
+                return
+            self._open = False
+            self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
+        cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
-            for queue in queues:
-                queue.stop()
+            while not self._closing.done():
+                try:
+                    await asyncio.shield(self._closing)
+                except asyncio.CancelledError as error:  # remembered: what was begun is brought to its end first
+                    cancelled = error
+        if cancelled:
+            raise cancelled
+        self._closing.result()
+
+    async def _close(self) -> None:
+        queues = [queue for queue, _ in self._queues.values()]
+        for queue in queues:
+            queue.stop()
+        try:
             with anyio.move_on_after(CLOSE_TIMEOUT):
-                await asyncio.gather(*(queue.release_all() for queue in queues))
                 await asyncio.gather(*(queue.aclose() for queue in queues))
                 await asyncio.gather(*map(self._retire, queues))
+        finally:
+            for queue in queues:
+                queue.abandon()
             await self._stack.aclose()
 
     async def _retire(self, queue: Queue[Any]) -> None:
@@ -183,8 +200,7 @@ class Cluster:
         while the process runs).  ``retry`` says what happens after a failure, None: ``Retry()``.  ``max_payload_bytes``
         limits an encoded item.  The same name gives the same object; other options for it are a ``ConfigError``.
         """
-        if not self._open:
-            raise Closed()
+        self._check_open()
         check_name("the queue's name", name)
         timeout = check_lease("claim_timeout", claim_timeout)
         check_count("max_payload_bytes", max_payload_bytes, least=1)
@@ -202,6 +218,7 @@ class Cluster:
             retry=retry or Retry(),
             tasks=self._tasks,
             events=self._events,
+            is_certain=self._enrolment.is_certain,
         )
         feed: Feed[Any] = Feed(
             self._replicas,
@@ -228,8 +245,13 @@ class Cluster:
 
     async def queues(self) -> list[str]:
         """The names of all queues that ever had an item.  Raises ``Unavailable``."""
+        self._check_open()
         (names,) = await self._replicas.ask("queues", "")
         return sorted(name.decode() for name in cast("list[bytes]", names))
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Closed()
 
     # -- seeing ------------------------------------------------------------------------------------------------------
 
@@ -240,6 +262,7 @@ class Cluster:
 
     async def consumers(self) -> Mapping[str, str]:
         """Owner id -> description of every live consumer.  Raises ``Unavailable`` without ZooKeeper."""
+        self._check_open()
         return await self._coordinator.consumers()
 
     def health(self) -> Health:

@@ -37,6 +37,10 @@ class Enrolment:
                 return owner
             return self.owner
 
+    def is_certain(self) -> bool:
+        """Whether the session certainly lives, by the last word from ZooKeeper."""
+        return self._coordinator.valid_until > asyncio.get_running_loop().time()
+
     def end(self, session: str) -> None:
         """That session is over, and with it the owner of that name."""
         self._ended = [*self._ended[-_ENDED_KEPT + 1 :], session]

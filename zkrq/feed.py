@@ -30,11 +30,14 @@ CLAIM_MAX = 500
 PREFETCH_SECONDS = 0.1
 """Without a ``prefetch`` of their own, consumers get ahead what they took in so much time."""
 
+KEEP_AHEAD = 1
+"""Claimed items that a slow consumer may keep waiting."""
+
 SWEEP_SECONDS = 5.0
 """Whoever waits looks again after so long, also when nobody calls."""
 
-MAX_PAUSE = 1.0
-"""Seconds between tries while no claim can be made."""
+FIRST_PAUSE, MAX_PAUSE, MAX_DOUBLINGS = 0.05, 1.0, 10
+"""Seconds between tries while no claim can be made, doubled from the one to the other."""
 
 POLL_MS = 500
 """Whoever waits without a wake-up channel looks again after so long."""
@@ -181,6 +184,12 @@ class Feed(Generic[T]):
         while self._buffer and not self._streams and not self._waiters:
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
+    def _hand_back_surplus(self) -> None:
+        """Release what was expected to be taken by now and was not: others may be waiting for it."""
+        self._adapt()
+        while len(self._buffer) > max(self._ahead, KEEP_AHEAD):
+            self._tasks.start(self._release(self._buffer.pop()), "hand back")
+
     async def _release(self, claim: Claim[T]) -> None:
         try:
             await claim.release()
@@ -206,7 +215,7 @@ class Feed(Generic[T]):
         self._woken.set()
         if self._runner is None:
             self._taken_since = asyncio.get_running_loop().time()
-            self._runner = self._tasks.start(self._run(), f"claim from {self._queue}")
+            self._runner = self._tasks.keep(self._run, f"claim from {self._queue}")
 
     def _wanted(self) -> int:
         """How many to claim now."""
@@ -237,7 +246,7 @@ class Feed(Generic[T]):
                 except ZkrqError as error:
                     failures += 1
                     self._note_trouble(error)
-                    pause = min(MAX_PAUSE, 0.05 * 2**failures)
+                    pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
                     await asyncio.sleep(pause)
                     continue
                 failures, self._trouble = 0, None
@@ -249,17 +258,17 @@ class Feed(Generic[T]):
                 self._dismiss(None)
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
-            await self._rest(pause)
+            if not await self._rest(pause):
+                self._hand_back_surplus()
 
-    async def _rest(self, seconds: float) -> None:
-        """Until somebody calls, or the time is over."""
-        if self._woken.is_set():
-            return
+    async def _rest(self, seconds: float) -> bool:
+        """Until somebody calls, or the time is over; whether somebody called."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
-            pass
+            return False
+        return True
 
     def _note_trouble(self, error: ZkrqError) -> None:
         if self._trouble is None:
@@ -283,30 +292,33 @@ class Feed(Generic[T]):
         window = round(PUT_WINDOW * 1000)
         decision = await self._replicas.decide("claim", self._queue, [window, owner, seq, count, lease_ms, waiter])
         self._seq = seq
-        if not self._admit(decision, owner, request, started + self._held.claim_timeout):
+        if not self._admit(decision, owner, request, started):
             return 0
         next_ms = cast("int", decision.body[0])
         if waiter or not self._waiters or next_ms == 0:
             return next_ms
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
-    def _admit(self, decision: Decision, owner: str, request: str, deadline_at: float) -> bool:
-        """Take what was handed out into the buffer; False when it was handed out in vain: ask again."""
+    def _admit(self, decision: Decision, owner: str, request: str, started: float) -> bool:
+        """Take what was handed out into the buffer; False when it was handed out in vain: ask again.
+
+        A request that was repeated is given what is left of its first time.
+        """
         if self._enrolment.is_over(owner):
             return False  # the session ended meanwhile: others are about to be given these
         handed = cast("list[bytes]", decision.body[1])
-        records = {decided.id: decided.record for decided in decision.decided}
+        records = {decided.id: decided for decided in decision.decided}
         for id, payload in zip(handed[::2], handed[1::2], strict=True):
             if id in decision.superseded:
                 continue
-            name = id.decode()
+            name, record, deadline_at = id.decode(), records[id].record, started + records[id].left_ms / 1000
             try:
                 item = self._codec.decode(payload)
             except Exception as error:  # any codec's
-                undecodable: Claim[bytes] = Claim(self._held, name, records[id], payload, owner, request, deadline_at)
+                undecodable: Claim[bytes] = Claim(self._held, name, record, payload, owner, request, deadline_at)
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue
-            claim = Claim(self._held, name, records[id], item, owner, request, deadline_at)
+            claim = Claim(self._held, name, record, item, owner, request, deadline_at)
             self._held.hold(claim)
             self._buffer.append(claim)
         return True

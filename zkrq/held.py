@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from zkrq.claims import Claim, Verb
 from zkrq.errors import ZkrqError
@@ -26,7 +28,10 @@ EXTEND_AT = 2 / 3
 LOOKS_PER_LEASE = 6
 """... at one of so many looks in the time of one claim."""
 
-MIN_LOOK_SECONDS = 0.05
+MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
+
+REASON_MAX = 1000
+"""Characters of a failure's reason that are kept."""
 
 CALL_BYTES = 160
 """What one settle call weighs, about."""
@@ -48,6 +53,7 @@ class Held:
         retry: Retry,
         tasks: Tasks,
         events: Events,
+        is_certain: Callable[[], bool],
     ) -> None:
         self.claim_timeout = claim_timeout
         self._replicas = replicas
@@ -55,11 +61,13 @@ class Held:
         self._queue = queue
         self._retry = retry
         self._events = events
-        self._claims: set[Claim[Any]] = set()
+        self._is_certain = is_certain
+        # Weak: a claim that its consumer has dropped is extended no longer, and comes back when its time is over.
+        self._claims: WeakSet[Claim[Any]] = WeakSet()
         self._tasks = tasks
         self._keeper: asyncio.Task[None] | None = None
         self._batcher: Batcher[SettleCall, bool] = Batcher(
-            self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}"
+            self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
         )
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
 
@@ -70,7 +78,7 @@ class Held:
         """Extend this claim from now on."""
         self._claims.add(claim)
         if self._keeper is None:
-            self._keeper = self._tasks.start(self._keep(), f"extend claims of {self._queue}")
+            self._keeper = self._tasks.keep(self._keep, f"extend claims of {self._queue}")
 
     def let_go(self, claim: Claim[Any]) -> None:
         """Extend it no longer."""
@@ -82,6 +90,7 @@ class Held:
     def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
         epoch, n = claim.version
+        text = text[:REASON_MAX].encode(errors="replace").decode()  # a surrogate in an exception's text cannot be sent
         return self._batcher.add((claim.id, epoch, n, claim.request, verb.value, ms, text))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
@@ -108,11 +117,19 @@ class Held:
         self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
-        """Hand back everything that is held, for closing."""
-        claims = tuple(self._claims)
-        await asyncio.gather(*(claim.release() for claim in claims), return_exceptions=True)
-        for claim in claims:
+        """For closing: hand back what was only claimed ahead, and stop the handlers of the rest, which comes back when
+        this owner is fenced."""
+        ahead = [claim for claim in self._claims if not claim.delivered]
+        handled = [claim for claim in self._claims if claim.delivered and claim.holds]
+        if handled:
+            self._tell_lost(handled, "the cluster is closed")
+        await asyncio.gather(*(claim.release() for claim in ahead), return_exceptions=True)
+        for claim in ahead:
             self.let_go(claim)
+
+    def stop(self) -> None:
+        """Take no more calls."""
+        self._batcher.stop()
 
     async def aclose(self) -> None:
         """Take no more calls, and wait for those that are under way."""
@@ -134,10 +151,11 @@ class Held:
 
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
-        pause = max(MIN_LOOK_SECONDS, self.claim_timeout / LOOKS_PER_LEASE)
+        pause = min(MAX_LOOK_SECONDS, max(MIN_LOOK_SECONDS, self.claim_timeout / LOOKS_PER_LEASE))
         while True:
             await asyncio.sleep(pause)
-            soon = loop.time() + self.claim_timeout * EXTEND_AT
+            # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
+            soon = loop.time() + self.claim_timeout * EXTEND_AT if self._is_certain() else math.inf
             due = [claim for claim in self._claims if claim.deadline_at < soon and claim.timer is None]
             for claim in due:
                 claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)

@@ -74,7 +74,10 @@ class Queue(Generic[T]):
         self._held = held
         self._feed = feed
         self._max_payload = max_payload_bytes
-        self._puts: Batcher[Put, int] = Batcher(self._send, size=_weigh, tasks=tasks, name=f"push to {name}")
+        self._closed = False
+        self._puts: Batcher[Put, int] = Batcher(
+            self._send, size=_weigh, tasks=tasks, name=f"push to {name}", patience=replicas.operation_timeout
+        )
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {len(self._held)}>"
@@ -102,7 +105,11 @@ class Queue(Generic[T]):
         """
         now_ms = time.time_ns() // 1_000_000
         put = self._prepare(self._encode(item), id, _delay_ms(delay, at), priority, now_ms)
-        return Receipt(put.id, await self._puts.add(put))
+        try:
+            return Receipt(put.id, await self._puts.add(put))
+        except OutcomeUnknown as error:
+            error.ids = (put.id,)
+            raise
 
     async def push_many(
         self, items: Iterable[T], *, delay: Duration | None = None, at: datetime | None = None, priority: int = 0
@@ -194,6 +201,7 @@ class Queue(Generic[T]):
 
     async def size(self) -> Sizes:
         """How many items there are, by state, as the queue's primary counts them.  Raises ``Unavailable``."""
+        self._check_open()
         return Sizes(*cast("tuple[int, int, int, int]", await self._replicas.ask("count", self.name)))
 
     async def clear(self) -> int:
@@ -201,26 +209,34 @@ class Queue(Generic[T]):
 
         Cancelled or failed in the middle, the rest is still there.  Raises ``Unavailable``, ``OutcomeUnknown``.
         """
+        self._check_open()
         removed = 0
         while True:
             decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE], trim=True)
-            if not decision.decided:
+            if not decision.decided and not decision.carried:
                 return removed
-            removed += len(decision.decided)
+            removed += len(decision.decided) + len(decision.carried)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed()
 
     # -- closing, by the cluster ---------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Claim no more; end every ``pop``."""
+        """Claim and push no more; end every ``pop``."""
+        self._closed = True
         self._feed.close()
-
-    async def release_all(self) -> None:
-        """Hand back every claim that is held here."""
-        await self._held.release_all()
+        self._puts.stop()
 
     async def aclose(self) -> None:
-        """Take no more calls, and wait for those that are under way."""
+        """Hand back what is held, and wait for the calls that are under way."""
+        await self._held.release_all()
         await asyncio.gather(self._puts.aclose(), self._held.aclose())
+
+    def abandon(self) -> None:
+        """Whoever still waits is told that the queue is closed."""
+        self._held.stop()
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Tell every handler that its claim under ``owner`` is lost."""

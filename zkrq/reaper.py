@@ -12,7 +12,7 @@ import random
 from typing import cast
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import OutcomeUnknown, Unavailable
+from zkrq.errors import ZkrqError
 from zkrq.events import Events, OwnerFenced
 from zkrq.replication.replicas import Replicas
 
@@ -46,7 +46,7 @@ class Reaper:
             self._alarm.clear()
             try:
                 await self.reap()
-            except (Unavailable, OutcomeUnknown) as error:
+            except ZkrqError as error:
                 self._log.info("could not look for orphans, trying again later: %s", error)
             try:
                 async with asyncio.timeout(INTERVAL_SECONDS):
@@ -84,13 +84,17 @@ async def fence(replicas: Replicas, queue: str, owner: str) -> int:
     it would seem to hold those items still if one of them came to lead.  Idempotent, and safe to leave in the middle:
     the owner stays named until all is done.  Raises ``Unavailable``, ``OutcomeUnknown``.
     """
-    cursor, items = b"0", 0
+    cursor, epoch, requeued = b"0", None, set[bytes]()
     while True:
         decision = await replicas.decide("fence", queue, [owner, cursor], fenced=owner)
-        items += len(decision.decided)
+        requeued.update(decision.carried, (record.id for record in decision.decided))
         (cursor,) = cast("tuple[bytes]", decision.body)
+        if epoch not in (None, decision.epoch):
+            cursor, epoch = b"0", None  # a cursor means nothing to another primary
+            continue
+        epoch = decision.epoch
         if cursor == b"0":
             break
     await replicas.align_claims(queue, owner)
     await replicas.tell_all("retire", queue, [owner])
-    return items
+    return len(requeued)

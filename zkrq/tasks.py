@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
 
+from zkrq.errors import Closed
+
 STOP_TIMEOUT = 5.0
 """Seconds that cancelled tasks are given to end."""
 
 T = TypeVar("T")
+
+RESTART_PAUSE = 1.0
+"""Seconds before a background loop that failed is begun again."""
 
 _log = logging.getLogger("zkrq")
 
@@ -54,11 +59,21 @@ class Tasks:
             _log.error("%s: tasks did not end within %s s", self._name, STOP_TIMEOUT)
 
     def start(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T | None]:
-        """Run ``work`` until it ends or the group is left."""
+        """Run ``work`` until it ends or the group is left.  Raises ``Closed``."""
         if self._group is None:
             work.close()
-            raise RuntimeError(f"{self._name} is closed")
+            raise Closed(f"{self._name} is closed")
         return self._group.create_task(self._guard(work, name), name=f"{self._name}: {name}")
+
+    def keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
+        """Run ``work`` until the group is left; when a mistake of ours ends it, it is logged and begun again."""
+
+        async def again_and_again() -> None:
+            while True:
+                await self._guard(work(), name)
+                await asyncio.sleep(RESTART_PAUSE)
+
+        return self.start(again_and_again(), name)
 
     async def _guard(self, work: Coroutine[object, object, T], name: str) -> T | None:
         try:

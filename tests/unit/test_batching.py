@@ -58,7 +58,7 @@ def batcher(tasks: Tasks, line: Line) -> Batcher[int, int]:
 
 
 def make(tasks: Tasks, line: Line, size: int = 1) -> Batcher[int, int]:
-    return Batcher(line.send, size=lambda call: size, tasks=tasks, name="batch")
+    return Batcher(line.send, size=lambda call: size, tasks=tasks, name="batch", patience=60)
 
 
 async def some_turns() -> None:
@@ -121,7 +121,7 @@ async def test_batch_has_no_more_bytes_than_allowed(tasks: Tasks, line: Line) ->
 
 async def test_larger_call_goes_alone(tasks: Tasks, line: Line) -> None:
     batcher: Batcher[int, int] = Batcher(
-        line.send, size=lambda call: MAX_BATCH_BYTES * 5 if call == 1 else 1, tasks=tasks, name="batch"
+        line.send, size=lambda call: MAX_BATCH_BYTES * 5 if call == 1 else 1, tasks=tasks, name="batch", patience=60
     )
     line.open.set()
     assert await asyncio.gather(*(batcher.add(call) for call in range(4))) == [0, 10, 20, 30]
@@ -141,7 +141,7 @@ async def test_failing_send_is_told_to_every_caller(tasks: Tasks) -> None:
     async def send(calls: Sequence[int]) -> Sequence[int | Exception]:
         raise LookupError(f"{len(calls)} calls")
 
-    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch")
+    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
     outcomes = await asyncio.gather(*(batcher.add(call) for call in range(3)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["3 calls"] * 3
 
@@ -155,7 +155,7 @@ async def test_failing_send_does_not_stop_the_next(tasks: Tasks) -> None:
             raise LookupError
         return list(calls)
 
-    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch")
+    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
     for _ in range(MAX_IN_FLIGHT + 1):
         with pytest.raises(LookupError):
             await batcher.add(0)

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from zkrq.errors import Closed
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -96,7 +97,7 @@ async def test_never_entered() -> None:
 async def test_closed_takes_no_more() -> None:
     async with Tasks("test") as tasks:
         pass
-    with pytest.raises(RuntimeError, match="test is closed"):
+    with pytest.raises(Closed, match="test is closed"):
         tasks.start(fail(), "late")
 
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from zkrq.errors import Closed, OutcomeUnknown
+from zkrq.errors import Closed, OutcomeUnknown, Unavailable
 from zkrq.tasks import Tasks
 
 MAX_BATCH = 500
@@ -21,6 +21,9 @@ MAX_BATCH = 500
 
 MAX_BATCH_BYTES = 1 << 20
 """A batch is closed when it has grown beyond this; a larger call goes alone."""
+
+MAX_WAITING = 100_000
+"""Calls that may wait for a batch."""
 
 MAX_IN_FLIGHT = 2
 """Batches under way at once."""
@@ -35,7 +38,7 @@ class Batcher(Generic[CallT, ResultT]):
     """Collects calls and gives them to ``send``, which answers each or raises for all.
 
     ``send`` returns one result, or one exception, per call in order.  A caller that is cancelled leaves; its call is
-    carried out all the same.
+    carried out all the same.  A call that has waited for ``patience`` seconds without leaving is told ``Unavailable``.
     """
 
     def __init__(
@@ -45,12 +48,14 @@ class Batcher(Generic[CallT, ResultT]):
         size: Callable[[CallT], int],
         tasks: Tasks,
         name: str,
+        patience: float,
     ) -> None:
         self._send = send
         self._size = size
         self._tasks = tasks
         self._name = name
-        self._waiting: deque[tuple[CallT, asyncio.Future[ResultT]]] = deque()
+        self._patience = patience
+        self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], float]] = deque()
         self._in_flight = 0
         self._scheduled = False
         self._closed = False
@@ -63,26 +68,35 @@ class Batcher(Generic[CallT, ResultT]):
             raise Closed()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[ResultT] = loop.create_future()
-        self._waiting.append((call, future))
+        now = loop.time()
+        if len(self._waiting) >= MAX_WAITING:
+            raise Unavailable(f"{self._name}: {MAX_WAITING} calls wait already; nothing happened, retry later")
+        self._waiting.append((call, future, now + self._patience))
         if not self._scheduled and self._in_flight < MAX_IN_FLIGHT:
             self._scheduled = True
             loop.call_soon(self._depart)
         return future
 
-    async def aclose(self) -> None:
-        """Take no more calls and wait for those that are under way; those that have not left are told ``Closed``."""
+    def stop(self) -> None:
+        """Take no more calls; those that have not left are told ``Closed``: nothing happened."""
         self._closed = True
         while self._waiting:
-            _, future = self._waiting.popleft()
+            _, future, _ = self._waiting.popleft()
             if not future.done():
                 future.set_exception(Closed())
                 future.exception()
+
+    async def aclose(self) -> None:
+        """Stop, and wait for the batches that are under way."""
+        self.stop()
         await self._landed.wait()
 
     def _depart(self) -> None:
         self._scheduled = False
-        while self._waiting and self._in_flight < MAX_IN_FLIGHT:
+        while self._waiting and self._in_flight < MAX_IN_FLIGHT and not self._closed:
             batch = self._take()
+            if not batch:
+                return
             self._in_flight += 1
             self._landed.clear()
             self._tasks.start(self._carry_out(batch), self._name)
@@ -90,11 +104,17 @@ class Batcher(Generic[CallT, ResultT]):
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
         room = MAX_BATCH_BYTES
+        now = asyncio.get_running_loop().time()
         while self._waiting and len(batch) < MAX_BATCH:
-            room -= self._size(self._waiting[0][0])
+            call, future, until = self._waiting[0]
+            room -= self._size(call)
             if room < 0 and batch:
                 break
-            batch.append(self._waiting.popleft())
+            self._waiting.popleft()
+            if until > now:
+                batch.append((call, future))
+            else:
+                _settle(future, Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry"))
         return batch
 
     async def _carry_out(self, batch: list[tuple[CallT, asyncio.Future[ResultT]]]) -> None:

@@ -89,7 +89,7 @@ class Membership:
             identities = await self._identify_all()
             self._refuse_twins(identities)
             register = await self._coordinator.read_view()
-            known = decode(register.data) if register.data is not None else None
+            known = self._decode(register.data) if register.data is not None else None
             if known is not None and known.epoch != FOUNDING:
                 self._compare(known, identities)
                 self._adopt(known, register.version)
@@ -201,8 +201,14 @@ class Membership:
         register = await self._coordinator.read_view()
         if register.data is None:
             raise Unavailable("ZooKeeper no longer knows the view of this namespace")
-        self._adopt(decode(register.data), register.version)
+        self._adopt(self._decode(register.data), register.version)
         return self.view
+
+    def _decode(self, data: bytes) -> View:
+        try:
+            return decode(data)
+        except ValueError as error:
+            raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
 
     async def evict(self, known: View, failed: Mapping[ServerId, Answer], answered: set[ServerId]) -> View:
         """Take servers that failed this client under ``known`` out of the view, and return the view to go on with.
@@ -214,9 +220,6 @@ class Membership:
         async with self._changing:
             if self.view.epoch > known.epoch:
                 return self.view
-            for id, life in known.receivers.items():
-                if id not in failed:
-                    self._failing_since.pop((id, life), None)
             failed = {**failed, **await self._probe(known, known.members.keys() - failed.keys() - answered)}
             if not self._may_evict(known, failed):
                 return known
@@ -272,9 +275,11 @@ class Membership:
         self, server: ServerId, script: str, queue: str, view: View, arguments: list[bytes | str | int] | None = None
     ) -> Answer:
         """One call of one script on one server of ``view``, in the life that the view names."""
-        return await self.servers[server].call(
-            script, queue, view.epoch, view.receivers[server], arguments if arguments is not None else []
-        )
+        life = view.receivers[server]
+        answer = await self.servers[server].call(script, queue, view.epoch, life, arguments or ())
+        if self._failing_since and answer.status in (Status.OK, Status.STALE):
+            self._failing_since.pop((server, life), None)
+        return answer
 
     def check_writable(self, view: View) -> None:
         """Raises ``NotEnoughReplicas`` where no push can complete."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from zkrq.errors import ClaimLost, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.replication.membership import RETRY_PAUSE, Membership
 from zkrq.replication.replies import MAY_HAVE_HAPPENED, Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
@@ -50,12 +50,15 @@ class Decision:
     """What a script on the primary decided, once every server of the view has it.
 
     ``body`` is the reply without the records.  ``superseded`` are ids of which some server holds a greater version:
-    somebody has decided about them later.
+    somebody has decided about them later.  ``carried`` are further ids, decided in a round before the view changed; the
+    servers were told of them as well.  ``epoch`` is that of the last round.
     """
 
     body: tuple[object, ...]
     decided: tuple[Decided, ...]
     superseded: frozenset[bytes]
+    carried: frozenset[bytes] = frozenset()
+    epoch: int = 0
 
 
 class _Expired(Exception):
@@ -63,15 +66,16 @@ class _Expired(Exception):
 
 
 class _Clock:
-    """The time of one operation."""
+    """The time of one operation, and what has kept it from being over."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + seconds
+        self.until = self._loop.time() + seconds
+        self.trouble = ""
 
     def check(self) -> None:
-        if self._loop.time() >= self._until:
-            raise _Expired
+        if self._loop.time() >= self.until:
+            raise _Expired(self.trouble or "no time left")
 
 
 class Replicas:
@@ -79,7 +83,7 @@ class Replicas:
 
     def __init__(self, membership: Membership, *, operation_timeout: float) -> None:
         self.membership = membership
-        self._timeout = operation_timeout
+        self.operation_timeout = operation_timeout
 
     # -- put -------------------------------------------------------------------------------------------------------
 
@@ -88,7 +92,7 @@ class Replicas:
 
         Returns by position the number of servers that hold the item, or the error to raise for it.
         """
-        clock = _Clock(self._timeout)
+        clock = _Clock(self.operation_timeout)
         window = round(PUT_WINDOW * 1000)
         arguments: Arguments = [queue, window]
         for put in puts:
@@ -119,10 +123,12 @@ class Replicas:
                 if refused and not touched:
                     raise Unavailable(f"refused, nothing was written: {'; '.join(refused)}")
                 if any(answer.status is not Status.OK for answer in answers.values()):
-                    view = await self._next_view(view, answers)
-        except (_Expired, NotEnoughReplicas, Unavailable) as error:
-            if isinstance(error, _Expired) or touched:
+                    view = await self._next_view(clock, view, answers)
+        except (_Expired, ZkrqError) as error:
+            if touched:
                 return [_unknown_push(put.id, error) for put in puts]
+            if isinstance(error, _Expired):
+                error = Unavailable(f"nothing was written: {error}")
             return [copy.copy(error) for _ in puts]
 
     # -- decide, then apply ------------------------------------------------------------------------------------------
@@ -141,9 +147,10 @@ class Replicas:
         ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
         Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have.
         """
-        clock = _Clock(self._timeout)
+        clock = _Clock(self.operation_timeout)
         view = self.membership.view
         touched = False
+        carried: set[bytes] = set()
         try:
             while True:
                 clock.check()
@@ -158,26 +165,34 @@ class Replicas:
                 if answer.verdict is Verdict.REFUSE:
                     raise Unavailable(f"{primary} refused {script}: {answer.reason}")
                 if answer.verdict is not Verdict.DONE:
-                    view = await self._next_view(view, {primary: answer})
+                    view = await self._next_view(clock, view, {primary: answer})
                     continue
                 decided = _read_decided(answer.body[-1])
                 others = [id for id in view.receivers if id != primary]
-                if not others or not (decided or fenced):
-                    return Decision(answer.body[:-1], decided, frozenset())
+                carried.difference_update(record.id for record in decided)
+                if not others or not (decided or fenced or carried):
+                    return Decision(answer.body[:-1], decided, frozenset(), frozenset(carried), view.epoch)
                 given = [queue, window, trimming, fenced, 0]
                 for record in decided:
                     given += (*record, "")
                 answers = await self._call_all(others, "apply", queue, view, given)
                 answers = await self._complete_payloads(queue, view, decided, answers)
+                for id in others:
+                    answers.update(await self._copy(queue, view, sorted(carried), to=id))
                 if all(answer.verdict is Verdict.DONE for answer in answers.values()):
-                    return Decision(answer.body[:-1], decided, _superseded(decided, answers.values()))
-                view = await self._next_view(view, {primary: answer, **answers})
-        except _Expired:
-            raise (OutcomeUnknown() if touched else Unavailable()) from None
-        except Unavailable as error:
-            if not touched:
-                raise
-            raise OutcomeUnknown(f"it may have happened: {error}") from error
+                    superseded = _superseded(decided, answers.values())
+                    return Decision(answer.body[:-1], decided, superseded, frozenset(carried), view.epoch)
+                # Decided, but not known everywhere: the next round decides anew, and tells of these as well.
+                carried.update(record.id for record in decided)
+                view = await self._next_view(clock, view, {primary: answer, **answers})
+        except ClaimLost:
+            raise
+        except (_Expired, ZkrqError) as error:
+            if touched:
+                raise OutcomeUnknown(f"it may have happened: {error}") from error
+            if isinstance(error, _Expired):
+                raise Unavailable(f"nothing happened: {error}") from error
+            raise
 
     async def _complete_payloads(
         self, queue: str, view: View, decided: Sequence[Decided], answers: Mapping[ServerId, Answer]
@@ -246,7 +261,7 @@ class Replicas:
         await self._until_all_done(queue, tell)
 
     async def _until_all_done(self, queue: str, attempt: Callable[[View], Awaitable[dict[ServerId, Answer]]]) -> None:
-        clock = _Clock(self._timeout)
+        clock = _Clock(self.operation_timeout)
         view = self.membership.view
         try:
             while True:
@@ -254,15 +269,15 @@ class Replicas:
                 answers = await attempt(view)
                 if all(answer.verdict is Verdict.DONE for answer in answers.values()):
                     return
-                view = await self._next_view(view, answers)
-        except _Expired:
-            raise Unavailable(f"not every server of queue {queue!r} could be told in time") from None
+                view = await self._next_view(clock, view, answers)
+        except _Expired as error:
+            raise Unavailable(f"not every server of queue {queue!r} could be told in time: {error}") from error
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def ask(self, script: str, queue: str, arguments: Arguments | None = None) -> tuple[object, ...]:
         """Run a script that only reads on the queue's primary.  Raises ``Unavailable``."""
-        clock = _Clock(self._timeout)
+        clock = _Clock(self.operation_timeout)
         view = self.membership.view
         try:
             while True:
@@ -273,9 +288,9 @@ class Replicas:
                     return answer.body
                 if answer.verdict is Verdict.REFUSE:
                     raise Unavailable(f"{primary}: {answer.reason}")
-                view = await self._next_view(view, {primary: answer})
-        except _Expired:
-            raise Unavailable(f"no primary of queue {queue!r} could be asked in time") from None
+                view = await self._next_view(clock, view, {primary: answer})
+        except _Expired as error:
+            raise Unavailable(f"no primary of queue {queue!r} could be asked in time: {error}") from error
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -286,16 +301,23 @@ class Replicas:
         answers = await asyncio.gather(*(call(id, script, queue, view, arguments) for id in servers))
         return dict(zip(servers, answers, strict=True))
 
-    async def _next_view(self, view: View, answers: Mapping[ServerId, Answer]) -> View:
+    async def _next_view(self, clock: _Clock, view: View, answers: Mapping[ServerId, Answer]) -> View:
         """The view to go on with after these answers."""
         failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        clock.trouble = "; ".join(
+            f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE
+        )
         newer = view
-        if failed:
-            newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
-        elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
-            newer = await self.membership.refresh(view)
-        if newer.epoch == view.epoch:
-            await asyncio.sleep(RETRY_PAUSE)
+        try:
+            async with asyncio.timeout_at(clock.until):
+                if failed:
+                    newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
+                elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
+                    newer = await self.membership.refresh(view)
+                if newer.epoch == view.epoch:
+                    await asyncio.sleep(RETRY_PAUSE)
+        except TimeoutError:
+            raise _Expired(clock.trouble) from None
         return newer
 
 
@@ -330,6 +352,7 @@ def _judge(id: str, refusals: int, takers: int, copies: int) -> int | ZkrqError:
 
 
 def _unknown_push(id: str, cause: Exception | None) -> OutcomeUnknown:
-    error = OutcomeUnknown(f"the push of {id} may have happened; push again with the same id", ids=(id,))
+    why = f" ({cause})" if cause else ""
+    error = OutcomeUnknown(f"the push of {id} may have happened{why}; push again with the same id", ids=(id,))
     error.__cause__ = cause
     return error

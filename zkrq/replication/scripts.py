@@ -33,8 +33,13 @@ class Text(NamedTuple):
     sha: str
 
 
+def sha(text: str) -> str:
+    """The name under which a server keeps a script: what EVALSHA asks for."""
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
 def _named(text: str) -> Text:
-    return Text(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return Text(text, sha(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,8 @@ class Script:
     arguments: tuple[str, ...]
     repeated: tuple[str, ...]
     replies: tuple[str, ...]
+    body: str
+    shebang: str
     with_flags: Text
     without_flags: Text
 
@@ -78,12 +85,12 @@ def _locals(keys: tuple[str, ...], arguments: tuple[str, ...]) -> str:
 
 
 def _build(name: str, files: Mapping[str, str]) -> Script:
-    shebang, header, body = _split(files[name])
+    shebang, header, own = _split(files[name])
     arguments, _, repeated = header["ARGV"][0].partition("/")
     keys = tuple(header["KEYS"][0].split())
     single = tuple(arguments.split())
     parts = [_split(files[f"_{part}"])[2] for part in " ".join(header.get("include", [])).split()]
-    whole = "\n".join([_locals(keys, single), *parts, body])
+    body = "\n".join([_locals(keys, single), *parts, own])
     return Script(
         name=name,
         purpose=header["purpose"][0],
@@ -91,8 +98,10 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
         arguments=single,
         repeated=tuple(repeated.split()),
         replies=tuple(reply.split()[0] for reply in header["reply"]),
-        with_flags=_named(f"{shebang}\n{whole}"),
-        without_flags=_named(whole),
+        body=body,
+        shebang=shebang,
+        with_flags=_named(f"{shebang}\n{body}"),
+        without_flags=_named(body),
     )
 
 

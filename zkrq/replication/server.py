@@ -21,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from zkrq.errors import ConfigError
+from zkrq.errors import Closed, ConfigError
 from zkrq.replication.keys import key, script_keys
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
@@ -30,6 +30,9 @@ from zkrq.tasks import Tasks
 
 SHUN_SECONDS = 0.5
 """After a time-out the server is not asked again for so long: whoever asks is told at once."""
+
+LATE_SECONDS = 0.1
+"""A time-out that is noticed so much later than it was due says that the event loop was blocked: it is tried again."""
 
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 
@@ -85,16 +88,24 @@ class _Link:
 
     async def call(self, *command: bytes | str | int) -> object:
         """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
+        return await (await self.send(*command))
+
+    async def send(self, *command: bytes | str | int) -> asyncio.Future[object]:
+        """Send one command; what is returned gets its reply.  Raises ``ServerError``."""
         if self.lost:
             raise self.lost
+        packed = _pack(command)
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
-            packed = _pack(command)
             await self.connection.send_packed_command(packed, check_health=False)
         except (RedisError, OSError) as error:
             self.give_up(ServerError(Status.UNREACHABLE, str(error)))
-        return await future
+        except BaseException:
+            # redis-py has closed the connection, and would make a new one under our feet at the next command.
+            self.give_up(ServerError(Status.UNREACHABLE, "interrupted while sending"))
+            raise
+        return future
 
     async def read(self) -> None:
         """Hand each reply to who waits for it, until the connection ends."""
@@ -169,21 +180,23 @@ class Server:
         loop = asyncio.get_running_loop()
         if loop.time() < self._shun_until:
             return Answer(Status.UNREACHABLE, (), self._shun_reason)
-        link: _Link | None = None
-        try:
-            async with asyncio.timeout(self._timeout):
-                for last in (False, True):
-                    try:
-                        link = await self._connected()
-                        if link.identity.run_id != life.run_id:
-                            return Answer(Status.GONE, (), "the server was restarted")
-                        return await self._run(link, script, queue, (epoch, life.generation, *arguments))
-                    except ServerError as error:
-                        if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
-                            return error.answer
-        except TimeoutError:
-            self._shun(f"no answer within {self._timeout:g} s", link)
-            return Answer(Status.TIMEOUT, (), self._shun_reason)
+        for last in (False, True):
+            due = loop.time() + self._timeout
+            link: _Link | None = None
+            try:
+                async with asyncio.timeout_at(due):
+                    link = await self._connected()
+                    if link.identity.run_id != life.run_id:
+                        return Answer(Status.GONE, (), "the server was restarted")
+                    return await self._run(link, script, queue, (epoch, life.generation, *arguments))
+            except ServerError as error:
+                if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
+                    return error.answer
+            except TimeoutError:
+                if not last and loop.time() > due + LATE_SECONDS:
+                    continue  # this process was late, not the server, whose answer may be waiting to be read
+                self._shun(f"no answer within {self._timeout:g} s", link)
+                return Answer(Status.TIMEOUT, (), self._shun_reason)
         raise AssertionError("unreachable")
 
     async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[bytes | str | int]) -> Answer:
@@ -233,7 +246,11 @@ class Server:
             except asyncio.CancelledError:
                 await link.connection.disconnect(nowait=True)
                 raise
-            reader = self._tasks.start(link.read(), f"read from {self.id}")
+            try:
+                reader = self._tasks.start(link.read(), f"read from {self.id}")
+            except Closed:
+                await link.connection.disconnect(nowait=True)
+                raise
             try:
                 link.identity = await self._ask_identity(link)
                 if link.identity.unfit:
@@ -254,6 +271,8 @@ class Server:
             if isinstance(reply, ResponseError):
                 raise ServerError(read_error(_full_text(reply)).status, str(reply))
         fields = _read_info(cast(bytes, info))
+        if not {"run_id", "redis_version", "role"} <= fields.keys():
+            raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
         generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
         return Identity(
             run_id=fields["run_id"],
@@ -311,6 +330,10 @@ def _connection_maker(url: str, timeout: float) -> Callable[[], AbstractConnecti
     options: dict[str, Any] = dict(parse_url(url))
     kind = options.pop("connection_class", Connection)
     own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
+    try:
+        kind(**{**options, **own})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
     return lambda: kind(**{**options, **own})
 
 

@@ -37,12 +37,12 @@ class View:
     servers: tuple[ServerId, ...]
     min_replicas: int
     by: str
+    receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
+    """Every server that a write goes to."""
     _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
 
-    @property
-    def receivers(self) -> Mapping[ServerId, Life]:
-        """Every server that a write goes to."""
-        return {**self.members, **self.learners}
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "receivers", {**self.members, **self.learners})
 
     @property
     def writable(self) -> bool:

@@ -1,0 +1,208 @@
+"""Clients that are slow, clumsy, cancelled or closed in the middle: nobody else may suffer for it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace
+from zkrq import local
+from zkrq.coordination.memory import Hub
+from zkrq.replication.membership import Membership
+from zkrq.replication.replies import Answer, Status
+from zkrq.replication.view import ServerId
+
+pytestmark = pytest.mark.anyio
+
+
+async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    return claim
+
+
+async def test_a_reason_that_cannot_be_sent_confuses_no_reply(servers: local.Servers) -> None:
+    """A surrogate, as in the text of an exception about a file name: each reply still goes to who asked."""
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=1))
+        await queue.push_many(["a", "b"])
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no file"):
+                async with await take(queue):
+                    raise ValueError("no file \udcff")
+        sizes, names = await asyncio.gather(queue.size(), cluster.queues())
+        assert sizes == (0, 0, 0, 2)
+        assert names == ["jobs"]
+        assert len(cluster.view.members) == 3
+
+
+async def test_a_blocked_event_loop_evicts_nobody(servers: local.Servers) -> None:
+    """The answer was there in time; only the client was late to read it."""
+    async with in_process(servers, new_namespace(), command_timeout=0.5) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push("x")
+        for _ in range(3):
+            asking = [asyncio.create_task(queue.size()) for _ in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            time.sleep(1.0)  # a handler that blocks
+            await asyncio.gather(*asking)
+        assert len(cluster.view.members) == 3
+
+
+async def test_the_primary_and_another_server_die_together(servers: local.Servers) -> None:
+    """The eviction that takes the view below min_replicas waits its grace, and then happens."""
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push("survives")
+        _speed_up_grace(cluster)
+        leading = cluster.view.primary("jobs")
+        primary = next(server for server in servers.redis if server.name == leading)
+        other = next(server for server in servers.redis if server.name != leading)
+        await asyncio.gather(primary.kill(), other.kill())
+        claim = await take(queue)
+        assert claim.item == "survives"
+        await claim.ack()
+        assert len(cluster.view.members) == 1
+
+
+async def test_an_old_failure_does_not_shorten_the_grace_of_a_new_one(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs")
+        first, second = (server for server in servers.redis if server.name != cluster.view.primary("jobs"))
+        await first.kill()
+        await queue.push("x")
+        assert len(cluster.view.members) == 2
+        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        second.pause()
+        pushing = asyncio.create_task(queue.push("waits"))
+        await asyncio.sleep(2.5)
+        second.resume()
+        await pushing
+        assert len(cluster.view.members) == 2, "it was back within the grace"
+        assert not membership._failing_since  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs", claim_timeout=5)
+        await queue.push("x")
+        replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
+        owner = await cluster._enrolment.get()  # pyright: ignore[reportPrivateUsage]
+        await replicas.decide("claim", "jobs", [300_000, owner, 1, 1, 5_000, ""])
+        await asyncio.sleep(1.0)
+        loop = asyncio.get_running_loop()
+        claim = await take(queue)  # its feed begins with request number 1 as well
+        assert claim.attempts == 1
+        assert claim.deadline_at <= loop.time() + 4.1
+
+
+async def test_a_refused_ack_does_not_cancel_the_loop_around_it(servers: local.Servers) -> None:
+    hub = Hub()
+    async with in_process(servers, new_namespace(), hub) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push("x")
+        with pytest.raises(zkrq.ClaimLost):
+            async with await take(queue) as claim:
+                held, packed = claim._holder, claim._packed  # pyright: ignore[reportPrivateUsage]
+                other = zkrq.Claim(held, claim.id, packed, None, claim.owner, claim.request, 1e12)
+                await other.nack(delay=30)
+                await claim.ack()
+        await asyncio.sleep(0)
+        await queue.push("the loop goes on")
+
+
+async def test_a_claim_that_was_dropped_comes_back(servers: local.Servers) -> None:
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs", claim_timeout=0.5)
+        await queue.push("dropped")
+        claim = await take(queue)
+        id = claim.id
+        del claim
+        gc.collect()
+        assert (await take(queue)).id == id
+
+
+async def test_closing_tells_everybody_and_leaves_nothing(servers: local.Servers) -> None:
+    """Handlers are stopped, pushes that could not leave are told so, also when the servers hang."""
+    cluster = in_process(servers, new_namespace(), command_timeout=30.0, operation_timeout=60.0)
+    async with cluster:
+        queue = cluster.queue("jobs")
+        await queue.push("x")
+        began = asyncio.Event()
+
+        async def handle() -> None:
+            async with await take(queue):
+                began.set()
+                await asyncio.sleep(HANG)
+
+        handling = asyncio.create_task(handle())
+        await began.wait()
+        for server in servers.redis:
+            server.pause()
+        pushes = [asyncio.create_task(queue.push(number)) for number in range(2_000)]
+        await asyncio.sleep(0.1)
+        closing = asyncio.create_task(cluster.aclose())
+        await asyncio.sleep(0.1)
+        closing.cancel()
+        await asyncio.sleep(0.1)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        async with asyncio.timeout(HANG):
+            outcomes: list[object] = [*await asyncio.gather(handling, *pushes, return_exceptions=True)]
+        assert isinstance(outcomes[0], zkrq.ClaimLost)
+        assert {type(outcome) for outcome in outcomes[1:]} == {zkrq.Closed, zkrq.OutcomeUnknown}
+        assert all(outcome.ids for outcome in outcomes if isinstance(outcome, zkrq.OutcomeUnknown))
+        for call in (queue.push(1), queue.size(), queue.clear(), cluster.queues()):
+            with pytest.raises(zkrq.ZkrqError):
+                await call
+        assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("zkrq")]
+
+
+async def test_what_was_decided_before_a_retry_reaches_every_server(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of ``clear`` of which the followers did not hear: the next round decides other items, and tells of both."""
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(3))
+        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        call, dropped = membership.call, 0
+
+        async def drop_first_applies(server: ServerId, script: str, *rest: Any) -> Answer:
+            nonlocal dropped
+            if script == "apply" and dropped < 2:
+                dropped += 1
+                return Answer(Status.STALE, (), "STALE")
+            return await call(server, script, *rest)
+
+        monkeypatch.setattr(membership, "call", drop_first_applies)
+        assert await queue.clear() == 3
+        assert dropped == 2
+        for id in cluster.view.members:
+            assert (await call(id, "count", "jobs", cluster.view)).body == (0, 0, 0, 0)
+
+
+def _speed_up_grace(cluster: zkrq.Cluster) -> None:
+    cluster._membership._grace = 0.5  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Servers) -> None:
+    """Claimed from by nobody for as long as a stopped server would be silent: its claims expire all the same."""
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as cluster:
+        queue = cluster.queue("jobs", claim_timeout=1)
+        await queue.push("stranded")
+        claim = await take(queue)
+        queue._held.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+        queue._feed.close()  # pyright: ignore[reportPrivateUsage]
+        await asyncio.sleep(17)
+        async with in_process(servers, namespace, hub) as second:
+            again = await second.queue("jobs").pop_many(1, timeout=0)
+            assert [claim.item for claim in again] == ["stranded"]
