@@ -168,7 +168,7 @@ async def test_closing_tells_everybody_and_leaves_nothing(servers: local.Servers
 async def test_what_was_decided_before_a_retry_reaches_every_server(
     servers: local.Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of ``clear`` of which the followers did not hear: the next round decides other items, and tells of both."""
+    """A page of ``clear`` that no follower heard of: the next round decides other items, and tells of both."""
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs")
         await queue.push_many(range(3))
