@@ -202,12 +202,11 @@ class ZooKeeperCoordinator:
             async with asyncio.timeout(self._session.timeout):
                 while True:
                     link = await self._session.link()
-                    try:
-                        return await attempt(link)
-                    except Interrupted:
-                        continue
-                    except NoNode:
-                        await self._make_parents(link)
+                    with suppress(Interrupted):
+                        try:
+                            return await attempt(link)
+                        except NoNode:
+                            await self._make_parents(link)
         except TimeoutError as error:
             raise Unavailable(f"ZooKeeper does not answer: {self._session.trouble}") from error
         except NotAllowed as error:
