@@ -18,7 +18,7 @@ from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.held import Held
-from zkrq.replication.replicas import PUT_WINDOW, Decision, Replicas
+from zkrq.replication.replicas import PUT_WINDOW_MS, Arguments, Decision, Replicas
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
 
@@ -289,8 +289,8 @@ class Feed(Generic[T]):
         lease_ms = round(self._held.claim_timeout * 1000)
         seq = self._seq + 1
         request = f"{owner}/{seq}"
-        window = round(PUT_WINDOW * 1000)
-        decision = await self._replicas.decide("claim", self._queue, [window, owner, seq, count, lease_ms, waiter])
+        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter]
+        decision = await self._replicas.decide("claim", self._queue, request_arguments)
         self._seq = seq
         if not self._admit(decision, owner, request, started):
             return 0

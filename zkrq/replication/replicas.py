@@ -22,6 +22,8 @@ from zkrq.replication.view import Life, ServerId, View
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
 
+PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
+
 READ_MAX = 500
 """Items read in one call."""
 
@@ -65,17 +67,22 @@ class _Expired(Exception):
     """The operation's time is up."""
 
 
-class _Clock:
-    """The time of one operation, and what has kept it from being over."""
+class _Effort:
+    """One operation: its time, whether anything may have happened yet, and what has kept it from being over."""
 
     def __init__(self, seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
         self.until = self._loop.time() + seconds
+        self.touched = False
         self.trouble = ""
 
     def check(self) -> None:
         if self._loop.time() >= self.until:
             raise _Expired(self.trouble or "no time left")
+
+    def note(self, answers: Mapping[ServerId, Answer]) -> None:
+        self.touched = self.touched or any(answer.status in MAY_HAVE_HAPPENED for answer in answers.values())
+        self.trouble = _reasons(answers) or self.trouble
 
 
 class Replicas:
@@ -85,6 +92,35 @@ class Replicas:
         self.membership = membership
         self.operation_timeout = operation_timeout
 
+    async def _until_all_done(
+        self, effort: _Effort, attempt: Callable[[View], Awaitable[Mapping[ServerId, Answer]]]
+    ) -> None:
+        """Make attempts, each under the view that the last one's answers led to, until all its answers are good."""
+        view = self.membership.view
+        while True:
+            effort.check()
+            answers = await attempt(view)
+            effort.note(answers)
+            if all(answer.verdict is Verdict.DONE for answer in answers.values()):
+                return
+            try:
+                async with asyncio.timeout_at(effort.until):
+                    view = await self._next_view(view, answers)
+            except TimeoutError:
+                raise _Expired(effort.trouble) from None
+
+    async def _next_view(self, view: View, answers: Mapping[ServerId, Answer]) -> View:
+        """The view to go on with after these answers."""
+        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        newer = view
+        if failed:
+            newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
+        elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
+            newer = await self.membership.refresh(view)
+        if newer.epoch == view.epoch:
+            await asyncio.sleep(RETRY_PAUSE)
+        return newer
+
     # -- put -------------------------------------------------------------------------------------------------------
 
     async def put(self, queue: str, puts: Sequence[Put]) -> list[int | ZkrqError]:
@@ -92,44 +128,38 @@ class Replicas:
 
         Returns by position the number of servers that hold the item, or the error to raise for it.
         """
-        clock = _Clock(self.operation_timeout)
-        window = round(PUT_WINDOW * 1000)
-        arguments: Arguments = [queue, window]
+        effort = _Effort(self.operation_timeout)
+        arguments: Arguments = [queue, PUT_WINDOW_MS]
         for put in puts:
             arguments += put
         covered: set[tuple[ServerId, Life]] = set()
         refusals: Counter[int] = Counter()
-        takers = 0
-        touched = False
-        view = self.membership.view
+        copies = 0
+
+        async def attempt(view: View) -> Mapping[ServerId, Answer]:
+            nonlocal copies
+            self.membership.check_writable(view)
+            copies = len(view.members)
+            missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
+            answers = await self._call_all(missing, "put", queue, view, arguments)
+            effort.note(answers)
+            for id, answer in answers.items():
+                if answer.status is Status.OK:
+                    covered.add((id, view.receivers[id]))
+                    refusals.update(cast("list[int]", answer.body[0]))
+            if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
+                raise Unavailable(f"refused, nothing was written: {effort.trouble}")
+            return answers
+
         try:
-            while True:
-                clock.check()
-                self.membership.check_writable(view)
-                missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
-                if not missing:
-                    copies = len(view.members)
-                    return [_judge(put.id, refusals[at], takers, copies) for at, put in enumerate(puts, start=1)]
-                answers = await self._call_all(missing, "put", queue, view, arguments)
-                for id, answer in answers.items():
-                    touched = touched or answer.status in MAY_HAVE_HAPPENED
-                    if answer.status is Status.OK:
-                        covered.add((id, view.receivers[id]))
-                        refusals.update(cast("list[int]", answer.body[0]))
-                        takers += 1
-                refused = [
-                    f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is Verdict.REFUSE
-                ]
-                if refused and not touched:
-                    raise Unavailable(f"refused, nothing was written: {'; '.join(refused)}")
-                if any(answer.status is not Status.OK for answer in answers.values()):
-                    view = await self._next_view(clock, view, answers)
+            await self._until_all_done(effort, attempt)
         except (_Expired, ZkrqError) as error:
-            if touched:
+            if effort.touched:
                 return [_unknown_push(put.id, error) for put in puts]
             if isinstance(error, _Expired):
                 error = Unavailable(f"nothing was written: {error}")
             return [copy.copy(error) for _ in puts]
+        return [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
 
     # -- decide, then apply ------------------------------------------------------------------------------------------
 
@@ -145,69 +175,70 @@ class Replicas:
         """Have the primary decide, and every other server of the view apply what it decided.
 
         ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
-        Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have.
+        Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
+        was fenced.
         """
-        clock = _Clock(self.operation_timeout)
-        view = self.membership.view
-        touched = False
+        effort = _Effort(self.operation_timeout)
+        outcome: Decision | None = None
         carried: set[bytes] = set()
+
+        async def attempt(view: View) -> Mapping[ServerId, Answer]:
+            nonlocal outcome
+            primary = view.primary(queue)
+            trimming = int(trim and not view.learners)
+            given: Arguments = [PUT_WINDOW_MS, trimming, *arguments] if trim else arguments
+            answer = await self.membership.call(primary, script, queue, view, given)
+            effort.note({primary: answer})
+            if answer.status is Status.FENCED:
+                raise ClaimLost("this consumer was declared dead: its claims are lost")
+            if answer.verdict is Verdict.REFUSE:
+                raise Unavailable(f"{primary} refused {script}: {answer.reason}")
+            if answer.verdict is not Verdict.DONE:
+                return {primary: answer}
+            decided = _read_decided(answer.body[-1])
+            carried.difference_update(record.id for record in decided)
+            others = [id for id in view.receivers if id != primary] if decided or fenced or carried else []
+            given = [queue, PUT_WINDOW_MS, trimming, fenced, 0]
+            for record in decided:
+                given += (*record, "")
+            applied = await self._call_all(others, "apply", queue, view, given)
+            answers = {primary: answer, **applied}
+            answers |= await self._complete_payloads(queue, view, decided, applied)
+            for id in others:
+                answers |= await self._copy(queue, view, sorted(carried), to=id)
+            superseded = _superseded(decided, applied.values())
+            outcome = Decision(answer.body[:-1], decided, superseded, frozenset(carried), view.epoch)
+            # Decided now; should a server not know it yet, the next round decides anew, and tells of these as well.
+            carried.update(record.id for record in decided)
+            return answers
+
         try:
-            while True:
-                clock.check()
-                primary = view.primary(queue)
-                trimming = int(trim and not view.learners)
-                window = round(PUT_WINDOW * 1000)
-                given: Arguments = [window, trimming, *arguments] if trim else arguments
-                answer = await self.membership.call(primary, script, queue, view, given)
-                touched = touched or answer.status in MAY_HAVE_HAPPENED
-                if answer.status is Status.FENCED:
-                    raise ClaimLost("this consumer was declared dead: its claims are lost")
-                if answer.verdict is Verdict.REFUSE:
-                    raise Unavailable(f"{primary} refused {script}: {answer.reason}")
-                if answer.verdict is not Verdict.DONE:
-                    view = await self._next_view(clock, view, {primary: answer})
-                    continue
-                decided = _read_decided(answer.body[-1])
-                others = [id for id in view.receivers if id != primary]
-                carried.difference_update(record.id for record in decided)
-                if not others or not (decided or fenced or carried):
-                    return Decision(answer.body[:-1], decided, frozenset(), frozenset(carried), view.epoch)
-                given = [queue, window, trimming, fenced, 0]
-                for record in decided:
-                    given += (*record, "")
-                answers = await self._call_all(others, "apply", queue, view, given)
-                answers = await self._complete_payloads(queue, view, decided, answers)
-                for id in others:
-                    answers.update(await self._copy(queue, view, sorted(carried), to=id))
-                if all(answer.verdict is Verdict.DONE for answer in answers.values()):
-                    superseded = _superseded(decided, answers.values())
-                    return Decision(answer.body[:-1], decided, superseded, frozenset(carried), view.epoch)
-                # Decided, but not known everywhere: the next round decides anew, and tells of these as well.
-                carried.update(record.id for record in decided)
-                view = await self._next_view(clock, view, {primary: answer, **answers})
+            await self._until_all_done(effort, attempt)
         except ClaimLost:
             raise
         except (_Expired, ZkrqError) as error:
-            if touched:
+            if effort.touched:
                 raise OutcomeUnknown(f"it may have happened: {error}") from error
             if isinstance(error, _Expired):
                 raise Unavailable(f"nothing happened: {error}") from error
             raise
+        assert outcome is not None
+        return outcome
 
     async def _complete_payloads(
         self, queue: str, view: View, decided: Sequence[Decided], answers: Mapping[ServerId, Answer]
     ) -> dict[ServerId, Answer]:
         """Give members the payloads that they lack because a decision came before its item's push.
 
-        Returns the answers with those of the servers that failed meanwhile.  A learner is left to its catch-up, which
-        brings every payload.
+        Returns the answers of servers that failed meanwhile.  A learner is left to its catch-up, which brings every
+        payload.
         """
-        complete = dict(answers)
+        failed: dict[ServerId, Answer] = {}
         for id, answer in answers.items():
             if answer.status is Status.OK and id in view.members:
                 bare = [decided[position - 1].id for position in cast("list[int]", answer.body[1])]
-                complete.update(await self._copy(queue, view, bare, to=id))
-        return complete
+                failed |= await self._copy(queue, view, bare, to=id)
+        return failed
 
     async def _copy(self, queue: str, view: View, ids: Sequence[bytes], *, to: ServerId) -> dict[ServerId, Answer]:
         """Copy items with their payloads from the primary; returns the answer of the server that failed, if one did."""
@@ -250,7 +281,7 @@ class Replicas:
                         break
             return answers
 
-        await self._until_all_done(queue, align)
+        await self._tell(queue, align)
 
     async def tell_all(self, script: str, queue: str, arguments: Arguments) -> None:
         """Run a script that repeats without harm on every server of the view.  Raises ``Unavailable``."""
@@ -258,18 +289,11 @@ class Replicas:
         async def tell(view: View) -> dict[ServerId, Answer]:
             return await self._call_all(list(view.receivers), script, queue, view, arguments)
 
-        await self._until_all_done(queue, tell)
+        await self._tell(queue, tell)
 
-    async def _until_all_done(self, queue: str, attempt: Callable[[View], Awaitable[dict[ServerId, Answer]]]) -> None:
-        clock = _Clock(self.operation_timeout)
-        view = self.membership.view
+    async def _tell(self, queue: str, attempt: Callable[[View], Awaitable[Mapping[ServerId, Answer]]]) -> None:
         try:
-            while True:
-                clock.check()
-                answers = await attempt(view)
-                if all(answer.verdict is Verdict.DONE for answer in answers.values()):
-                    return
-                view = await self._next_view(clock, view, answers)
+            await self._until_all_done(_Effort(self.operation_timeout), attempt)
         except _Expired as error:
             raise Unavailable(f"not every server of queue {queue!r} could be told in time: {error}") from error
 
@@ -277,20 +301,22 @@ class Replicas:
 
     async def ask(self, script: str, queue: str, arguments: Arguments | None = None) -> tuple[object, ...]:
         """Run a script that only reads on the queue's primary.  Raises ``Unavailable``."""
-        clock = _Clock(self.operation_timeout)
-        view = self.membership.view
+        body: tuple[object, ...] = ()
+
+        async def attempt(view: View) -> Mapping[ServerId, Answer]:
+            nonlocal body
+            primary = view.primary(queue)
+            answer = await self.membership.call(primary, script, queue, view, arguments)
+            if answer.verdict is Verdict.REFUSE:
+                raise Unavailable(f"{primary}: {answer.reason}")
+            body = answer.body
+            return {primary: answer}
+
         try:
-            while True:
-                clock.check()
-                primary = view.primary(queue)
-                answer = await self.membership.call(primary, script, queue, view, arguments)
-                if answer.verdict is Verdict.DONE:
-                    return answer.body
-                if answer.verdict is Verdict.REFUSE:
-                    raise Unavailable(f"{primary}: {answer.reason}")
-                view = await self._next_view(clock, view, {primary: answer})
+            await self._until_all_done(_Effort(self.operation_timeout), attempt)
         except _Expired as error:
             raise Unavailable(f"no primary of queue {queue!r} could be asked in time: {error}") from error
+        return body
 
     # ------------------------------------------------------------------------------------------------------------------
 
@@ -301,24 +327,10 @@ class Replicas:
         answers = await asyncio.gather(*(call(id, script, queue, view, arguments) for id in servers))
         return dict(zip(servers, answers, strict=True))
 
-    async def _next_view(self, clock: _Clock, view: View, answers: Mapping[ServerId, Answer]) -> View:
-        """The view to go on with after these answers."""
-        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
-        clock.trouble = "; ".join(
-            f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE
-        )
-        newer = view
-        try:
-            async with asyncio.timeout_at(clock.until):
-                if failed:
-                    newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
-                elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
-                    newer = await self.membership.refresh(view)
-                if newer.epoch == view.epoch:
-                    await asyncio.sleep(RETRY_PAUSE)
-        except TimeoutError:
-            raise _Expired(clock.trouble) from None
-        return newer
+
+def _reasons(answers: Mapping[ServerId, Answer]) -> str:
+    """Which servers kept an attempt from being the last, and why."""
+    return "; ".join(f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE)
 
 
 def _read_decided(flat: object) -> tuple[Decided, ...]:
@@ -335,7 +347,8 @@ def _quadruples(flat: object) -> Iterable[tuple[bytes, bytes, int, bytes | None]
 
 def _superseded(decided: Sequence[Decided], answers: Iterable[Answer]) -> frozenset[bytes]:
     """Ids of which a server said that it holds a greater version."""
-    positions = (position for answer in answers for position in cast("list[int]", answer.body[0]))
+    told = (cast("list[int]", answer.body[0]) for answer in answers if answer.status is Status.OK)
+    positions = (position for some in told for position in some)
     return frozenset(decided[position - 1].id for position in positions)
 
 
