@@ -59,6 +59,8 @@ class Reaper:
     async def reap(self) -> None:
         """One look at every queue.  The owners in Redis are read first, then the registry: a newcomer that enrolled
         in between is in it, and keeps its claims."""
+        # Also a look at every server: an idle client learns of a dead one, or that its view is old.
+        await self._replicas.tell_all("seal", "", [])
         (names,) = await self._replicas.ask("queues", "")
         queues = [name.decode() for name in cast("list[bytes]", names)]
         owners: dict[str, list[str]] = {}

@@ -115,6 +115,15 @@ async def test_a_server_is_killed_under_load(
         assert max(load.delivered.values()) == 1
 
 
+async def test_an_idle_client_notices_a_dead_server(servers: local.Servers) -> None:
+    """At its next look for orphans, without any push or pop."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        victim = follower(servers, cluster)
+        await victim.kill()
+        cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: victim.name not in cluster.view.members)
+
+
 @pytest.mark.parametrize("which", [primary, follower])
 async def test_a_server_is_stopped_under_load_and_continued(
     servers: local.Servers, which: Callable[[local.Servers, Cluster], local.LocalRedis]

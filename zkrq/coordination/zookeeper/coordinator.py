@@ -63,12 +63,12 @@ class ZooKeeperCoordinator:
             raise ConfigError("the user of auth must not be empty nor contain a colon")
         base = ensemble.chroot + _hosts.path(namespace)
         self._view = f"{base}/view"
-        self._registry = f"{base}/consumers"
+        self._enrolled = f"{base}/consumers"
         self._leader = f"{base}/election/leader"
-        self._parents = (self._registry, f"{base}/election")
+        self._parents = (self._enrolled, f"{base}/election")
         self._ensemble = ensemble
         self._life = Lifecycle(logging.LoggerAdapter(logging.getLogger(__name__), {"cluster": namespace}))
-        self._changed = {path: asyncio.Event() for path in (self._view, self._registry, self._leader)}
+        self._changed = {path: asyncio.Event() for path in (self._view, self._enrolled, self._leader)}
         self._session = ZooKeeperSession(
             ensemble, session_timeout, auth, self._life, on_event=self._on_event, on_connected=self._look_again
         )
@@ -157,7 +157,7 @@ class ZooKeeperCoordinator:
         async def attempt(link: Link) -> str:
             owner = self._session.owner  # read with the link: one link, one session
             with suppress(NodeExists):  # then made before, by this session: the name is nobody else's
-                await link.create(f"{self._registry}/{owner}", data, ephemeral=True)
+                await link.create(f"{self._enrolled}/{owner}", data, ephemeral=True)
             return owner
 
         return await self._ask(attempt)
@@ -165,14 +165,14 @@ class ZooKeeperCoordinator:
     async def withdraw(self) -> None:
         async def attempt(link: Link) -> None:
             with suppress(NoNode):
-                await link.delete(f"{self._registry}/{self._session.owner}")
+                await link.delete(f"{self._enrolled}/{self._session.owner}")
 
         await self._ask(attempt)
 
     async def consumers(self) -> Mapping[str, str]:
         async def attempt(link: Link) -> dict[str, str]:
             await link.sync()
-            owners = await link.children(self._registry)
+            owners = await link.children(self._enrolled)
             known = {owner: text for owner, text in self._descriptions.items() if owner in owners}
             known |= await self._read_descriptions(link, sorted(owners - known.keys()))
             self._descriptions = known
@@ -184,7 +184,7 @@ class ZooKeeperCoordinator:
         found: dict[str, str] = {}
         for start in range(0, len(owners), READ_AHEAD):
             some = owners[start : start + READ_AHEAD]
-            nodes = await link.read_all([f"{self._registry}/{owner}" for owner in some])
+            nodes = await link.read_all([f"{self._enrolled}/{owner}" for owner in some])
             found |= {
                 owner: node.data.decode(errors="replace")
                 for owner, node in zip(some, nodes, strict=True)
@@ -240,7 +240,7 @@ class ZooKeeperCoordinator:
         """All that runs for this coordinator runs below here, and ends with it."""
         looks = {
             self._view: self._look_at_view,
-            self._registry: self._look_at_consumers,
+            self._enrolled: self._look_at_consumers,
             self._leader: self._look_at_leader,
         }
         async with anyio.create_task_group() as tasks:
@@ -300,7 +300,7 @@ class ZooKeeperCoordinator:
             self._tell(self._life.view_changed)
 
     async def _look_at_consumers(self, link: Link) -> None:
-        owners = await link.children(self._registry, watch=True)
+        owners = await link.children(self._enrolled, watch=True)
         if owners != self._seen_consumers:
             self._seen_consumers = owners
             self._tell(self._life.consumers_changed)

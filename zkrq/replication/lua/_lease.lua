@@ -1,6 +1,6 @@
 -- purpose: since when this server has led the queue without a gap.  After a change of the view, or when its clock has
 -- jumped (the server was stopped), every claim gets one full lease from then on before it may expire.
--- Whoever consumes a queue looks at it every few seconds, so a longer silence counts as a jump.
+-- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump.
 local SILENCE_MS = 15000
 
 local function leading_since_us()
