@@ -9,8 +9,25 @@ live      ... or, on a terminal, with a live table
 story     what happens when
 """
 
-from zkrq.demo.display import display
+from collections.abc import Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TextIO
+
+from zkrq.demo.display import Display, Plain
 from zkrq.demo.story import RATE, SECONDS, run
 from zkrq.demo.words import describe
 
 __all__ = ["RATE", "SECONDS", "describe", "display", "run"]
+
+
+@contextmanager
+def display(stream: TextIO) -> Generator[Display, None, None]:
+    """The best that ``stream`` can show."""
+    if stream.isatty() and find_spec("rich"):
+        from zkrq.demo.live import live
+
+        with live(stream) as shown:
+            yield shown
+    else:
+        yield Plain(stream)

@@ -1,12 +1,10 @@
-"""Shows how it goes: a live table on a terminal where rich is installed, plain lines elsewhere."""
+"""What the demo shows, and how it does so line by line; live.py has the table for terminals."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Protocol, TextIO
 
 PLAIN_INTERVAL = 2.0
@@ -51,18 +49,6 @@ class Plain:
         if now >= self._next_figures:
             self._next_figures = now + PLAIN_INTERVAL
             self.say(", ".join(f"{name} {figure}" for name, figure in status.figures.items()))
-
-
-@contextmanager
-def display(stream: TextIO) -> Generator[Display, None, None]:
-    """The best that ``stream`` can show."""
-    if stream.isatty() and find_spec("rich"):
-        from zkrq.demo.live import live
-
-        with live(stream) as shown:
-            yield shown
-    else:
-        yield Plain(stream)
 
 
 def stamped(began: float, text: str, deed: bool) -> str:
