@@ -61,6 +61,13 @@ async def settled(question: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
+    """One claim, which must come."""
+    claim = await queue.pop_one(timeout=HANG)
+    assert claim is not None
+    return claim
+
+
 class ConsumerProcess:
     """A consumer in a process of its own, that does what it is told line by line (see consumer_process.py)."""
 

@@ -253,9 +253,12 @@ class Claim(Generic[T]):
             self.timer.cancel()
             self.timer = None
 
+    def _loss(self) -> ClaimLost:
+        return ClaimLost(f"the claim on item {self.id} is lost: {self.lost.reason}", id=self.id)
+
     def _check_held(self) -> None:
         if self._lost:
-            raise ClaimLost(f"the claim on item {self.id} is lost: {self._lost.reason}", id=self.id)
+            raise self._loss()
         if self._settled:
             raise ClaimLost(f"the claim on item {self.id} was settled before: {self._settled}", id=self.id)
 
@@ -315,10 +318,10 @@ class Claim(Generic[T]):
         task, self._task = self._task, None
         assert task is not None
         if self._struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
-            raise ClaimLost(f"the claim on item {self.id} is lost: {self.lost.reason}", id=self.id)
+            raise self._loss()
         if self._settled or self._lost:
             if kind is None and self._lost:
-                raise ClaimLost(f"the claim on item {self.id} is lost: {self.lost.reason}", id=self.id)
+                raise self._loss()
             return isinstance(error, RetryLater | Reject)
         try:
             return await self._leave(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import math
 import random
@@ -90,7 +89,8 @@ class Held:
     def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
         epoch, n = claim.version
-        text = text[:REASON_MAX].encode(errors="replace").decode()  # a surrogate in an exception's text cannot be sent
+        if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
+            text = text[:REASON_MAX].encode(errors="replace").decode()
         return self._batcher.add((claim.id, epoch, n, claim.request, verb.value, ms, text))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
@@ -139,10 +139,7 @@ class Held:
         arguments: Arguments = []
         for call in calls:
             arguments += call
-        try:
-            decision = await self._replicas.decide("settle", self._queue, arguments, trim=True)
-        except ZkrqError as error:
-            return [_own(error) for _ in calls]
+        decision = await self._replicas.decide("settle", self._queue, arguments, trim=True)
         (outcomes,) = decision.body
         assert isinstance(outcomes, list)
         return [outcome == 1 for outcome in outcomes]  # pyright: ignore[reportUnknownVariableType]
@@ -181,10 +178,3 @@ class Held:
 
 def _weigh(call: SettleCall) -> int:
     return CALL_BYTES + len(call[-1])
-
-
-def _own(error: ZkrqError) -> ZkrqError:
-    """A copy, so that callers do not share one traceback."""
-    own = copy.copy(error)
-    own.__cause__ = error
-    return own

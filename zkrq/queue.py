@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar, cast
 
@@ -76,7 +76,11 @@ class Queue(Generic[T]):
         self._max_payload = max_payload_bytes
         self._closed = False
         self._puts: Batcher[Put, int] = Batcher(
-            self._send, size=_weigh, tasks=tasks, name=f"push to {name}", patience=replicas.operation_timeout
+            partial(replicas.put, name),
+            size=_weigh,
+            tasks=tasks,
+            name=f"push to {name}",
+            patience=replicas.operation_timeout,
         )
 
     def __repr__(self) -> str:
@@ -158,12 +162,6 @@ class Queue(Generic[T]):
         if id is None:
             return Put(new_id_at(now_ms), fresh(priority, now_ms), delay_ms, payload)
         return Put(check_id("id", id), fresh(priority, made_at_ms(id) or now_ms), delay_ms, payload)
-
-    async def _send(self, puts: Sequence[Put]) -> Sequence[int | Exception]:
-        try:
-            return await self._replicas.put(self.name, puts)
-        except ZkrqError as error:
-            return [copy.copy(error) for _ in puts]
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

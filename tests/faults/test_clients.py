@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import HANG, in_process, new_namespace
+from tests.harness import HANG, in_process, new_namespace, take
 from zkrq import local
 from zkrq.coordination.memory import Hub
 from zkrq.replication.membership import Membership
@@ -18,12 +18,6 @@ from zkrq.replication.replies import Answer, Status
 from zkrq.replication.view import ServerId
 
 pytestmark = pytest.mark.anyio
-
-
-async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
-    claim = await queue.pop_one(timeout=HANG)
-    assert claim is not None
-    return claim
 
 
 async def test_a_reason_that_cannot_be_sent_confuses_no_reply(servers: local.Servers) -> None:

@@ -17,6 +17,7 @@ from tests.harness import (
     new_namespace,
     over_zookeeper,
     settled,
+    take,
     until,
 )
 from zkrq import local
@@ -200,12 +201,6 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         await leading.kill()
         left = [claim.item async for claim in queue.pop(wait=False)]
         assert sorted(left) == ([2] if verb == "ack" else [0, 1, 2])
-
-
-async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
-    claim = await queue.pop_one(timeout=HANG)
-    assert claim is not None
-    return claim
 
 
 async def drain(queue: zkrq.Queue[Any], count: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import HANG, in_process, new_namespace, settled, until
+from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
@@ -120,12 +120,6 @@ async def test_the_same_id_is_there_once(cluster: Cluster) -> None:
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------
-
-
-async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
-    claim = await queue.pop_one(timeout=HANG)
-    assert claim is not None
-    return claim
 
 
 async def test_an_exception_nacks_with_the_policys_delay(cluster: Cluster) -> None:

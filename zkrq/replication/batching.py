@@ -9,6 +9,7 @@ group commit of databases: DeWitt et al., 1984.)
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -121,8 +122,8 @@ class Batcher(Generic[CallT, ResultT]):
         results: Sequence[ResultT | Exception] = ()
         try:
             results = await self._send([call for call, _ in batch])
-        except Exception as error:  # every caller is told; none is lost
-            results = [error] * len(batch)
+        except Exception as error:  # every caller is told, each by an error of its own: a traceback is not shared
+            results = [_own(error) for _ in batch]
         finally:
             self._in_flight -= 1
             for position, (_, future) in enumerate(batch):
@@ -130,6 +131,12 @@ class Batcher(Generic[CallT, ResultT]):
             self._depart()
             if not self._in_flight:
                 self._landed.set()
+
+
+def _own(error: Exception) -> Exception:
+    own = copy.copy(error)
+    own.__cause__ = error
+    return own
 
 
 def _settle(future: asyncio.Future[ResultT], result: ResultT | Exception) -> None:

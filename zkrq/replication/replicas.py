@@ -8,7 +8,6 @@ scripts are idempotent by token and stamp the epoch anew.
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +125,8 @@ class Replicas:
     async def put(self, queue: str, puts: Sequence[Put]) -> list[int | ZkrqError]:
         """Apply new items to every server of the view.
 
-        Returns by position the number of servers that hold the item, or the error to raise for it.
+        Returns by position the number of servers that hold the item, or the error to raise for it.  Raises
+        ``NotEnoughReplicas``, ``Unavailable`` when nothing was written.
         """
         effort = _Effort(self.operation_timeout)
         arguments: Arguments = [queue, PUT_WINDOW_MS]
@@ -157,8 +157,8 @@ class Replicas:
             if effort.touched:
                 return [_unknown_push(put.id, error) for put in puts]
             if isinstance(error, _Expired):
-                error = Unavailable(f"nothing was written: {error}")
-            return [copy.copy(error) for _ in puts]
+                raise Unavailable(f"nothing was written: {error}") from error
+            raise
         return [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
 
     # -- decide, then apply ------------------------------------------------------------------------------------------

@@ -163,8 +163,9 @@ class Server:
         """Connect if need be, and tell who is there; ``anew``: ask again.  Raises ``ServerError``."""
         try:
             async with asyncio.timeout(self._timeout):
+                known = self.identity is not None
                 link = await self._connected()
-                if anew:
+                if anew and known:
                     link.identity = await self._ask_identity(link)
         except TimeoutError:
             raise ServerError(Status.TIMEOUT, f"no answer within {self._timeout:g} s") from None

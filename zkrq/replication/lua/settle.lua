@@ -4,12 +4,12 @@
 -- bury (dead letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
--- KEYS: server records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
+-- KEYS: server records payloads ready scheduled claimed dead tombstones lead waiting
 -- ARGV: epoch generation put_window_ms trim / id version_epoch version_n token verb ms text
 -- reply: OK [1 done or 0 lost, by position] [id record left_ms of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake owners lease tombstones reply
+-- include: gate record index wake lease tombstones reply
 leading_since_us()
 local REASON_MAX = 1000 -- bytes kept of a reason
 
