@@ -28,8 +28,9 @@ from zkrq.queue import Queue
 from zkrq.reaper import Reaper, fence
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import PUT_WINDOW, Replicas
-from zkrq.replication.server import Server, address, check_url
+from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId, View
+from zkrq.replication.wire import Dial, address, check_url, dial
 from zkrq.retry import Retry
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
@@ -78,6 +79,7 @@ class Cluster:
         command_timeout: float,
         operation_timeout: float,
         on_event: Callable[[Event], object] | None,
+        dial: Dial = dial,
     ) -> None:
         self.namespace = namespace
         self._coordinator = coordinator
@@ -86,7 +88,7 @@ class Cluster:
         self._tasks = Tasks(f"zkrq {namespace}")
         self._servers = {
             ServerId(id): Server(
-                ServerId(id), url, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks
+                ServerId(id), url, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks, dial=dial
             )
             for id, url in servers.items()
         }

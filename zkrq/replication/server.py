@@ -1,8 +1,7 @@
 """One Redis server: its connection, the check of its identity, a deadline on every call.
 
-The only module that imports redis.  Calls are pipelined over one connection; redis-py's own retries are off, because
-only the operation knows what may be repeated.  A connection on which one call has timed out is given up with all that
-is under way on it, so that a late answer can never be taken for another one.
+Calls are pipelined over one connection (wire.py).  A connection on which one call has timed out is given up with all
+that is under way on it, so that a late answer can never be taken for another one.
 """
 
 from __future__ import annotations
@@ -11,21 +10,16 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
-import hiredis
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError, ResponseError
-
-from zkrq.errors import Closed, ConfigError
+from zkrq.errors import Closed
 from zkrq.replication.keys import key, script_keys
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
+from zkrq.replication.wire import Dial, ErrorReply, Wire, Word, dial, pack, redact
 from zkrq.tasks import Tasks
 
 SHUN_SECONDS = 0.5
@@ -37,9 +31,6 @@ LATE_SECONDS = 0.1
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 
 _log = logging.getLogger("zkrq.server")
-
-# hiredis types the argument as a tuple of one.
-_pack = cast("Callable[[tuple[bytes | str | int, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +72,25 @@ class _Link:
 
     identity: Identity
 
-    def __init__(self, connection: AbstractConnection) -> None:
-        self.connection = connection
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
         self.lost: ServerError | None = None
         self._waiting: deque[asyncio.Future[object]] = deque()
 
-    async def call(self, *command: bytes | str | int) -> object:
+    async def call(self, *command: Word) -> object:
         """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
         return await (await self.send(*command))
 
-    async def send(self, *command: bytes | str | int) -> asyncio.Future[object]:
+    async def send(self, *command: Word) -> asyncio.Future[object]:
         """Send one command; what is returned gets its reply.  Raises ``ServerError``."""
         if self.lost:
             raise self.lost
-        packed = _pack(command)
+        packed = pack(command)
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
-            await self.connection.send_packed_command(packed, check_health=False)
-        except (RedisError, OSError) as error:
+            await self.wire.send(packed)
+        except OSError as error:
             self.give_up(ServerError(Status.UNREACHABLE, str(error)))
         except BaseException:
             # redis-py has closed the connection, and would make a new one under our feet at the next command.
@@ -111,18 +102,15 @@ class _Link:
         """Hand each reply to who waits for it, until the connection ends."""
         try:
             while True:
-                try:
-                    reply = cast(object, await self.connection.read_response(disable_decoding=True, timeout=math.inf))
-                except ResponseError as error:
-                    reply = error
+                reply = await self.wire.receive()
                 future = self._waiting.popleft()
                 if not future.done():
                     future.set_result(reply)
-        except (RedisError, OSError) as error:
+        except OSError as error:
             self.give_up(ServerError(Status.UNREACHABLE, str(error)))
         finally:
             self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
-            await self.connection.disconnect(nowait=True)
+            await self.wire.close()
 
     def give_up(self, error: ServerError) -> None:
         """Tell everybody who waits that no answer will come."""
@@ -137,10 +125,19 @@ class _Link:
 class Server:
     """A server by its id.  Connects when it is needed, again when it was lost."""
 
-    def __init__(self, id: ServerId, url: str, *, namespace: str, command_timeout: float, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        id: ServerId,
+        url: str,
+        *,
+        namespace: str,
+        command_timeout: float,
+        tasks: Tasks,
+        dial: Dial = dial,
+    ) -> None:
         self.id = id
         self.url = redact(url)
-        self._make = _connection_maker(url, command_timeout)
+        self._dial = dial(url, command_timeout)
         self._namespace = namespace
         self._timeout = command_timeout
         self._tasks = tasks
@@ -171,9 +168,7 @@ class Server:
             raise ServerError(Status.TIMEOUT, f"no answer within {self._timeout:g} s") from None
         return link.identity
 
-    async def call(
-        self, script: str, queue: str, epoch: int, life: Life, arguments: Sequence[bytes | str | int] = ()
-    ) -> Answer:
+    async def call(self, script: str, queue: str, epoch: int, life: Life, arguments: Sequence[Word] = ()) -> Answer:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
 
         Every script may be repeated, so a connection that broke is made again, once.
@@ -200,37 +195,36 @@ class Server:
                 return Answer(Status.TIMEOUT, (), self._shun_reason)
         raise AssertionError("unreachable")
 
-    async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[bytes | str | int]) -> Answer:
+    async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[Word]) -> Answer:
         text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
         keys = script_keys(self._namespace, queue, script)
         reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
-        if isinstance(reply, NoScriptError):
+        if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
             reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
-        return read_error(_full_text(reply)) if isinstance(reply, ResponseError) else read_reply(reply)
+        return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
 
     async def listen(
         self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event, tried: asyncio.Event
     ) -> None:
         """Pass on what is published on ``channel`` for as long as the connection holds; ``listening`` is set while it
         does, ``tried`` as soon as that is known.  Raises ``ServerError``."""
-        link = _Link(self._make())
+        wire = self._dial()
         try:
             async with asyncio.timeout(self._timeout):
-                await link.connection.connect()
-                await link.connection.send_command("SUBSCRIBE", channel, check_health=False)
-                await link.connection.read_response(disable_decoding=True, timeout=math.inf)
+                await wire.connect()
+                await wire.send(pack(("SUBSCRIBE", channel)))
+                await wire.receive()
             listening.set()
             tried.set()
             while True:
-                message = cast("object", await link.connection.read_response(disable_decoding=True, timeout=math.inf))
-                kind, _, text = cast("tuple[bytes, bytes, bytes]", message)
+                kind, _, text = cast("tuple[bytes, bytes, bytes]", await wire.receive())
                 if kind == b"message":
                     heard(text)
-        except (RedisError, OSError, TimeoutError) as error:
+        except (OSError, TimeoutError) as error:
             raise ServerError(Status.UNREACHABLE, str(error)) from error
         finally:
             listening.clear()
-            await link.connection.disconnect(nowait=True)
+            await wire.close()
 
     async def _connected(self) -> _Link:
         if self._link and not self._link.lost:
@@ -238,19 +232,19 @@ class Server:
         async with self._connecting:
             if self._link and not self._link.lost:
                 return self._link
-            link = _Link(self._make())
+            link = _Link(self._dial())
             try:
-                await link.connection.connect()
-            except (RedisError, OSError) as error:
-                await link.connection.disconnect(nowait=True)
+                await link.wire.connect()
+            except OSError as error:
+                await link.wire.close()
                 raise ServerError(Status.UNREACHABLE, str(error)) from error
             except asyncio.CancelledError:
-                await link.connection.disconnect(nowait=True)
+                await link.wire.close()
                 raise
             try:
                 reader = self._tasks.start(link.read(), f"read from {self.id}")
             except Closed:
-                await link.connection.disconnect(nowait=True)
+                await link.wire.close()
                 raise
             try:
                 link.identity = await self._ask_identity(link)
@@ -269,8 +263,8 @@ class Server:
             link.call("INFO"), link.call("HMGET", server, "generation", "epoch", "name"), link.call("SCARD", queues)
         )
         for reply in (info, known, count):
-            if isinstance(reply, ResponseError):
-                raise ServerError(read_error(_full_text(reply)).status, str(reply))
+            if isinstance(reply, ErrorReply):
+                raise ServerError(read_error(reply.text).status, reply.text)
         fields = _read_info(cast(bytes, info))
         if not {"run_id", "redis_version", "role"} <= fields.keys():
             raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
@@ -292,50 +286,7 @@ class Server:
         self._shun_reason = reason
         if link:
             link.give_up(ServerError(Status.TIMEOUT, reason))
-            self._tasks.start(link.connection.disconnect(nowait=True), f"disconnect from {self.id}")
-
-
-def _full_text(error: ResponseError) -> str:
-    """An error reply as the server wrote it; redis-py takes the first word off those that it knows."""
-    return f"{error.status_code} {error}" if error.status_code else str(error)
-
-
-def redact(url: str) -> str:
-    """The URL without its password, for logs and ``repr``."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
-
-
-def address(url: str) -> str:
-    """Host, port and database of a URL, or a socket's path: what a server is called that was given no name."""
-    check_url(url)
-    parts: Mapping[str, Any] = dict(parse_url(url))
-    if "path" in parts:
-        return parts["path"]
-    database = f"/{parts['db']}" if parts.get("db") else ""
-    return f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}{database}"
-
-
-def check_url(url: str) -> None:
-    """Raises ``ConfigError`` for what is no Redis URL."""
-    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
-    try:
-        parse_url(url)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{redact(url)!r} is no Redis URL: {error}") from error
-
-
-def _connection_maker(url: str, timeout: float) -> Callable[[], AbstractConnection]:
-    check_url(url)
-    options: dict[str, Any] = dict(parse_url(url))
-    kind = options.pop("connection_class", Connection)
-    own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
-    try:
-        kind(**{**options, **own})
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
-    return lambda: kind(**{**options, **own})
+            self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
 
 
 def _read_info(info: bytes) -> dict[str, str]:

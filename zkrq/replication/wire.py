@@ -1,0 +1,123 @@
+"""The wire to one Redis server: commands out, replies in, in order.
+
+The only module that imports redis.  redis-py's own retries are off, because only the operation knows what may be
+repeated, and of its connection only this is used; ``Wire`` is all that the rest needs of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol, cast
+
+import hiredis
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from zkrq.errors import ConfigError
+
+Word = bytes | str | int
+
+# hiredis types the argument as a tuple of one.
+pack = cast("Callable[[tuple[Word, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
+"""A command as it is sent."""
+
+
+class ErrorReply(NamedTuple):
+    """The server answered with an error, of this text."""
+
+    text: str
+
+
+class Wire(Protocol):
+    """One connection.  Every method raises ``OSError`` when it is broken or cannot be had."""
+
+    async def connect(self) -> None: ...
+
+    async def send(self, packed: bytes) -> None:
+        """Send what ``pack`` made.  When this is cancelled the connection cannot be used any more."""
+        ...
+
+    async def receive(self) -> object:
+        """The next reply: bytes, int, None, a list of these, or an ``ErrorReply``."""
+        ...
+
+    async def close(self) -> None:
+        """End it; idempotent, waits for nobody."""
+        ...
+
+
+Dial = Callable[[str, float], Callable[[], Wire]]
+"""What makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
+
+
+class RedisWire:
+    """A ``Wire`` made of redis-py's connection."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+
+    async def connect(self) -> None:
+        try:
+            await self._connection.connect()
+        except RedisError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def send(self, packed: bytes) -> None:
+        try:
+            await self._connection.send_packed_command(packed, check_health=False)
+        except RedisError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def receive(self) -> object:
+        try:
+            return cast(object, await self._connection.read_response(disable_decoding=True, timeout=math.inf))
+        except ResponseError as error:
+            # As the server wrote it: redis-py takes the first word off those that it knows.
+            return ErrorReply(f"{error.status_code} {error}" if error.status_code else str(error))
+        except RedisError as error:
+            raise ConnectionError(str(error)) from error
+
+    async def close(self) -> None:
+        await self._connection.disconnect(nowait=True)
+
+
+def dial(url: str, timeout: float) -> Callable[[], Wire]:
+    """Wires to the Redis server of this URL.  Raises ``ConfigError``."""
+    check_url(url)
+    options: dict[str, Any] = dict(parse_url(url))
+    kind = options.pop("connection_class", Connection)
+    own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
+    try:
+        kind(**{**options, **own})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
+    return lambda: RedisWire(kind(**{**options, **own}))
+
+
+def redact(url: str) -> str:
+    """The URL without its password, for logs and ``repr``."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def address(url: str) -> str:
+    """Host, port and database of a URL, or a socket's path: what a server is called that was given no name."""
+    check_url(url)
+    parts: Mapping[str, Any] = dict(parse_url(url))
+    if "path" in parts:
+        return parts["path"]
+    database = f"/{parts['db']}" if parts.get("db") else ""
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}{database}"
+
+
+def check_url(url: str) -> None:
+    """Raises ``ConfigError`` for what is no Redis URL."""
+    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
+    try:
+        parse_url(url)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{redact(url)!r} is no Redis URL: {error}") from error
