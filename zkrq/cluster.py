@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 
@@ -26,6 +27,9 @@ from zkrq.feed import Feed
 from zkrq.held import Held
 from zkrq.queue import Queue
 from zkrq.reaper import Reaper, fence
+from zkrq.repair.catchup import Progress
+from zkrq.repair.repairer import Repairer
+from zkrq.repair.roster import Roster
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import PUT_WINDOW, Replicas
 from zkrq.replication.server import Server
@@ -40,6 +44,9 @@ T = TypeVar("T")
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims; what is left comes back when the session has ended."""
 
+OPEN_CHECK_SECONDS = 1.0
+"""How often whoever waits for a server checks that the cluster is still open."""
+
 MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
 """An operation must be over long before its push would be refused as late."""
 
@@ -50,10 +57,12 @@ _log = logging.getLogger("zkrq")
 
 
 class ServerHealth(NamedTuple):
-    """One server as this client sees it: its place in the view, and whether there is a connection to it."""
+    """One server as this client sees it: its place in the view, whether there is a connection to it, and how far this
+    client is with bringing it back, None if it is not doing that."""
 
     place: str
     connected: bool
+    catching_up: Progress | None = None
 
 
 class Health(NamedTuple):
@@ -86,18 +95,23 @@ class Cluster:
         self._events = Events(on_event)
         self._description = owner
         self._tasks = Tasks(f"zkrq {namespace}")
-        self._servers = {
-            ServerId(id): Server(
-                ServerId(id), url, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks, dial=dial
-            )
-            for id, url in servers.items()
-        }
+        make_server = partial(
+            Server, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks, dial=dial
+        )
         self._membership = Membership(
-            coordinator, self._servers, namespace=namespace, min_replicas=min_replicas, events=self._events
+            coordinator,
+            {ServerId(id): url for id, url in servers.items()},
+            make_server,
+            namespace=namespace,
+            min_replicas=min_replicas,
+            events=self._events,
         )
         self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
-        self._wakeups = Wakeups(self._servers, namespace=namespace, tasks=self._tasks)
+        self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks)
         self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
+        self._repairer = Repairer(coordinator, self._replicas, cluster=namespace, events=self._events)
+        self._recover_with: frozenset[ServerId] = frozenset()
+        self._roster = Roster(self._membership, make_server, namespace=namespace)
         self._enrolment = Enrolment(coordinator, owner)
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
         self._stack = AsyncExitStack()
@@ -114,12 +128,23 @@ class Cluster:
             await stack.enter_async_context(self._tasks)
             await stack.enter_async_context(self._coordinator)
             self._membership.watch(self._view_changed)
-            await self._membership.join()
+            if not await self._membership.join():
+                await self._revive()
             self._coordinator.subscribe(_Listener(self))
             self._tasks.keep(self._reaper.run, "look for orphans")
+            self._tasks.keep(self._repairer.run, "look after the servers")
+            self._tasks.keep(self._repairer.scrub_now_and_then, "scrub")
             self._stack = stack.pop_all()
         self._open = True
         return self
+
+    async def _revive(self) -> None:
+        """Nobody lives whom the view knows."""
+        if self._recover_with:
+            await self._repairer.recover_with(self._recover_with)
+            self._recover_with = frozenset()
+        else:
+            await self._repairer.wait_recovered(self._replicas.operation_timeout)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -271,15 +296,61 @@ class Cluster:
         """What is known here, without asking anybody."""
         view = self.view
         servers: dict[str, ServerHealth] = {
-            id: ServerHealth(_place(view, id), server.identity is not None) for id, server in self._servers.items()
+            id: ServerHealth(_place(view, id), server.identity is not None, self._repairer.progress.get(id))
+            for id, server in sorted(self._membership.servers.items())
         }
         return Health(self._open and view.writable, self._coordinator.session.state.value, view.epoch, servers)
+
+    # -- servers -------------------------------------------------------------------------------------------------------
+
+    async def add_server(self, url: str, *, name: str | None = None) -> str:
+        """Take one more Redis server into the namespace; returns its name once it is in sync.
+
+        ``name`` is what it is called, None: host and port.  Whatever it holds of this namespace is wiped.  Others learn
+        of it from the view: the URL is kept there without user and password, for which they use those of the first
+        server that they were given.  Cancelled in the middle, it is caught up all the same.
+        Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` when it, or ZooKeeper, does not answer.
+        """
+        self._check_open()
+        check_url(url)
+        id = ServerId(check_id("a server's name", name) if name is not None else address(url))
+        await self._roster.add(id, url)
+        self._repairer.want(id)
+        while not await self._roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
+            self._check_open()
+        return id
+
+    async def remove_server(self, name: str) -> None:
+        """Take a server out of the namespace, dead or alive; its data stays where it is, and nobody asks it any more.
+
+        To replace a dead server, add the new one first.  Raises ``ConfigError`` for an unknown name, or where too few
+        servers would be left; ``Unavailable`` without ZooKeeper: it may have happened.
+        """
+        self._check_open()
+        await self._roster.remove(ServerId(name))
+
+    async def recover(self, servers: Sequence[str]) -> None:
+        """Go on with what these servers hold after all in-sync ones were lost, without waiting for the others.
+
+        For operators, when the queue does not recover by itself: what only the others held is lost, and logged as such.
+        Servers that hold nothing begin anew, empty.  Call it instead of entering ``async with``, or inside.
+        Raises ``ConfigError`` where a server of the view lives, or for an unknown name; ``Unavailable``.
+        """
+        named = frozenset(map(ServerId, servers))
+        if self._open:
+            await self._repairer.recover_with(named)
+            return
+        self._recover_with = named
+        async with self:
+            if self._recover_with:
+                raise ConfigError("nothing to recover: a server of the view lives")
 
     # -- what the coordinator tells ------------------------------------------------------------------------------------
 
     def _view_changed(self, view: View) -> None:
         self._wakeups.keep_only(frozenset(view.receivers))
         self._wakeups.wake_all()
+        self._repairer.view_changed(view)
 
     def view_moved(self) -> None:
         self._tasks.start(self._look_at_view(), "read the view")
@@ -292,6 +363,9 @@ class Cluster:
 
     def consumers_moved(self) -> None:
         self._reaper.look()
+
+    def lead(self) -> None:
+        self._repairer.look()
 
     def session_moved(self, session: Session, before: SessionState) -> None:
         match session.state:
@@ -330,6 +404,7 @@ class _Listener:
     def leading_changed(self, leading: bool) -> None:
         if leading:
             self._cluster.consumers_moved()
+            self._cluster.lead()
 
 
 def _place(view: View, server: ServerId) -> str:

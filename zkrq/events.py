@@ -26,6 +26,49 @@ class ServerEvicted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class CatchingUp(Event):
+    """This client copies all items to a server that has come back: ``copied`` of about ``total`` so far, ``rate`` items
+    per second, ``seconds_left`` at that rate (None: unknown).  Told every two seconds."""
+
+    server: str
+    copied: int
+    total: int
+    rate: float
+    seconds_left: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCaughtUp(Event):
+    """This client has brought a server back: it is in sync, after ``items`` were copied in ``seconds``."""
+
+    server: str
+    items: int
+    seconds: float
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Event):
+    """All in-sync servers had been restarted; what the disks of ``servers`` gave back was merged.  ``missing`` had no
+    part in it, though they were in sync: what only they held is lost."""
+
+    servers: tuple[str, ...]
+    missing: tuple[str, ...]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubbed(Event):
+    """Servers did not agree about items of a queue, and do now: ``affirmed`` were known otherwise to a follower,
+    ``forwarded`` are pushes whose client had died in the middle, ``forgotten`` are left-overs of removed items."""
+
+    queue: str
+    affirmed: int
+    forwarded: int
+    forgotten: int
+
+
+@dataclass(frozen=True, slots=True)
 class ViewChanged(Event):
     """A newer view is known here."""
 

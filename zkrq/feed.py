@@ -18,7 +18,8 @@ from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.held import Held
-from zkrq.replication.replicas import PUT_WINDOW_MS, Arguments, Decision, Replicas
+from zkrq.replication.replicas import PUT_WINDOW_MS, Decision, Replicas
+from zkrq.replication.wire import Arguments
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
 

@@ -15,7 +15,8 @@ from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, Events
 from zkrq.replication.batching import Batcher
 from zkrq.replication.records import Record
-from zkrq.replication.replicas import Arguments, Replicas
+from zkrq.replication.replicas import Replicas
+from zkrq.replication.wire import Arguments
 from zkrq.retry import Again, Retry
 from zkrq.tasks import Tasks
 

@@ -122,12 +122,23 @@ async def test_servers_that_exchanged_their_names(servers: local.Servers) -> Non
             pass
 
 
-async def test_other_servers_in_the_same_namespace(servers: local.Servers) -> None:
+async def test_the_view_names_the_servers(servers: local.Servers) -> None:
+    """A client's own list is where it looks first; it may be older, or newer, than the last change."""
+    namespace = new_namespace()
+    names = list(servers.redis_urls)
+    async with over_zookeeper(servers, namespace):
+        for given in ({names[0]: servers.redis_urls[names[0]]}, {**servers.redis_urls, "new": "redis://127.0.0.1:1"}):
+            async with zkrq.connect(given, servers.zookeeper_hosts, namespace=namespace) as cluster:
+                assert sorted(cluster.health().servers) == names
+                assert (await cluster.queue("jobs").push("everywhere")).replicas == 3
+
+
+async def test_none_of_the_servers_of_the_namespace(servers: local.Servers) -> None:
     namespace = new_namespace()
     async with over_zookeeper(servers, namespace) as first:
-        two = dict(list(servers.redis_urls.items())[:2])
+        renamed = {f"other-{name}": url for name, url in servers.redis_urls.items()}
         with pytest.raises(zkrq.ConfigError, match="consists of the servers"):
-            async with zkrq.connect(two, servers.zookeeper_hosts, namespace=namespace):
+            async with zkrq.connect(renamed, servers.zookeeper_hosts, namespace=namespace):
                 pass
         with pytest.raises(zkrq.ConfigError, match="min_replicas"):
             async with over_zookeeper(servers, namespace, min_replicas=3):

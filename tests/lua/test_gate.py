@@ -9,24 +9,34 @@ from zkrq.replication.records import fresh
 from zkrq.replication.scripts import SCRIPTS
 
 ARGUMENTS: dict[str, dict[str, Argument]] = {
+    "affirm": {},
     "apply": {"fenced": "ann", "payloads_given": 1},
     "claim": {"owner": "ann", "seq": 1, "count": 10, "lease_ms": 1000, "waiter": "channel"},
     "claims": {"owner": "ann", "cursor": 0},
     "clear": {"count": 10},
+    "compare": {},
     "count": {},
     "fence": {"owner": "ann", "cursor": 0},
+    "heads": {"cursor": 0, "count": 10},
+    "install": {"floor_ms": 0},
     "owners": {},
+    "page": {"cursor": 0, "count": 10},
     "put": {},
     "queues": {},
     "read": {},
     "retire": {"owner": "ann"},
     "seal": {},
     "settle": {},
+    "standing": {},
+    "wipe": {},
 }
 """A call of every script that has the gate."""
 
 REPEATED: dict[str, tuple[Argument, ...]] = {
+    "affirm": ("id",),
     "apply": ("id", fresh(0, 0), 0, b""),
+    "compare": ("id", b""),
+    "install": ("ann", 1, -1),
     "put": ("id", fresh(0, 0), 0, b""),
     "read": ("id",),
     "settle": ("id", 0, 1, "ann/1", "ack", 0, ""),
@@ -45,8 +55,8 @@ def refusal(server: OneServer, script: str, epoch: int, generation: str) -> Refu
     return refused.value
 
 
-def test_every_script_but_enrol_has_the_gate() -> None:
-    assert sorted(ARGUMENTS) == sorted(SCRIPTS.keys() - {"enrol"})
+def test_every_script_for_servers_of_the_view_has_the_gate() -> None:
+    assert sorted(ARGUMENTS) == sorted(SCRIPTS.keys() - {"enrol", "reserve"})
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS))

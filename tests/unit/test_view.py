@@ -44,7 +44,7 @@ def views(draw: st.DrawFn) -> View:
         members=by_place["member"],
         learners=by_place["learner"],
         eligible=by_place["eligible"],
-        servers=tuple(sorted(everybody)),
+        servers={id: f"redis://{number}" for number, id in enumerate(sorted(everybody))},
         min_replicas=draw(st.integers(1, len(everybody))),
         by=draw(st.text(max_size=16)),
     )
@@ -54,7 +54,7 @@ def view_of(*members: str, learners: str = "", eligible: str = "", min_replicas:
     def all_of(names: tuple[str, ...] | str) -> dict[ServerId, Life]:
         return {ServerId(name): Life(f"run-{name}", f"generation-{name}") for name in names}
 
-    everybody = tuple(ServerId(name) for name in "abcde")
+    everybody = {ServerId(name): f"redis://{name}:6379" for name in "abcde"}
     return View(epoch, all_of(members), all_of(learners), all_of(eligible), everybody, min_replicas, "me")
 
 
@@ -74,7 +74,8 @@ def test_published_bytes_are_readable_for_ever() -> None:
     """Wire format: clients of different versions read the same register."""
     data = (
         b'{"epoch":7,"members":{"a":["run-a","generation-a"]},"learners":{},"eligible":{},'
-        b'"servers":["a","b","c","d","e"],"min_replicas":2,"by":"me"}'
+        b'"servers":{"a":"redis://a:6379","b":"redis://b:6379","c":"redis://c:6379","d":"redis://d:6379",'
+        b'"e":"redis://e:6379"},"min_replicas":2,"by":"me"}'
     )
     assert decode(data) == view_of("a", epoch=7)
     assert encode(view_of("a", epoch=7)) == data
@@ -130,12 +131,14 @@ def test_a_wrong_field_raises_nothing_but_value_error(view: View, name: str, val
 def test_planned_view_has_every_server_as_member() -> None:
     """Founding: the plan is written down before the first server is enrolled."""
     lives = {ServerId("b"): Life("r2", "g2"), ServerId("a"): Life("r1", "g1")}
-    planned = plan(lives, min_replicas=2, by="me")
-    assert planned == View(FOUNDING, lives, {}, {}, (ServerId("a"), ServerId("b")), 2, "me")
+    urls = {ServerId("b"): "redis://b", ServerId("a"): "redis://a"}
+    planned = plan(lives, urls, min_replicas=2, by="me")
+    assert planned == View(FOUNDING, lives, {}, {}, urls, 2, "me")
+    assert list(planned.servers) == ["a", "b"]
 
 
 def test_founded_view_is_the_plan_in_the_first_epoch() -> None:
-    planned = plan({ServerId("a"): Life("r1", "g1")}, min_replicas=1, by="me")
+    planned = plan({ServerId("a"): Life("r1", "g1")}, {ServerId("a"): "redis://a"}, min_replicas=1, by="me")
     founded = found(planned, by="other")
     assert (founded.epoch, founded.by) == (1, "other")
     assert (founded.members, founded.servers, founded.min_replicas) == (planned.members, planned.servers, 1)
@@ -203,7 +206,7 @@ def test_many_queues_are_not_remembered_for_ever() -> None:
 
 @given(views(), st.data())
 def test_evicted_view_is_the_next_one_without_the_failed(view: View, data: st.DataObject) -> None:
-    failed = data.draw(st.sets(st.sampled_from(view.servers)))
+    failed = data.draw(st.sets(st.sampled_from(sorted(view.servers))))
     assume(view.members.keys() - failed)
     after = evict(view, failed, by="nonce")
     assert (after.epoch, after.by) == (view.epoch + 1, "nonce")
@@ -244,7 +247,7 @@ def test_eligible_is_who_still_holds_every_pushed_item(before: View, failed: str
 
 @given(views(), st.data())
 def test_nobody_is_eligible_while_pushes_complete(view: View, data: st.DataObject) -> None:
-    failed = data.draw(st.sets(st.sampled_from(view.servers)))
+    failed = data.draw(st.sets(st.sampled_from(sorted(view.servers))))
     assume(view.members.keys() - failed)
     after = evict(view, failed, by="me")
     assert not (after.writable and after.eligible)
@@ -275,7 +278,7 @@ def test_weight_of_an_eviction(view: View, failed: str, weight: Eviction) -> Non
 
 @given(views(), st.data())
 def test_what_is_not_impossible_can_be_done(view: View, data: st.DataObject) -> None:
-    failed = data.draw(st.sets(st.sampled_from(view.servers)))
+    failed = data.draw(st.sets(st.sampled_from(sorted(view.servers))))
     weight = weigh_eviction(view, failed)
     assert (weight is Eviction.IMPOSSIBLE) == (not view.members.keys() - failed)
     if weight is Eviction.HARMLESS and view.writable:

@@ -1,4 +1,4 @@
-"""The view as this client knows it: founded once, read again when a server calls it old, changed by compare-and-set.
+"""The view as this client knows it: joined once, read again when a server calls it old, changed by compare-and-set.
 
 Whoever loses a compare-and-set starts again from the view that won.  One change at a time is under way in a client,
 so that the many operations that run into the same dead server complain once.
@@ -9,27 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Final, Protocol
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable
+from zkrq.errors import NotEnoughReplicas, Unavailable
 from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
+from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.replies import Answer, Status
-from zkrq.replication.server import Identity, Server, ServerError
-from zkrq.replication.view import (
-    FOUNDING,
-    Eviction,
-    Life,
-    ServerId,
-    View,
-    decode,
-    encode,
-    evict,
-    found,
-    plan,
-    weigh_eviction,
-)
+from zkrq.replication.server import Identity, Server
+from zkrq.replication.view import Eviction, Life, ServerId, View, encode, evict, weigh_eviction
+from zkrq.replication.wire import Arguments, with_credentials_of
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -37,25 +28,32 @@ EVICTION_GRACE = 5.0
 RETRY_PAUSE = 0.1
 """Seconds between tries while an eviction has to wait."""
 
-FOUNDING_TRIES = 5
 
-_log = logging.getLogger("zkrq.view")
+class ViewChange(Protocol):
+    """One of the functions of view.py, with everything but the view and its nonce given."""
+
+    def __call__(self, view: View, /, *, by: str) -> View: ...
 
 
 class Membership:
-    """Holds the present view and changes it.  ``join`` comes first."""
+    """Holds the present view, a ``Server`` for each that it names, and changes it.  ``join`` comes first."""
 
     def __init__(
         self,
         coordinator: Coordinator,
-        servers: Mapping[ServerId, Server],
+        urls: Mapping[ServerId, str],
+        make_server: Callable[[ServerId, str], Server],
         *,
         namespace: str,
         min_replicas: int | None,
         events: Events,
         eviction_grace: float = EVICTION_GRACE,
     ) -> None:
-        self.servers: Final = servers
+        self.servers: Final = {id: make_server(id, url) for id, url in urls.items()}
+        """By id; follows the view."""
+        self._urls = dict(urls)
+        self._first_url = next(iter(urls.values()))
+        self._make_server = make_server
         self._coordinator = coordinator
         self._namespace = namespace
         self._min_replicas = min_replicas
@@ -77,118 +75,38 @@ class Membership:
         """Have ``changed`` called with every newer view."""
         self._watchers.append(changed)
 
-    # -- joining -----------------------------------------------------------------------------------------------------
+    @contextmanager
+    def watching(self, changed: Callable[[View], None]) -> Generator[None]:
+        """Have ``changed`` called with every newer view for a while."""
+        self._watchers.append(changed)
+        try:
+            yield
+        finally:
+            self._watchers.remove(changed)
 
-    async def join(self) -> View:
-        """Read the view; where there is none yet, found the namespace.
+    def know(self, server: ServerId, url: str) -> None:
+        """Use this URL for a server that is about to be in the view."""
+        self._urls[server] = url
 
-        Raises ``ConfigError`` where this client's servers are not those of the namespace, ``Unavailable`` where no
-        server of the view can be reached.
+    async def join(self) -> bool:
+        """Read the view, or found the namespace; returns whether a member was found in the life that the view knows.
+
+        Raises as ``Founder.join`` does.
         """
-        for _ in range(FOUNDING_TRIES):
-            identities = await self._identify_all()
-            self._refuse_twins(identities)
-            register = await self._coordinator.read_view()
-            known = self._decode(register.data) if register.data is not None else None
-            if known is not None and known.epoch != FOUNDING:
-                self._compare(known, identities)
-                self._adopt(known, register.version)
-                return known
-            if known is None or not await self._enrol(known, identities, register.version):
-                await self._plan(identities, register.version)
-        raise Unavailable("the namespace could not be founded: its servers change, or others try as well; retry")
+        founder = Founder(
+            self._coordinator,
+            self.servers,
+            self._urls,
+            namespace=self._namespace,
+            min_replicas=self._min_replicas,
+        )
+        view, version, identities = await founder.join()
+        self._adopt(view, version)
+        return someone_lives(view, identities)
 
-    async def _identify_all(self) -> dict[ServerId, Identity | Answer]:
-        async def identify(server: Server) -> Identity | Answer:
-            try:
-                return await server.identify(anew=True)
-            except ServerError as error:
-                return error.answer
-
-        found_out = await asyncio.gather(*map(identify, self.servers.values()))
-        identities = dict(zip(self.servers, found_out, strict=True))
-        for id, who in identities.items():
-            if isinstance(who, Answer):
-                if who.status is Status.UNFIT:
-                    raise ConfigError(f"server {id}: {who.reason}")
-                _log.warning("server %s does not answer: %s", id, who.reason, extra=self._extra(id))
-        if all(isinstance(who, Answer) for who in identities.values()):
-            reasons = "; ".join(f"{id}: {who.reason}" for id, who in identities.items() if isinstance(who, Answer))
-            raise Unavailable(f"no Redis server can be reached: {reasons}")
-        return identities
-
-    def _refuse_twins(self, identities: Mapping[ServerId, Identity | Answer]) -> None:
-        by_run_id: dict[str, ServerId] = {}
-        for id, who in identities.items():
-            if isinstance(who, Answer):
-                continue
-            twin = by_run_id.setdefault(who.run_id, id)
-            if twin != id:
-                raise ConfigError(f"{twin} and {id} are the same Redis server: N copies need N servers")
-            if who.name and who.name != id:
-                raise ConfigError(
-                    f"the server at {self.servers[id].url} holds the data of {who.name!r} in namespace "
-                    f"{self._namespace!r}, not of {id!r}: give every server one name, the same in every client"
-                )
-
-    async def _plan(self, identities: Mapping[ServerId, Identity | Answer], version: int) -> None:
-        """Write down in which lives the servers are to begin.  Whose plan is in the register is carried out by all, so
-        clients that found a namespace at the same time do not enrol its servers against each other."""
-        lives: dict[ServerId, Life] = {}
-        for id, who in identities.items():
-            if isinstance(who, Answer):
-                raise Unavailable(
-                    f"to found namespace {self._namespace!r} every server must answer; {id}: {who.reason}"
-                )
-            if who.queues or who.epoch > FOUNDING + 1:
-                raise ConfigError(
-                    f"server {id} holds items of namespace {self._namespace!r}, but ZooKeeper knows no view of it: "
-                    "wrong ZooKeeper or namespace, or ZooKeeper has lost its data; nothing was changed"
-                )
-            lives[id] = Life(who.run_id, secrets.token_hex(8))
-        min_replicas = min(2, len(self.servers)) if self._min_replicas is None else self._min_replicas
-        planned = plan(lives, min_replicas=min_replicas, by=secrets.token_hex(8))
-        await self._coordinator.swap_view(encode(planned), version)
-
-    async def _enrol(self, planned: View, identities: Mapping[ServerId, Identity | Answer], version: int) -> bool:
-        """Carry out a plan; False where a server is no longer as planned, so that another plan is needed."""
-        self._check_servers(planned)
-        for id, life in planned.members.items():
-            who = identities[id]
-            expected = who.generation if isinstance(who, Identity) else ""
-            answer = await self.servers[id].call("enrol", "", FOUNDING + 1, life, [expected, id])
-            if answer.status is not Status.OK:
-                _log.info("server %s was not enrolled: %s", id, answer.reason, extra=self._extra(id))
-                return False
-        await self._coordinator.swap_view(encode(found(planned, by=secrets.token_hex(8))), version)
-        return True
-
-    def _check_servers(self, view: View) -> None:
-        if set(view.servers) != set(self.servers):
-            raise ConfigError(
-                f"namespace {self._namespace!r} consists of the servers {', '.join(view.servers)}; this client was "
-                f"given {', '.join(sorted(self.servers))}: give every client the same servers under the same names, "
-                "or another namespace"
-            )
-        if self._min_replicas is not None and self._min_replicas != view.min_replicas:
-            raise ConfigError(
-                f"namespace {self._namespace!r} was founded with min_replicas={view.min_replicas}, "
-                f"this client was given {self._min_replicas}: all clients must agree"
-            )
-
-    def _compare(self, view: View, identities: Mapping[ServerId, Identity | Answer]) -> None:
-        self._check_servers(view)
-        ahead = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]
-        if ahead:
-            raise ConfigError(
-                f"server {ahead[0]} has seen a later epoch than ZooKeeper's view ({view.epoch}): "
-                "ZooKeeper has lost data, or this is another ZooKeeper; nothing was changed"
-            )
-        lives = {id: who.run_id for id, who in identities.items() if isinstance(who, Identity)}
-        if not any(lives.get(id) == life.run_id for id, life in view.members.items()):
-            raise Unavailable(
-                f"no in-sync server of namespace {self._namespace!r} can be reached in the life that the view knows"
-            )
+    def url_for(self, url: str) -> str:
+        """A URL from the view as this client is to use it: with the credentials of the first server it was given."""
+        return with_credentials_of(url, self._first_url)
 
     # -- reading and changing ------------------------------------------------------------------------------------------
 
@@ -199,16 +117,26 @@ class Membership:
 
     async def _read(self) -> View:
         register = await self._coordinator.read_view()
-        if register.data is None:
+        view = decode_register(register.data, self._namespace)
+        if view is None:
             raise Unavailable("ZooKeeper no longer knows the view of this namespace")
-        self._adopt(self._decode(register.data), register.version)
+        self._adopt(view, register.version)
         return self.view
 
-    def _decode(self, data: bytes) -> View:
-        try:
-            return decode(data)
-        except ValueError as error:
-            raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
+    async def change(self, known: View, change: ViewChange) -> View:
+        """Write what ``change`` makes of ``known``; returns the view to go on with: that one, or the
+        one that somebody else wrote before.  Raises ``Unavailable``: it may have been written."""
+        async with self._changing:
+            if self.view.epoch > known.epoch:
+                return self.view
+            return await self._swap(change(known, by=secrets.token_hex(8)))
+
+    async def _swap(self, view: View) -> View:
+        written = await self._coordinator.swap_view(encode(view), self._version)
+        if written is None:
+            return await self._read()
+        self._adopt(view, written.version)
+        return view
 
     async def evict(self, known: View, failed: Mapping[ServerId, Answer], answered: set[ServerId]) -> View:
         """Take servers that failed this client under ``known`` out of the view, and return the view to go on with.
@@ -223,14 +151,12 @@ class Membership:
             failed = {**failed, **await self._probe(known, known.members.keys() - failed.keys() - answered)}
             if not self._may_evict(known, failed):
                 return known
-            view = evict(known, failed, by=secrets.token_hex(8))
-            written = await self._coordinator.swap_view(encode(view), self._version)
-            if written is None:
-                return await self._read()
-            self._adopt(view, written.version)
-            for id in sorted(failed):
-                event = ServerEvicted(self._namespace, id, failed[id].reason, view.epoch)
-                self._events.tell(event, logging.WARNING)
+            wanted = evict(known, failed, by=secrets.token_hex(8))
+            view = await self._swap(wanted)
+            if view is wanted:
+                for id in sorted(failed):
+                    event = ServerEvicted(self._namespace, id, failed[id].reason, view.epoch)
+                    self._events.tell(event, logging.WARNING)
             return view
 
     async def _probe(self, view: View, silent: set[ServerId]) -> dict[ServerId, Answer]:
@@ -261,6 +187,7 @@ class Membership:
                 raise Unavailable(f"ZooKeeper's view went back from epoch {old.epoch} to {view.epoch}: it lost data")
             return
         self._view, self._version = view, version
+        self._follow(view)
         kept = view.receivers
         self._failing_since = {key: at for key, at in self._failing_since.items() if kept.get(key[0]) == key[1]}
         self._events.tell(ViewChanged(self._namespace, view.epoch, tuple(view.members), tuple(view.learners)))
@@ -269,14 +196,25 @@ class Membership:
         for changed in tuple(self._watchers):
             changed(view)
 
+    def _follow(self, view: View) -> None:
+        """Have a ``Server`` for everyone in the namespace, and nobody else."""
+        for id in self.servers.keys() - view.servers.keys():
+            self.servers.pop(id).drop()
+            self._urls.pop(id, None)  # should the name come back, it is another server's
+        for id in sorted(view.servers.keys() - self.servers.keys()):
+            self.servers[id] = self._make_server(id, self._urls.get(id) or self.url_for(view.servers[id]))
+
     # -- calling -------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, server: ServerId, script: str, queue: str, view: View, arguments: list[bytes | str | int] | None = None
+        self, server: ServerId, script: str, queue: str, view: View, arguments: Arguments | None = None
     ) -> Answer:
         """One call of one script on one server of ``view``, in the life that the view names."""
         life = view.receivers[server]
-        answer = await self.servers[server].call(script, queue, view.epoch, life, arguments or ())
+        known = self.servers.get(server)
+        if known is None:
+            return Answer(Status.GONE, (), "it was removed from the namespace")
+        answer = await known.call(script, queue, view.epoch, life, arguments or ())
         if self._failing_since and answer.status in (Status.OK, Status.STALE):
             self._failing_since.pop((server, life), None)
         return answer
@@ -286,5 +224,8 @@ class Membership:
         if not view.writable:
             raise NotEnoughReplicas(len(view.members), view.min_replicas)
 
-    def _extra(self, server: ServerId) -> dict[str, str]:
-        return {"cluster": self._namespace, "server": server}
+
+def someone_lives(view: View, identities: Identities) -> bool:
+    """Whether a member was met in the life in which the view knows it."""
+    lives = ((identities.get(id), life) for id, life in view.members.items())
+    return any(isinstance(who, Identity) and (who.run_id, who.generation) == life for who, life in lives)

@@ -14,19 +14,16 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.replication.copying import CopyFailed, Place, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership
 from zkrq.replication.replies import MAY_HAVE_HAPPENED, Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
+from zkrq.replication.wire import Arguments
 
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
 
 PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
-
-READ_MAX = 500
-"""Items read in one call."""
-
-Arguments = list[bytes | str | int]
 
 
 class Put(NamedTuple):
@@ -185,7 +182,8 @@ class Replicas:
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
             nonlocal outcome
             primary = view.primary(queue)
-            trimming = int(trim and not view.learners)
+            # A learner's copy, and what an evicted server still holds, must meet the tombstones of what is gone.
+            trimming = int(trim and not view.learners and not view.eligible)
             given: Arguments = [PUT_WINDOW_MS, trimming, *arguments] if trim else arguments
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
@@ -242,23 +240,17 @@ class Replicas:
 
     async def _copy(self, queue: str, view: View, ids: Sequence[bytes], *, to: ServerId) -> dict[ServerId, Answer]:
         """Copy items with their payloads from the primary; returns the answer of the server that failed, if one did."""
-        primary = view.primary(queue)
-        for start in range(0, len(ids), READ_MAX):
-            answer = await self.membership.call(primary, "read", queue, view, list(ids[start : start + READ_MAX]))
-            if answer.status is not Status.OK:
-                return {primary: answer}
-            found = list(_quadruples(answer.body[0]))
-            for payloads_given in (False, True):
-                items = [item for item in found if (item[3] is not None) == payloads_given]
-                if not items:
-                    continue
-                given: Arguments = [queue, 0, 0, "", int(payloads_given)]
-                for id, record, left_ms, payload in items:
-                    given += (id, record, left_ms, payload or b"")
-                answer = await self.membership.call(to, "apply", queue, view, given)
-                if answer.status is not Status.OK:
-                    return {to: answer}
+        try:
+            await copy_items(self._place(view.primary(queue), view), self._place(to, view), queue, ids)
+        except CopyFailed as failure:
+            return {failure.server: failure.answer}
         return {}
+
+    def _place(self, server: ServerId, view: View) -> Place:
+        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
+            return await self.membership.call(server, script, queue, view, arguments)
+
+        return Place(server, call)
 
     async def align_claims(self, queue: str, owner: str) -> None:
         """Where another server than the primary knows of claims of this owner, have it learn what the primary knows of
@@ -337,12 +329,6 @@ def _read_decided(flat: object) -> tuple[Decided, ...]:
     """The id, record, left_ms triples of a reply."""
     parts = iter(cast("list[object]", flat))
     return tuple(Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True))
-
-
-def _quadruples(flat: object) -> Iterable[tuple[bytes, bytes, int, bytes | None]]:
-    """The id, record, left_ms, payload of each item that ``read`` found."""
-    parts = iter(cast("list[object]", flat))
-    return cast("Iterable[tuple[bytes, bytes, int, bytes | None]]", zip(parts, parts, parts, parts, strict=True))
 
 
 def _superseded(decided: Sequence[Decided], answers: Iterable[Answer]) -> frozenset[bytes]:

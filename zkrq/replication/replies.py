@@ -16,6 +16,8 @@ class Status(enum.Enum):
     FENCED = "FENCED"  # the owner was declared dead, or the request is an old one
     MISMATCH = "MISMATCH"  # somebody else enrolled this server
     HOLDSDATA = "HOLDSDATA"  # it holds queues that nobody vouches for
+    LATE = "LATE"  # the call was on its way for too long
+    TAKEN = "TAKEN"  # somebody else repairs this server
     GONE = "GONE"  # another life of the process than the view names
     UNREACHABLE = "UNREACHABLE"  # no connection, or it broke twice
     TIMEOUT = "TIMEOUT"  # no answer within command_timeout; it may still be executed
@@ -46,6 +48,8 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.REFUSED: Verdict.REFUSE,
     Status.MISMATCH: Verdict.REFUSE,
     Status.HOLDSDATA: Verdict.REFUSE,
+    Status.LATE: Verdict.REFUSE,
+    Status.TAKEN: Verdict.REFUSE,
 }
 
 MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Status.UNREACHABLE, Status.BROKEN})

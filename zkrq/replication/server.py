@@ -28,6 +28,9 @@ SHUN_SECONDS = 0.5
 LATE_SECONDS = 0.1
 """A time-out that is noticed so much later than it was due says that the event loop was blocked: it is tried again."""
 
+BUSY_PAUSE = 0.05
+"""Seconds before a server is asked again that is busy with somebody's long script."""
+
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 
 _log = logging.getLogger("zkrq.server")
@@ -46,6 +49,7 @@ class Identity:
     epoch: int
     name: str
     queues: int
+    clock_us: int
 
     @property
     def unfit(self) -> str | None:
@@ -168,15 +172,24 @@ class Server:
             raise ServerError(Status.TIMEOUT, f"no answer within {self._timeout:g} s") from None
         return link.identity
 
-    async def call(self, script: str, queue: str, epoch: int, life: Life, arguments: Sequence[Word] = ()) -> Answer:
+    async def call(
+        self,
+        script: str,
+        queue: str,
+        epoch: int,
+        life: Life,
+        arguments: Sequence[Word] = (),
+        *,
+        once: bool = False,
+    ) -> Answer:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
 
-        Every script may be repeated, so a connection that broke is made again, once.
+        Every script may be repeated, so a connection that broke is made again, once; ``once``: not even that.
         """
         loop = asyncio.get_running_loop()
         if loop.time() < self._shun_until:
             return Answer(Status.UNREACHABLE, (), self._shun_reason)
-        for last in (False, True):
+        for last in (True,) if once else (False, True):
             due = loop.time() + self._timeout
             link: _Link | None = None
             try:
@@ -199,6 +212,9 @@ class Server:
         text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
         keys = script_keys(self._namespace, queue, script)
         reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
+        while isinstance(reply, ErrorReply) and reply.text.startswith("BUSY "):
+            await asyncio.sleep(BUSY_PAUSE)
+            reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
         if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
             reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
         return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
@@ -259,15 +275,19 @@ class Server:
 
     async def _ask_identity(self, link: _Link) -> Identity:
         server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
-        info, known, count = await asyncio.gather(
-            link.call("INFO"), link.call("HMGET", server, "generation", "epoch", "name"), link.call("SCARD", queues)
+        info, known, count, clock = await asyncio.gather(
+            link.call("INFO"),
+            link.call("HMGET", server, "generation", "epoch", "name"),
+            link.call("SCARD", queues),
+            link.call("TIME"),
         )
-        for reply in (info, known, count):
+        for reply in (info, known, count, clock):
             if isinstance(reply, ErrorReply):
                 raise ServerError(read_error(reply.text).status, reply.text)
         fields = _read_info(cast(bytes, info))
         if not {"run_id", "redis_version", "role"} <= fields.keys():
             raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
+        seconds, microseconds = cast(list[bytes], clock)
         generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
         return Identity(
             run_id=fields["run_id"],
@@ -279,7 +299,14 @@ class Server:
             epoch=int(epoch or 0),
             name=name,
             queues=cast(int, count),
+            clock_us=int(seconds) * 1_000_000 + int(microseconds),
         )
+
+    def drop(self) -> None:
+        """Give the connection up: the server belongs to the namespace no more."""
+        if self._link:
+            self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
+            self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")
 
     def _shun(self, reason: str, link: _Link | None) -> None:
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS

@@ -1,8 +1,8 @@
 """The view: which servers may be believed, under a number that only grows.
 
-Plain values and functions, without I/O: founding, eviction and the choice of a queue's primary are decided here; who
-writes the result down by compare-and-set is membership.py.  The family is Vertical Paxos II and PacificA: an outside
-master holds the configuration, writes go to all of it.
+Plain values and functions, without I/O: founding, eviction, admission, recovery and the choice of a queue's primary are
+decided here; who writes the result down by compare-and-set is membership.py.  The family is Vertical Paxos II and
+PacificA: an outside master holds the configuration, writes go to all of it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class Life(NamedTuple):
 class View:
     """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` were evicted
     while the view was falling below ``min_replicas``: since no push completes there, they still hold every pushed
-    item.  ``servers`` names all that belong to the namespace, in the view or not.  ``by`` is unique to this view."""
+    item.  ``servers`` names all that belong to the namespace, in the view or not, with the URL (without credentials)
+    for clients that were not given one.  ``by`` is unique to this view."""
 
     epoch: int
     members: Mapping[ServerId, Life]
     learners: Mapping[ServerId, Life]
     eligible: Mapping[ServerId, Life]
-    servers: tuple[ServerId, ...]
+    servers: Mapping[ServerId, str]
     min_replicas: int
     by: str
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
@@ -88,7 +89,7 @@ def decode(data: bytes) -> View:
             members=_lives(content["members"]),
             learners=_lives(content["learners"]),
             eligible=_lives(content["eligible"]),
-            servers=tuple(ServerId(server) for server in content["servers"]),
+            servers={ServerId(server): str(url) for server, url in content["servers"].items()},
             min_replicas=int(content["min_replicas"]),
             by=str(content["by"]),
         )
@@ -104,9 +105,9 @@ FOUNDING = 0
 """The epoch of a view that is only a plan: its servers are being enrolled, nothing is stored under it."""
 
 
-def plan(lives: Mapping[ServerId, Life], *, min_replicas: int, by: str) -> View:
+def plan(lives: Mapping[ServerId, Life], urls: Mapping[ServerId, str], *, min_replicas: int, by: str) -> View:
     """What a namespace is to begin with: every server a member, in the lives that the plan names."""
-    return View(FOUNDING, dict(lives), {}, {}, tuple(sorted(lives)), min_replicas, by)
+    return View(FOUNDING, dict(lives), {}, {}, {id: urls[id] for id in sorted(lives)}, min_replicas, by)
 
 
 def found(planned: View, *, by: str) -> View:
@@ -143,5 +144,70 @@ def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
         eligible = {**view.eligible, **evicted}
     else:
         eligible = {}
-    learners = {server: life for server, life in view.learners.items() if server not in gone}
+    learners = _without(view.learners, *gone)
     return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
+
+
+def _without(lives: Mapping[ServerId, Life], *servers: ServerId) -> dict[ServerId, Life]:
+    return {server: life for server, life in lives.items() if server not in servers}
+
+
+def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:
+    """The view with a server that was just wiped as a learner: from here on every write goes to it too."""
+    if server in view.receivers:
+        raise ValueError(f"{server} is in the view already")
+    learners = {**view.learners, server: life}
+    return replace(view, epoch=view.epoch + 1, learners=learners, eligible=_without(view.eligible, server), by=by)
+
+
+def promote(view: View, server: ServerId, life: Life, *, by: str) -> View:
+    """The view with a learner that has everything as a member; it must be a learner in this very life."""
+    if view.learners.get(server) != life:
+        raise ValueError(f"{server} is no learner in this life")
+    members = {**view.members, server: life}
+    eligible = view.eligible if len(members) < view.min_replicas else _without(view.eligible, *view.eligible)
+    learners = _without(view.learners, server)
+    return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
+
+
+def restored(life: Life, epoch: int) -> str:
+    """The generation that follows this one when everybody was restarted under ``epoch``.
+
+    Made of what every repairer knows, so that one which carries on another's recovery makes the same.
+    """
+    return hashlib.blake2b(f"{life.generation}/{epoch}".encode(), digest_size=8).hexdigest()
+
+
+def recover(view: View, lives: Mapping[ServerId, Life], *, by: str) -> View:
+    """The view after everybody was restarted: ``lives`` hold what the disks gave back, merged."""
+    if not lives:
+        raise ValueError("a view without members")
+    return replace(view, epoch=view.epoch + 1, members=dict(lives), learners={}, eligible={}, by=by)
+
+
+def extend(view: View, server: ServerId, url: str, *, by: str) -> View:
+    """The view of a namespace with one server more, which is outside at first."""
+    servers = dict(sorted({**view.servers, server: url}.items()))
+    return replace(view, epoch=view.epoch + 1, servers=servers, by=by)
+
+
+def remove(view: View, server: ServerId, *, by: str) -> View:
+    """The view of a namespace with one server less.  Raises ``ValueError`` where too few would be left."""
+    servers = {id: url for id, url in view.servers.items() if id != server}
+    members = _without(view.members, server)
+    if len(servers) < view.min_replicas:
+        raise ValueError(f"{len(servers)} server(s) would be left, min_replicas is {view.min_replicas}")
+    if server in view.members and len(members) < max(1, view.min_replicas):
+        raise ValueError(
+            f"it is in sync, and only {len(members)} other(s) are, min_replicas is {view.min_replicas}: "
+            "wait until more are in sync, or add another server first"
+        )
+    return replace(
+        view,
+        epoch=view.epoch + 1,
+        members=members,
+        learners=_without(view.learners, server),
+        eligible=_without(view.eligible, server),
+        servers=servers,
+        by=by,
+    )

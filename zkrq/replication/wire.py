@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
+from urllib.parse import urlsplit, urlunsplit
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
@@ -19,6 +20,9 @@ from redis.exceptions import RedisError, ResponseError
 from zkrq.errors import ConfigError
 
 Word = bytes | str | int
+
+Arguments = list[Word]
+"""What a script is given behind epoch and generation."""
 
 # hiredis types the argument as a tuple of one.
 pack = cast("Callable[[tuple[Word, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
@@ -101,6 +105,19 @@ def redact(url: str) -> str:
     """The URL without its password, for logs and ``repr``."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"
+
+
+def without_credentials(url: str) -> str:
+    """The URL as it may be shown to other clients: no user, no password, none of this client's options."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def with_credentials_of(url: str, other: str) -> str:
+    """The URL with the user, the password and the options of another one."""
+    parts, known = urlsplit(url), urlsplit(other)
+    credentials, at, _ = known.netloc.rpartition("@")
+    return urlunsplit((parts.scheme, f"{credentials}{at}{parts.netloc}", parts.path, known.query, ""))
 
 
 def address(url: str) -> str:

@@ -1,11 +1,7 @@
 -- purpose: the door of every script: a server answers only in the life in which the view knows it.
 -- Generation other or missing: NOTINSYNC, and nothing is created on the way.  Epoch lower: STALE.  Greater: adopt.
--- Declares now_us and now_ms, this server's own clock.
 local known = redis.call('HMGET', server, 'generation', 'epoch')
 if known[1] ~= generation then return {'NOTINSYNC', known[1] or ''} end
 epoch = tonumber(epoch)
 if epoch < tonumber(known[2]) then return {'STALE', known[2]} end
 if epoch > tonumber(known[2]) then redis.call('HSET', server, 'epoch', epoch) end
-local clock_parts = redis.call('TIME')
-local now_us = clock_parts[1] * 1000000 + clock_parts[2]
-local now_ms = math.floor(now_us / 1000)

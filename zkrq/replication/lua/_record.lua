@@ -5,6 +5,7 @@ local FORMAT = 1
 local HEAD, WHOLE = '<xI4I4c1B', '<xI4I4c1BI4I4ddI4Bc0'
 local PACKED = '<BI4I4c1BI4I4ddI4B'
 local TOKEN_AT = 40 -- where the length of the token stands; the token follows
+local HEAD_LENGTH = 10 -- format, version, state
 local NO_TAIL = '\0\0\0\0'
 
 -- What most decisions need: version, state, priority, token.

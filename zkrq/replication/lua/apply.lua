@@ -8,7 +8,7 @@
 -- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake owners tombstones
+-- include: gate clock record index wake owners tombstones
 local ids, superseded, bare = {}, {}, {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 if fenced ~= '' then fence_owner(fenced) end

@@ -9,7 +9,7 @@
 -- reply: FENCED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake owners lease reply
+-- include: gate clock record index wake owners lease reply
 local CLAIM_MAX = 1000 -- capped before the first write: unpack fails beyond some 4,000 results
 local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, dealt with in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long is forgotten

@@ -6,6 +6,6 @@
 -- reply: OK cursor [id]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record owners claims
+-- include: gate clock record owners claims
 local next_cursor, ids = claims_page(owner, cursor)
 return {'OK', next_cursor, ids}

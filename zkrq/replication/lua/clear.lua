@@ -6,7 +6,7 @@
 -- reply: OK [id record left_ms of each removed]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index tombstones reply
+-- include: gate clock record index tombstones reply
 for _, index in ipairs({ready, scheduled}) do
   local room = count - decided.n / 3
   local ids = room > 0 and redis.call('ZRANGE', index, 0, room - 1) or {}

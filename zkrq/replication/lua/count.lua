@@ -5,7 +5,7 @@
 -- reply: OK ready scheduled claimed dead
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate
+-- include: gate clock
 local due = redis.call('ZCOUNT', scheduled, '-inf', now_us)
 return {'OK', redis.call('ZCARD', ready) + due, redis.call('ZCARD', scheduled) - due, redis.call('ZCARD', claimed),
   redis.call('ZCARD', dead)}

@@ -7,7 +7,7 @@
 -- reply: OK cursor [id record left_ms of each claim requeued]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake owners reply claims
+-- include: gate clock record index wake owners reply claims
 fence_owner(owner)
 local next_cursor, ids = claims_page(owner, cursor)
 for _, id in ipairs(ids) do

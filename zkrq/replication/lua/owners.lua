@@ -6,6 +6,6 @@
 -- reply: OK [owner]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate lease
+-- include: gate clock lease
 leading_since_us()
 return {'OK', redis.call('HKEYS', owners)}

@@ -5,7 +5,7 @@
 -- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake
+-- include: gate clock record index wake
 local ids, late = {}, {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))

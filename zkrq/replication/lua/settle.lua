@@ -9,7 +9,7 @@
 -- reply: OK [1 done or 0 lost, by position] [id record left_ms of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record index wake lease tombstones reply
+-- include: gate clock record index wake lease tombstones reply
 leading_since_us()
 local REASON_MAX = 1000 -- bytes kept of a reason
 

@@ -1,0 +1,1 @@
+"""Servers that come back: catch-up, recovery, scrub."""

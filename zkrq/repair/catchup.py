@@ -1,0 +1,164 @@
+"""A server comes back: wiped, enrolled under a new generation, made a learner, given all items, made a member.
+
+From the moment when it is a learner every write goes to it as well, so what is copied is what was there before.  The
+first page is read after its source has adopted the learner's epoch (the call that reads carries it): nothing can be
+added to the source any more by who does not know the learner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+
+from zkrq.repair.places import HOLD_MS, NotNow, meet, place, reserve
+from zkrq.replication.copying import CopyFailed, Place, copy_queue, queues_at
+from zkrq.replication.founding import enrol
+from zkrq.replication.membership import Membership
+from zkrq.replication.replies import Status
+from zkrq.replication.server import Identity
+from zkrq.replication.view import Life, ServerId, View, admit, promote
+
+COPY_TRIES = 20
+"""How often the copying is begun anew because the view moved, before another look is taken."""
+
+PROGRESS_SECONDS = 2.0
+"""Between two reports of progress."""
+
+
+class Progress(NamedTuple):
+    """How far a catch-up is: items copied of about ``total`` (tombstones included), items per second, and the seconds
+    that are left at that rate, None while it is unknown."""
+
+    copied: int
+    total: int
+    rate: float
+    seconds_left: float | None
+
+
+class CatchUp:
+    """One server, from outside to member."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        server: ServerId,
+        *,
+        repairer: str,
+        report: Callable[[Progress], None],
+    ) -> None:
+        self._membership = membership
+        self._id = server
+        self._server = membership.servers[server]
+        self._repairer = repairer
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._copied = self._total = 0
+        self._began = self._reported = self._reserved = self._loop.time()
+
+    async def run(self) -> int:
+        """Bring the server in; returns how many items were copied.
+
+        Left in the middle it is continued, or begun anew, by whoever looks next.  Raises ``NotNow``, ``Unavailable``.
+        """
+        try:
+            view = await self._membership.refresh(self._membership.view)
+            if self._id not in view.servers:
+                raise NotNow(f"{self._id} is no longer a server of this namespace")
+            who = (await meet({self._id: self._server}))[self._id]
+            await self._reserve(who.run_id)
+            if self._id in view.learners:
+                return await self._complete(view)
+            return await self._complete(await self._admit(view, who))
+        except CopyFailed as failure:
+            raise NotNow(str(failure)) from failure
+
+    async def _reserve(self, run_id: str) -> None:
+        await reserve(self._server, run_id, self._repairer)
+        self._reserved = self._loop.time()
+
+    async def _admit(self, view: View, who: Identity) -> View:
+        """Wipe, enrol, make a learner."""
+        if self._id in view.members:
+            raise NotNow(f"{self._id} is in the view again")
+        if who.epoch > view.epoch:
+            raise NotNow(f"{self._id} has seen epoch {who.epoch}, later than the view's {view.epoch}")
+        known = {**view.receivers, **view.eligible}
+        twin = next((id for id, life in known.items() if life.run_id == who.run_id and id != self._id), None)
+        if twin:
+            raise NotNow(f"{self._id} and {twin} are the same Redis server")
+        await self._reach_members(view)
+        life = Life(who.run_id, secrets.token_hex(8))
+        answer = await enrol(self._server, who, view.epoch, life, holding=True)
+        if answer.status is not Status.OK:
+            raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
+        here = place(self._server, view.epoch, life)
+        for queue in await queues_at(here):
+            await here.ask("wipe", queue, [queue])
+        changed = await self._membership.change(view, partial(admit, server=self._id, life=life))
+        if changed.learners.get(self._id) != life:
+            raise NotNow("the view moved meanwhile")
+        return changed
+
+    async def _reach_members(self, view: View) -> None:
+        """Who cannot reach every member would only get in the way of those who can."""
+        call = self._membership.call
+        for id, answer in zip(
+            view.members, await asyncio.gather(*(call(id, "seal", "", view) for id in view.members)), strict=True
+        ):
+            if answer.status is not Status.OK:
+                raise NotNow(f"member {id}: {answer.reason}")
+
+    async def _complete(self, view: View) -> int:
+        """Copy until nothing has moved meanwhile, then make the learner a member."""
+        life = view.learners[self._id]
+        for _ in range(COPY_TRIES):
+            await self._copy_all(view, life)
+            newest = await self._membership.refresh(view)
+            if newest.epoch == view.epoch:
+                newest = await self._membership.change(view, partial(promote, server=self._id, life=life))
+            if newest.members.get(self._id) == life:
+                return self._copied
+            if newest.learners.get(self._id) != life:
+                raise NotNow(f"{self._id} fell out of the view while it was caught up")
+            view = newest
+        raise NotNow("the view moves all the time")
+
+    async def _copy_all(self, view: View, life: Life) -> None:
+        target = place(self._server, view.epoch, life)
+        sources: dict[str, Place] = {}
+        self._copied = self._total = 0
+        first = self._source(view, "")
+        await target.ask("seal", "", [])
+        for queue in await queues_at(first):
+            sources[queue] = source = self._source(view, queue)
+            items, *_ = await source.ask("standing", queue, [])
+            self._total += int(items)  # pyright: ignore[reportArgumentType]
+        self._began = self._loop.time()
+        for queue, source in sources.items():
+            await copy_queue(source, target, queue, self._note)
+        self._tell()
+
+    def _source(self, view: View, queue: str) -> Place:
+        id = view.primary(queue)
+        return place(self._membership.servers[id], view.epoch, view.members[id])
+
+    async def _note(self, items: int) -> None:
+        self._copied += items
+        now = self._loop.time()
+        if now - self._reserved > HOLD_MS / 3000:
+            with suppress(NotNow):
+                await self._reserve(self._membership.view.receivers[self._id].run_id)
+            self._reserved = now
+        if now - self._reported >= PROGRESS_SECONDS:
+            self._reported = now
+            self._tell()
+
+    def _tell(self) -> None:
+        elapsed = self._loop.time() - self._began
+        rate = self._copied / elapsed if elapsed > 0 else 0.0
+        left = max(0, self._total - self._copied) / rate if rate > 0 else None
+        self._report(Progress(self._copied, self._total, rate, left))

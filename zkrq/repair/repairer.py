@@ -1,0 +1,210 @@
+"""Looks after the servers: brings those back that fell out, recovers when all were restarted, scrubs now and then.
+
+Every client looks.  The one that leads the election acts at once, the others on what is left later, so a leader that
+cannot reach a server is no obstacle; a reservation on the server keeps them from doing the same work twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+from collections.abc import Collection, Mapping
+
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.errors import Unavailable, ZkrqError
+from zkrq.events import CatchingUp, Events, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.repair.backoff import Backoff
+from zkrq.repair.catchup import CatchUp, Progress
+from zkrq.repair.places import NotNow, Taken
+from zkrq.repair.recovery import Outcome, Recovery
+from zkrq.repair.scrub import Scrub
+from zkrq.replication.replicas import Replicas
+from zkrq.replication.view import ServerId, View
+
+LOOK_SECONDS = 1.0
+"""Between looks while something is amiss."""
+
+IDLE_SECONDS = 5.0
+"""Between looks while all servers are in sync."""
+
+FOLLOWER_PATIENCE = 6.0
+"""How much longer than the leader others wait before they bring a server back."""
+
+SCRUB_SECONDS = 120.0
+"""Between two scrubs of all queues; far less than tombstones live, so that a removal is never forgotten in between."""
+
+_log = logging.getLogger("zkrq.repair")
+
+
+class Repairer:
+    """One client's part in keeping the namespace whole."""
+
+    def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str, events: Events) -> None:
+        self._coordinator = coordinator
+        self._membership = replicas.membership
+        self._replicas = replicas
+        self._cluster = cluster
+        self._events = events
+        self._token = secrets.token_hex(8)
+        self._alarm = asyncio.Event()
+        self._backoff = Backoff()
+        self._known: View | None = None
+        self._outside_since: dict[ServerId, float] = {}
+        self._wanted: set[ServerId] = set()
+        self._trouble: dict[str, str] = {}
+        self._progress: dict[ServerId, Progress] = {}
+        self._patience = FOLLOWER_PATIENCE * random.uniform(1, 2)  # noqa: S311
+
+    @property
+    def progress(self) -> Mapping[ServerId, Progress]:
+        """How far the catch-ups are that this client carries out."""
+        return self._progress
+
+    def look(self) -> None:
+        """Look now: something has changed."""
+        self._alarm.set()
+
+    def want(self, server: ServerId) -> None:
+        """Bring this server in without waiting for anybody."""
+        self._wanted.add(server)
+        self.look()
+
+    def view_changed(self, view: View) -> None:
+        """Remember who fell out of the view, and look."""
+        if self._known is not None:
+            self._backoff.note(self._known, view, asyncio.get_running_loop().time())
+        self._known = view
+        self.look()
+
+    # -- bringing back -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Look whenever called, and now and then."""
+        while True:
+            self._alarm.clear()
+            view = self._membership.view
+            whole = view.members.keys() == view.servers.keys()
+            try:
+                await self._recover_if_needed(view)
+                await self._bring_back(view)
+            except ZkrqError as error:
+                self._note_trouble("view", str(error))
+            try:
+                async with asyncio.timeout(IDLE_SECONDS if whole else LOOK_SECONDS):
+                    await self._alarm.wait()
+            except TimeoutError:
+                continue
+
+    async def _bring_back(self, view: View) -> None:
+        now = asyncio.get_running_loop().time()
+        outside = view.servers.keys() - view.members.keys()
+        self._outside_since = {id: self._outside_since.get(id, now) for id in sorted(outside)}
+        self._wanted &= outside
+        for id in self._trouble.keys() - outside - {"view"}:
+            del self._trouble[id]
+        for id in sorted(outside, key=lambda server: server not in view.learners):
+            if id in self._wanted or (self._is_my_turn(id, now) and self._backoff.may_try(id, now)):
+                await self._catch_up(id)
+
+    def _is_my_turn(self, id: ServerId, now: float) -> bool:
+        return self._coordinator.leading or now - self._outside_since[id] >= self._patience
+
+    async def _catch_up(self, id: ServerId) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+
+        def report(progress: Progress) -> None:
+            self._progress[id] = progress
+            self._events.tell(CatchingUp(self._cluster, id, *progress))
+
+        try:
+            catch_up = CatchUp(self._membership, id, repairer=self._token, report=report)
+            items = await catch_up.run()
+        except Taken:
+            self._outside_since[id] = loop.time()  # somebody is at it: be patient again
+        except NotNow as error:
+            self._note_trouble(id, str(error))
+        else:
+            epoch = self._membership.view.epoch
+            self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
+        finally:
+            self._progress.pop(id, None)
+
+    def _note_trouble(self, about: str, reason: str) -> None:
+        """Log a reason once, not with every try."""
+        if self._trouble.get(about) != reason:
+            self._trouble[about] = reason
+            extra = {"cluster": self._cluster, "server": about if about != "view" else None}
+            _log.info("%s not repaired for now: %s", about, reason, extra=extra)
+
+    # -- recovery ------------------------------------------------------------------------------------------------------
+
+    async def _recover_if_needed(self, view: View) -> None:
+        """Nothing is asked while a member is connected to in the life that the view knows."""
+        for id, life in view.members.items():
+            who = self._membership.servers[id].identity
+            if who is not None and who.run_id == life.run_id:
+                return
+        try:
+            await self.recover()
+        except NotNow as error:
+            self._note_trouble("view", str(error))
+
+    async def recover(self) -> None:
+        """Recover if all members were restarted.  Raises ``NotNow``, ``Unavailable``."""
+        recovery = Recovery(self._membership, repairer=self._token)
+        outcome = await recovery.run()
+        if outcome:
+            self._tell_recovered(outcome)
+
+    async def recover_with(self, servers: Collection[ServerId]) -> None:
+        """Go on with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
+        recovery = Recovery(self._membership, repairer=self._token)
+        try:
+            self._tell_recovered(await recovery.run_with(servers))
+        except NotNow as error:
+            raise Unavailable(f"not recovered: {error}") from error
+
+    async def wait_recovered(self, timeout: float) -> None:
+        """For a client that comes when all are restarted: recover, or wait while another client does.
+
+        Raises ``Unavailable``.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while True:
+            try:
+                return await self.recover()
+            except Taken as error:
+                if loop.time() > until:
+                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+            except NotNow as error:
+                raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _tell_recovered(self, outcome: Outcome) -> None:
+        level = logging.ERROR if outcome.missing else logging.WARNING
+        event = Recovered(self._cluster, tuple(outcome.view.members), outcome.missing, outcome.view.epoch)
+        self._events.tell(event, level)
+
+    # -- scrub ---------------------------------------------------------------------------------------------------------
+
+    async def scrub_now_and_then(self) -> None:
+        """Compare all queues, again and again, while this client leads."""
+        while True:
+            await asyncio.sleep(SCRUB_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            if self._coordinator.leading and self._membership.view.members:
+                await self.scrub()
+
+    async def scrub(self) -> None:
+        """Compare all queues once."""
+        scrub = Scrub(self._replicas)
+        try:
+            for queue in await scrub.queues():
+                mended = await scrub.run(queue)
+                if any(mended):
+                    self._events.tell(Scrubbed(self._cluster, queue, *mended), logging.WARNING)
+        except (NotNow, ZkrqError) as error:
+            self._note_trouble("scrub", str(error))

@@ -1,0 +1,114 @@
+"""Items from one server to another: the same few calls serve catch-up, recovery, fencing and late payloads.
+
+A ``Place`` is one server in one life under one epoch.  Everything goes through ``apply``, which keeps what is newer, so
+copying may be repeated, interrupted, and done twice at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple, cast
+
+from zkrq.replication.replies import Answer, Status
+from zkrq.replication.view import ServerId
+from zkrq.replication.wire import Arguments
+
+READ_MAX = 500
+"""Items read in one call."""
+
+PAGE = 200
+"""Items copied in one step: a few milliseconds of each server."""
+
+
+class Place(NamedTuple):
+    """Where items are: a server, and how to run a script there."""
+
+    server: ServerId
+    call: Callable[[str, str, Arguments], Awaitable[Answer]]
+
+    async def ask(self, script: str, queue: str, arguments: Arguments) -> tuple[object, ...]:
+        """What follows OK.  Raises ``CopyFailed``."""
+        answer = await self.call(script, queue, arguments)
+        if answer.status is not Status.OK:
+            raise CopyFailed(self.server, answer)
+        return answer.body
+
+
+class CopyFailed(Exception):
+    """A server did not answer as it should; never leaves the package."""
+
+    def __init__(self, server: ServerId, answer: Answer) -> None:
+        super().__init__(f"{server}: {answer.reason}")
+        self.server = server
+        self.answer = answer
+
+
+class Copied(NamedTuple):
+    """One item as ``read`` and ``page`` tell it."""
+
+    id: bytes
+    record: bytes
+    left_ms: int
+    payload: bytes | None
+
+
+async def read_items(source: Place, queue: str, ids: Sequence[bytes]) -> list[Copied]:
+    """Up to ``READ_MAX`` items by their ids, those left out that are unknown; as many calls as their payloads need."""
+    found: list[Copied] = []
+    left = list(ids)
+    while left:
+        flat, beyond = await source.ask("read", queue, list(left))
+        found += _items(flat)
+        left = cast("list[bytes]", beyond)
+    return found
+
+
+async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[bytes]) -> None:
+    """Have ``target`` learn what ``source`` knows of these items.  Raises ``CopyFailed``."""
+    left = list(ids)
+    while left:
+        flat, beyond = await source.ask("read", queue, list(left[:READ_MAX]))
+        await install_items(target, queue, list(_items(flat)))
+        left = cast("list[bytes]", beyond) + left[READ_MAX:]
+
+
+async def install_items(target: Place, queue: str, items: Sequence[Copied]) -> None:
+    """Apply items as they were read elsewhere.  Raises ``CopyFailed``."""
+    for with_payload in (False, True):
+        given: Arguments = [queue, 0, 0, "", int(with_payload)]
+        some = [item for item in items if (item.payload is not None) == with_payload]
+        for id, record, left_ms, payload in some:
+            given += (id, record, left_ms, payload or b"")
+        if some:
+            await target.ask("apply", queue, given)
+
+
+async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[[int], Awaitable[None]]) -> None:
+    """Have ``target`` learn all that ``source`` knows of a queue, tombstones included; ``copied`` is told how many.
+
+    What ``source`` holds from the beginning to the end is copied; what comes meanwhile need not be.  Memory: one page.
+    Raises ``CopyFailed``.
+    """
+    _, floor_ms, owners = await source.ask("standing", queue, [])
+    await target.ask("install", queue, [queue, cast("bytes", floor_ms), *cast("list[bytes | int]", owners)])
+    cursor = b"0"
+    while True:
+        body = await source.ask("page", queue, [cursor, PAGE])
+        cursor, flat, beyond = cast("tuple[bytes, object, list[bytes]]", body)
+        items = list(_items(flat))
+        await install_items(target, queue, items)
+        await copy_items(source, target, queue, beyond)
+        await copied(len(items) + len(beyond))
+        if cursor == b"0":
+            return
+
+
+async def queues_at(source: Place) -> list[str]:
+    """The names of the queues that a server knows.  Raises ``CopyFailed``."""
+    (names,) = await source.ask("queues", "", [])
+    return sorted(name.decode() for name in cast("list[bytes]", names))
+
+
+def _items(flat: object) -> Iterable[Copied]:
+    parts = iter(cast("list[object]", flat))
+    return (Copied(*cast("tuple[bytes, bytes, int, bytes | None]", item)) for item in zip(*[parts] * 4, strict=True))

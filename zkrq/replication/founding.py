@@ -1,0 +1,218 @@
+"""How a client comes to its first view: it reads the one that there is, or founds the namespace.
+
+The first client writes a plan into the register: which servers, in which lives.  Every client that finds a plan carries
+it out, so clients that found a namespace at the same time do not enrol its servers against each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.errors import ConfigError, Unavailable
+from zkrq.replication.replies import Answer, Status
+from zkrq.replication.server import Identity, Server, ServerError
+from zkrq.replication.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
+from zkrq.replication.wire import without_credentials
+
+TRIES = 5
+
+ENROL_WINDOW_MS = 10_000
+"""After so long by the server's clock an enrolment is too late."""
+
+_log = logging.getLogger("zkrq.view")
+
+Identities = Mapping[ServerId, Identity | Answer]
+
+
+class Beginning(NamedTuple):
+    """The view to begin with, the register's version, and what the servers said that were asked."""
+
+    view: View
+    version: int
+    identities: Identities
+
+
+class Founder:
+    """One attempt to join, with the servers that this client was given."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        servers: Mapping[ServerId, Server],
+        urls: Mapping[ServerId, str],
+        *,
+        namespace: str,
+        min_replicas: int | None,
+    ) -> None:
+        self._coordinator = coordinator
+        self._servers = servers
+        self._urls = urls
+        self._namespace = namespace
+        self._min_replicas = min_replicas
+
+    async def join(self) -> Beginning:
+        """Read the view; where there is none yet, found the namespace.
+
+        Raises ``ConfigError`` where this client and the namespace do not fit together, ``Unavailable`` where no server
+        can be reached, or not all of them while there is no view.
+        """
+        for _ in range(TRIES):
+            # Before the view: whatever epoch a server has seen, the view is at least as new.
+            identities = await identify(self._servers)
+            self._check_identities(identities)
+            register = await self._coordinator.read_view()
+            known = decode_register(register.data, self._namespace)
+            if known is not None and known.epoch != FOUNDING:
+                self._compare(known, identities)
+                return Beginning(known, register.version, identities)
+            self._refuse_unfit(identities)
+            if known is None or not await self._enrol(known, identities, register.version):
+                await self._plan(identities, register.version)
+        raise Unavailable("the namespace could not be founded: its servers change, or others try as well; retry")
+
+    def _check_identities(self, identities: Identities) -> None:
+        by_run_id: dict[str, ServerId] = {}
+        for id, who in identities.items():
+            if isinstance(who, Answer):
+                _log.warning("server %s cannot be used: %s", id, who.reason, extra=self._extra(id))
+                continue
+            twin = by_run_id.setdefault(who.run_id, id)
+            if twin != id:
+                raise ConfigError(f"{twin} and {id} are the same Redis server: N copies need N servers")
+        if not by_run_id:
+            self._refuse_unfit(identities)
+            reasons = "; ".join(f"{id}: {who.reason}" for id, who in identities.items() if isinstance(who, Answer))
+            raise Unavailable(f"no Redis server can be reached: {reasons}")
+
+    def _refuse_unfit(self, identities: Identities) -> None:
+        """To begin with every server must be as it should; later the others can do without one."""
+        for id, who in identities.items():
+            if isinstance(who, Identity):
+                check_name(id, who.name, self._servers[id].url, self._namespace)
+            elif who.status is Status.UNFIT:
+                raise ConfigError(f"server {id}: {who.reason}")
+
+    async def _plan(self, identities: Identities, version: int) -> None:
+        """Write down in which lives the servers are to begin."""
+        lives: dict[ServerId, Life] = {}
+        for id, who in identities.items():
+            if isinstance(who, Answer):
+                raise Unavailable(
+                    f"to found namespace {self._namespace!r} every server must answer; {id}: {who.reason}"
+                )
+            if who.queues or who.epoch > FOUNDING + 1:
+                raise ConfigError(
+                    f"server {id} holds items of namespace {self._namespace!r}, but ZooKeeper knows no view of it: "
+                    "wrong ZooKeeper or namespace, or ZooKeeper has lost its data; nothing was changed"
+                )
+            lives[id] = Life(who.run_id, secrets.token_hex(8))
+        min_replicas = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
+        urls = {id: without_credentials(url) for id, url in self._urls.items()}
+        planned = plan(lives, urls, min_replicas=min_replicas, by=secrets.token_hex(8))
+        await self._coordinator.swap_view(encode(planned), version)
+
+    async def _enrol(self, planned: View, identities: Identities, version: int) -> bool:
+        """Carry out a plan; False where a server is no longer as planned, so that another plan is needed."""
+        self._check_planned(planned)
+        for id, life in planned.members.items():
+            who = identities[id]
+            if isinstance(who, Answer):
+                return False
+            answer = await enrol(self._servers[id], who, FOUNDING + 1, life, holding=False)
+            if answer.status is not Status.OK:
+                _log.info("server %s was not enrolled: %s", id, answer.reason, extra=self._extra(id))
+                return False
+        await self._coordinator.swap_view(encode(found(planned, by=secrets.token_hex(8))), version)
+        return True
+
+    def _check_planned(self, view: View) -> None:
+        if set(view.servers) != set(self._servers):
+            raise ConfigError(
+                f"namespace {self._namespace!r} is being founded with the servers {', '.join(view.servers)}; this "
+                f"client was given {', '.join(sorted(self._servers))}: give every client the same servers"
+            )
+        self._check_min_replicas(view)
+
+    def _compare(self, view: View, identities: Identities) -> None:
+        """Whether this client belongs here.  The view names the servers; the list that a client was given is where it
+        looks first, and may be older or newer than the last change."""
+        given = ", ".join(sorted(self._servers))
+        if not set(view.servers) & set(self._servers):
+            raise ConfigError(
+                f"namespace {self._namespace!r} consists of the servers {', '.join(view.servers)}; this client was "
+                f"given {given}: give every client the same servers under the same names, or another namespace"
+            )
+        for id in sorted(set(self._servers) - set(view.servers)):
+            _log.warning(
+                "server %s is none of namespace %r (%s) and is not used: add_server() adds one",
+                id,
+                self._namespace,
+                ", ".join(view.servers),
+                extra=self._extra(id),
+            )
+        self._check_min_replicas(view)
+        # By its life, not by the name that is stored in it: one that was another's replica brings the other's name.
+        name_of = {life.run_id: id for id, life in (*view.receivers.items(), *view.eligible.items())}
+        for id, who in identities.items():
+            if isinstance(who, Answer):
+                continue
+            check_name(id, name_of.get(who.run_id, ""), self._servers[id].url, self._namespace)
+            if id in view.servers and who.epoch > view.epoch:
+                raise ConfigError(
+                    f"server {id} has seen a later epoch than ZooKeeper's view ({view.epoch}): "
+                    "ZooKeeper has lost data, or this is another ZooKeeper; nothing was changed"
+                )
+
+    def _check_min_replicas(self, view: View) -> None:
+        if self._min_replicas is not None and self._min_replicas != view.min_replicas:
+            raise ConfigError(
+                f"namespace {self._namespace!r} was founded with min_replicas={view.min_replicas}, "
+                f"this client was given {self._min_replicas}: all clients must agree"
+            )
+
+    def _extra(self, server: ServerId) -> dict[str, str]:
+        return {"cluster": self._namespace, "server": server}
+
+
+async def identify(servers: Mapping[ServerId, Server]) -> dict[ServerId, Identity | Answer]:
+    """Ask servers who they are; who does not answer, or cannot be used, is an ``Answer`` that says why."""
+
+    async def ask(server: Server) -> Identity | Answer:
+        try:
+            return await server.identify(anew=True)
+        except ServerError as error:
+            return error.answer
+
+    found_out = await asyncio.gather(*map(ask, servers.values()))
+    return dict(zip(servers, found_out, strict=True))
+
+
+async def enrol(server: Server, who: Identity, epoch: int, life: Life, *, holding: bool) -> Answer:
+    """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
+
+    Sent once and short-lived: a late duplicate could make a server believed that was flushed meanwhile.
+    """
+    arguments = [who.generation, server.id, who.clock_us, ENROL_WINDOW_MS, int(holding)]
+    return await server.call("enrol", "", epoch, life, arguments, once=True)
+
+
+def check_name(id: ServerId, name: str, url: str, namespace: str) -> None:
+    """Raises ``ConfigError`` where the server at ``url`` is known under another name; empty: none."""
+    if name and name != id:
+        raise ConfigError(
+            f"the server at {url} holds the data of {name!r} in namespace "
+            f"{namespace!r}, not of {id!r}: give every server one name, the same in every client"
+        )
+
+
+def decode_register(data: bytes | None, namespace: str) -> View | None:
+    """The view in the register, None where it was never written.  Raises ``ConfigError``."""
+    try:
+        return None if data is None else decode(data)
+    except ValueError as error:
+        raise ConfigError(f"namespace {namespace!r} in ZooKeeper: {error}") from error

@@ -1,0 +1,4 @@
+-- purpose: now_us and now_ms, this server's own clock.
+local clock_parts = redis.call('TIME')
+local now_us = clock_parts[1] * 1000000 + clock_parts[2]
+local now_ms = math.floor(now_us / 1000)

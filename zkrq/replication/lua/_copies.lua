@@ -1,0 +1,24 @@
+-- purpose: items as another server is to have them: id, record, left_ms and payload, false where there is none.
+-- Payloads are sent up to a limit; the ids of those beyond it are named instead, to be asked for again.
+local BYTES_MAX = 1048576
+
+-- packed_of(i): the i-th id's record, nil or false where it is unknown.
+local function copies_of(ids, packed_of)
+  local found, left_out, bytes = {}, {}, 0
+  for i, id in ipairs(ids) do
+    local packed = packed_of(i)
+    if packed then
+      local r = read_head(packed)
+      local payload = r.state ~= 'X' and redis.call('HGET', payloads, id)
+      if payload then bytes = bytes + #payload end
+      if payload and bytes > BYTES_MAX and bytes > #payload then
+        left_out[#left_out + 1] = id
+      else
+        local at = #found
+        found[at + 1], found[at + 2] = id, packed
+        found[at + 3], found[at + 4] = math.floor((stands_at_us(id, r) - now_us) / 1000), payload
+      end
+    end
+  end
+  return found, left_out
+end

@@ -1,0 +1,14 @@
+#!lua flags=allow-oom
+-- purpose: read one page of all that this server knows of a queue's items, tombstones included, to copy it elsewhere.
+-- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
+-- KEYS: server records payloads ready scheduled claimed dead tombstones
+-- ARGV: epoch generation cursor count
+-- reply: OK cursor [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate clock record index copies
+local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
+local ids = {}
+for i = 1, #page[2], 2 do ids[#ids + 1] = page[2][i] end
+local found, left_out = copies_of(ids, function(i) return page[2][2 * i] end)
+return {'OK', page[1], found, left_out}
