@@ -19,10 +19,14 @@ from zkrq.errors import (
     ZkrqError,
 )
 from zkrq.events import (
+    CatchingUp,
     ClaimsLost,
     Event,
     NotWritable,
     OwnerFenced,
+    Recovered,
+    Scrubbed,
+    ServerCaughtUp,
     ServerEvicted,
     SessionLost,
     SessionResumed,
@@ -31,6 +35,7 @@ from zkrq.events import (
 )
 from zkrq.ids import new_id
 from zkrq.queue import Deliveries, Queue, Receipt, Sizes
+from zkrq.repair.catchup import Progress
 from zkrq.replication.view import View
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 
@@ -40,6 +45,7 @@ __all__ = [
     "JSON",
     "RAW",
     "Backoff",
+    "CatchingUp",
     "Claim",
     "ClaimLost",
     "ClaimsLost",
@@ -57,11 +63,15 @@ __all__ = [
     "OutcomeUnknown",
     "OwnerFenced",
     "PayloadTooLarge",
+    "Progress",
     "Queue",
     "Receipt",
+    "Recovered",
     "Reject",
     "Retry",
     "RetryLater",
+    "Scrubbed",
+    "ServerCaughtUp",
     "ServerEvicted",
     "ServerHealth",
     "SessionLost",

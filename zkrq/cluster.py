@@ -109,7 +109,9 @@ class Cluster:
         self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
         self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks)
         self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
-        self._repairer = Repairer(coordinator, self._replicas, cluster=namespace, events=self._events)
+        self._repairer = Repairer(
+            coordinator, self._replicas, cluster=namespace, events=self._events, missed=self._reaper.look
+        )
         self._recover_with: frozenset[ServerId] = frozenset()
         self._roster = Roster(self._membership, make_server, namespace=namespace)
         self._enrolment = Enrolment(coordinator, owner)

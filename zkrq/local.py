@@ -175,7 +175,8 @@ class LocalRedis(LocalServer):
 
     def __init__(self, nest: _Nest, id: int, bind: str, port: int, config: Mapping[str, str]) -> None:
         super().__init__(nest, f"redis-{id}", bind, port)
-        self._config = config
+        self.config = dict(config)
+        """What is set beside REDIS_CONFIG; counts from the next start."""
         self._executable = _redis_executable()
 
     @property
@@ -190,7 +191,7 @@ class LocalRedis(LocalServer):
     def _configure(self) -> Sequence[str]:
         file = self.directory / "redis.conf"
         settings = {"bind": self.host, "port": str(self.port), "dir": f'"{self.data}"'}
-        file.write_text(_lines(" ", {**REDIS_CONFIG, **self._config, **settings}))
+        file.write_text(_lines(" ", {**REDIS_CONFIG, **self.config, **settings}))
         return [self._executable, str(file)]
 
 

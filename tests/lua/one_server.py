@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self, cast
 
@@ -115,7 +115,7 @@ class Applied(NamedTuple):
 
     id: str
     packed: bytes
-    left_ms: int = 0
+    left_ms: float = 0
     payload: bytes = b""
 
 
@@ -136,7 +136,7 @@ class Decided(NamedTuple):
 
     id: str
     packed: bytes
-    left_ms: int
+    left_ms: float
 
     @property
     def record(self) -> Record:
@@ -180,6 +180,38 @@ class Settled(NamedTuple):
     decided: dict[str, Decided]
 
 
+class Copy(NamedTuple):
+    """One item as ``read`` and ``page`` tell it."""
+
+    id: str
+    packed: bytes
+    left_ms: int
+    payload: bytes | None
+
+    @property
+    def record(self) -> Record:
+        return unpack(self.packed)
+
+    @property
+    def applied(self) -> Applied:
+        return Applied(self.id, self.packed, self.left_ms, self.payload or b"")
+
+
+class Copies(NamedTuple):
+    """Items by their ids, and the ids of those whose payloads are beyond the limit."""
+
+    found: dict[str, Copy]
+    left_out: list[str]
+
+
+class Standing(NamedTuple):
+    """The reply of ``standing``; of each owner its last number and how long ago it was fenced, -1: it is not."""
+
+    items: int
+    floor_ms: int
+    owners: dict[str, tuple[int, int]]
+
+
 class Contents(NamedTuple):
     """All that the server holds of the queue."""
 
@@ -190,6 +222,12 @@ class Contents(NamedTuple):
     claimed: dict[str, float]
     dead: dict[str, float]
     tombstones: list[bytes]
+
+    def moment_us(self, id: str) -> float:
+        """Where the id stands in its index: due time, deadline or moment of death, by the server's clock."""
+        (home,) = self.homes(id)
+        score: float = getattr(self, home)[id]
+        return score - (9 - self.records[id].priority) * 2**49 + 1.7e15 if home == "ready" else score
 
     def homes(self, id: str) -> set[str]:
         """The indexes that name this id."""
@@ -225,14 +263,17 @@ class Contents(NamedTuple):
 class OneServer(Connection):
     """The server, in the life ``GENERATION``, called under ``epoch`` where no other is given.
 
-    ``flags=False``: scripts as servers before Redis 7 get them.
+    ``flags=False``: scripts as servers before Redis 7 get them.  ``database``: another one is as good as another
+    server, with the same clock; ``reset`` empties both.
     """
 
-    def __init__(self, host: str, port: int, *, flags: bool = True) -> None:
+    def __init__(self, host: str, port: int, *, flags: bool = True, database: int = 0) -> None:
         super().__init__(host, port)
+        self.command("SELECT", database)
         self.host, self.port = host, port
         self.flags = flags
         self.epoch = 1
+        self.queue = QUEUE
         self.limits: dict[str, int] = {}
         """Constants of the scripts that the test wants smaller."""
         self._known: set[str] = set()
@@ -245,7 +286,7 @@ class OneServer(Connection):
         self.enrol()
 
     def key(self, name: str) -> str:
-        return key(NAMESPACE, QUEUE, name)
+        return key(NAMESPACE, self.queue, name)
 
     def text(self, script: str) -> str:
         text = SCRIPTS[script].text(flags=self.flags)
@@ -267,7 +308,7 @@ class OneServer(Connection):
 
     def evaluate(self, script: str, arguments: Sequence[Argument]) -> list[object]:
         """Run a script with exactly these ARGV; the reply as it is."""
-        text, keys = self.text(script), script_keys(NAMESPACE, QUEUE, script)
+        text, keys = self.text(script), script_keys(NAMESPACE, self.queue, script)
         if text not in self._known:
             self.command("SCRIPT", "LOAD", text)
             self._known.add(text)
@@ -281,9 +322,10 @@ class OneServer(Connection):
         usual: dict[str, Argument] = {
             "epoch": self.epoch,
             "generation": GENERATION,
-            "queue": QUEUE,
+            "queue": self.queue,
             "put_window_ms": WINDOW_MS,
             "trim": 0,
+            "clock": 0,
         }
         names = SCRIPTS[script].arguments
         assert given.keys() <= set(names), "the header knows no other arguments"
@@ -372,9 +414,46 @@ class OneServer(Connection):
         assert not left_out, "the test's payloads are small"
         parts = iter(cast("list[Any]", found))
         return {
-            id.decode(): (Decided(id.decode(), packed, left_ms), payload)
+            id.decode(): (Decided(id.decode(), packed, float(left_ms)), payload)
             for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
         }
+
+    def read_some(self, *ids: str) -> Copies:
+        """Like ``read``, with payloads of any size."""
+        return read_copies(*self.run("read", *ids))
+
+    def page(self, cursor: bytes = b"0", count: int = 200, **options: Argument) -> tuple[bytes, Copies]:
+        """The cursor to go on with, and what is in this page."""
+        after, found, left_out = self.run("page", cursor=cursor, count=count, **options)
+        return cast("bytes", after), read_copies(found, left_out)
+
+    def heads(self, cursor: bytes = b"0", count: int = 200) -> tuple[bytes, dict[str, bytes]]:
+        """The cursor to go on with, and the heads of this page by their ids."""
+        after, flat = self.run("heads", cursor=cursor, count=count)
+        return cast("bytes", after), dict(_pairs(flat))
+
+    def compare(self, heads: Mapping[str, bytes]) -> tuple[list[int], list[int]]:
+        """Positions of what is unknown here, and of what is known otherwise."""
+        unknown, different = self.run("compare", *(part for pair in heads.items() for part in pair))
+        return cast("list[int]", unknown), cast("list[int]", different)
+
+    def affirm(self, *ids: str, **options: Argument) -> dict[str, Decided]:
+        (decided,) = self.run("affirm", *ids, **options)
+        return read_decided(decided)
+
+    def standing(self) -> Standing:
+        items, floor_ms, flat = self.run("standing")
+        parts = iter(cast("list[Any]", flat))
+        owners = {owner.decode(): (int(seq), ago_ms) for owner, seq, ago_ms in zip(parts, parts, parts, strict=True)}
+        return Standing(cast("int", items), int(cast("bytes | int", floor_ms)), owners)
+
+    def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> None:
+        flat = (part for owner, (seq, ago_ms) in (owners or {}).items() for part in (owner, seq, ago_ms))
+        self.run("install", *flat, floor_ms=floor_ms)
+
+    def reserve(self, repairer: str, hold_ms: int = 10_000) -> None:
+        """Asked as a server outside the view is."""
+        self.run("reserve", repairer=repairer, hold_ms=hold_ms, epoch=0, generation="")
 
     def count(self) -> tuple[int, ...]:
         """Ready, scheduled, claimed, dead."""
@@ -429,6 +508,12 @@ def read_decided(flat: object) -> dict[str, Decided]:
     decided = [Decided(id.decode(), packed, left_ms) for id, packed, left_ms in zip(parts, parts, parts, strict=True)]
     assert len({each.id for each in decided}) == len(decided), "an item is reported once"
     return {each.id: each for each in decided}
+
+
+def read_copies(flat: object, left_out: object) -> Copies:
+    parts = iter(cast("list[Any]", flat))
+    copies = [Copy(id.decode(), *rest) for id, *rest in zip(parts, parts, parts, parts, strict=True)]
+    return Copies({copy.id: copy for copy in copies}, [id.decode() for id in cast("list[bytes]", left_out)])
 
 
 def _pairs(flat: object) -> Iterable[tuple[str, bytes]]:

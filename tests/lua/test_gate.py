@@ -10,7 +10,7 @@ from zkrq.replication.scripts import SCRIPTS
 
 ARGUMENTS: dict[str, dict[str, Argument]] = {
     "affirm": {},
-    "apply": {"fenced": "ann", "payloads_given": 1},
+    "apply": {"fenced": "ann", "payloads_given": 1, "clock": 0},
     "claim": {"owner": "ann", "seq": 1, "count": 10, "lease_ms": 1000, "waiter": "channel"},
     "claims": {"owner": "ann", "cursor": 0},
     "clear": {"count": 10},
@@ -20,10 +20,10 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "heads": {"cursor": 0, "count": 10},
     "install": {"floor_ms": 0},
     "owners": {},
-    "page": {"cursor": 0, "count": 10},
+    "page": {"clock": 0, "cursor": 0, "count": 10},
     "put": {},
     "queues": {},
-    "read": {},
+    "read": {"clock": 0},
     "retire": {"owner": "ann"},
     "seal": {},
     "settle": {},

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
@@ -24,10 +24,7 @@ from zkrq.replication.replicas import Replicas
 from zkrq.replication.view import ServerId, View
 
 LOOK_SECONDS = 1.0
-"""Between looks while something is amiss."""
-
-IDLE_SECONDS = 5.0
-"""Between looks while all servers are in sync."""
+"""Between looks; nobody is asked anything while all servers are in sync and connected to."""
 
 FOLLOWER_PATIENCE = 6.0
 """How much longer than the leader others wait before they bring a server back."""
@@ -41,8 +38,18 @@ _log = logging.getLogger("zkrq.repair")
 class Repairer:
     """One client's part in keeping the namespace whole."""
 
-    def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str, events: Events) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        replicas: Replicas,
+        *,
+        cluster: str,
+        events: Events,
+        missed: Callable[[], None],
+    ) -> None:
+        """``missed`` is called while a server of the view is not connected to: somebody has to ask it."""
         self._coordinator = coordinator
+        self._missed = missed
         self._membership = replicas.membership
         self._replicas = replicas
         self._cluster = cluster
@@ -85,14 +92,15 @@ class Repairer:
         while True:
             self._alarm.clear()
             view = self._membership.view
-            whole = view.members.keys() == view.servers.keys()
             try:
+                if any(self._membership.servers[id].identity is None for id in view.receivers):
+                    self._missed()
                 await self._recover_if_needed(view)
                 await self._bring_back(view)
             except ZkrqError as error:
                 self._note_trouble("view", str(error))
             try:
-                async with asyncio.timeout(IDLE_SECONDS if whole else LOOK_SECONDS):
+                async with asyncio.timeout(LOOK_SECONDS):
                     await self._alarm.wait()
             except TimeoutError:
                 continue

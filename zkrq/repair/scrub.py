@@ -128,7 +128,7 @@ class Scrub:
     async def _deal_with(self, primary: Place, follower: Place, queue: str, items: Sequence[Copied]) -> tuple[int, int]:
         if not items:
             return 0, 0
-        _, floor_ms, _ = await primary.ask("standing", queue, [])
+        _, _, floor_ms, _ = await primary.ask("standing", queue, [])
         floor, now = float(cast("bytes", floor_ms)), time.time() * 1000
         judged = [
             (item, judge(unpack(item.record), has_payload=item.payload is not None, now_ms=now, floor_ms=floor))
@@ -145,7 +145,7 @@ class Scrub:
 
 def _tombstone_for(item: Copied) -> Copied:
     epoch, n = unpack(item.record).version
-    return Copied(item.id, pack(Record(Version(epoch, n + 1), State.GONE)), 0, None)
+    return Copied(item.id, pack(Record(Version(epoch, n + 1), State.GONE)), b"0", None)
 
 
 def _at(heads: Sequence[bytes], positions: Sequence[int]) -> list[bytes]:

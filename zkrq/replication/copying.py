@@ -48,8 +48,19 @@ class Copied(NamedTuple):
 
     id: bytes
     record: bytes
-    left_ms: int
+    left_ms: bytes
     payload: bytes | None
+
+
+class Moments(NamedTuple):
+    """From when the times of copied items count, by the source's clock and by the target's: one pair for a whole copy
+    keeps the order of its items.  Microseconds; 0: from now."""
+
+    source: int
+    target: int
+
+
+NOW = Moments(0, 0)
 
 
 async def read_items(source: Place, queue: str, ids: Sequence[bytes]) -> list[Copied]:
@@ -57,25 +68,25 @@ async def read_items(source: Place, queue: str, ids: Sequence[bytes]) -> list[Co
     found: list[Copied] = []
     left = list(ids)
     while left:
-        flat, beyond = await source.ask("read", queue, list(left))
+        flat, beyond = await source.ask("read", queue, [NOW.source, *left])
         found += _items(flat)
         left = cast("list[bytes]", beyond)
     return found
 
 
-async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[bytes]) -> None:
+async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW) -> None:
     """Have ``target`` learn what ``source`` knows of these items.  Raises ``CopyFailed``."""
     left = list(ids)
     while left:
-        flat, beyond = await source.ask("read", queue, list(left[:READ_MAX]))
-        await install_items(target, queue, list(_items(flat)))
+        flat, beyond = await source.ask("read", queue, [moments.source, *left[:READ_MAX]])
+        await install_items(target, queue, list(_items(flat)), moments)
         left = cast("list[bytes]", beyond) + left[READ_MAX:]
 
 
-async def install_items(target: Place, queue: str, items: Sequence[Copied]) -> None:
+async def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> None:
     """Apply items as they were read elsewhere.  Raises ``CopyFailed``."""
     for with_payload in (False, True):
-        given: Arguments = [queue, 0, 0, "", int(with_payload)]
+        given: Arguments = [queue, 0, 0, "", int(with_payload), moments.target]
         some = [item for item in items if (item.payload is not None) == with_payload]
         for id, record, left_ms, payload in some:
             given += (id, record, left_ms, payload or b"")
@@ -89,15 +100,16 @@ async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[
     What ``source`` holds from the beginning to the end is copied; what comes meanwhile need not be.  Memory: one page.
     Raises ``CopyFailed``.
     """
-    _, floor_ms, owners = await source.ask("standing", queue, [])
-    await target.ask("install", queue, [queue, cast("bytes", floor_ms), *cast("list[bytes | int]", owners)])
+    _, there, floor_ms, owners = await source.ask("standing", queue, [])
+    (here,) = await target.ask("install", queue, [queue, cast("bytes", floor_ms), *cast("list[bytes | int]", owners)])
+    moments = Moments(cast("int", there), cast("int", here))
     cursor = b"0"
     while True:
-        body = await source.ask("page", queue, [cursor, PAGE])
+        body = await source.ask("page", queue, [moments.source, cursor, PAGE])
         cursor, flat, beyond = cast("tuple[bytes, object, list[bytes]]", body)
         items = list(_items(flat))
-        await install_items(target, queue, items)
-        await copy_items(source, target, queue, beyond)
+        await install_items(target, queue, items, moments)
+        await copy_items(source, target, queue, beyond, moments)
         await copied(len(items) + len(beyond))
         if cursor == b"0":
             return
@@ -111,4 +123,4 @@ async def queues_at(source: Place) -> list[str]:
 
 def _items(flat: object) -> Iterable[Copied]:
     parts = iter(cast("list[object]", flat))
-    return (Copied(*cast("tuple[bytes, bytes, int, bytes | None]", item)) for item in zip(*[parts] * 4, strict=True))
+    return (Copied(*cast("tuple[bytes, bytes, bytes, bytes | None]", item)) for item in zip(*[parts] * 4, strict=True))

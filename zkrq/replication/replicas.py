@@ -196,7 +196,7 @@ class Replicas:
             decided = _read_decided(answer.body[-1])
             carried.difference_update(record.id for record in decided)
             others = [id for id in view.receivers if id != primary] if decided or fenced or carried else []
-            given = [queue, PUT_WINDOW_MS, trimming, fenced, 0]
+            given = [queue, PUT_WINDOW_MS, trimming, fenced, 0, 0]
             for record in decided:
                 given += (*record, "")
             applied = await self._call_all(others, "apply", queue, view, given)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
@@ -90,8 +90,7 @@ class RedisWire:
 
 def dial(url: str, timeout: float) -> Callable[[], Wire]:
     """Wires to the Redis server of this URL.  Raises ``ConfigError``."""
-    check_url(url)
-    options: dict[str, Any] = dict(parse_url(url))
+    options = dict(_parts(url))
     kind = options.pop("connection_class", Connection)
     own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
     try:
@@ -103,38 +102,54 @@ def dial(url: str, timeout: float) -> Callable[[], Wire]:
 
 def redact(url: str) -> str:
     """The URL without its password, for logs and ``repr``."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    place, _, query = url.partition("?")
+    scheme, separator, rest = place.rpartition("://")
+    options = "&".join(option for option in query.split("&") if option and "password" not in option)
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" + (f"?{options}" if options else "")
 
 
 def without_credentials(url: str) -> str:
     """The URL as it may be shown to other clients: no user, no password, none of this client's options."""
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    parts = _parts(url)
+    database = parts.get("db")
+    if "path" in parts:
+        return f"unix://{parts['path']}" + ("" if database is None else f"?db={database}")
+    host = parts.get("host", "localhost")
+    scheme, host = urlsplit(url).scheme, f"[{host}]" if ":" in host else host
+    port = f":{parts['port']}" if "port" in parts else ""
+    return f"{scheme}://{host}{port}" + ("" if database is None else f"/{database}")
 
 
 def with_credentials_of(url: str, other: str) -> str:
-    """The URL with the user, the password and the options of another one."""
+    """A URL that ``without_credentials`` made, with the user, the password and the options of another one."""
     parts, known = urlsplit(url), urlsplit(other)
     credentials, at, _ = known.netloc.rpartition("@")
-    return urlunsplit((parts.scheme, f"{credentials}{at}{parts.netloc}", parts.path, known.query, ""))
+    options = [option for option in parse_qsl(known.query) if option[0] != "db"] + parse_qsl(parts.query)
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{parts.scheme}://{credentials}{at}{parts.netloc}{parts.path}{query}"
 
 
 def address(url: str) -> str:
     """Host, port and database of a URL, or a socket's path: what a server is called that was given no name."""
-    check_url(url)
-    parts: Mapping[str, Any] = dict(parse_url(url))
-    if "path" in parts:
-        return parts["path"]
+    parts = _parts(url)
     database = f"/{parts['db']}" if parts.get("db") else ""
+    if "path" in parts:
+        return parts["path"] + database
     return f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}{database}"
 
 
 def check_url(url: str) -> None:
     """Raises ``ConfigError`` for what is no Redis URL."""
+    _parts(url)
+
+
+def _parts(url: str) -> Mapping[str, Any]:
     if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
     try:
-        parse_url(url)
+        parts = dict(parse_url(url))
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{redact(url)!r} is no Redis URL: {error}") from error
+    if url.startswith("unix://") and "path" not in parts:
+        raise ConfigError(f"{redact(url)!r} is no Redis URL: it names no path")
+    return parts

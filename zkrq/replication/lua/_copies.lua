@@ -1,6 +1,9 @@
 -- purpose: items as another server is to have them: id, record, left_ms and payload, false where there is none.
+-- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that name
+-- one moment each, there and here, keep the order of their items.
 -- Payloads are sent up to a limit; the ids of those beyond it are named instead, to be asked for again.
 local BYTES_MAX = 1048576
+local counted_from_us = clock == '0' and now_us or tonumber(clock)
 
 -- packed_of(i): the i-th id's record, nil or false where it is unknown.
 local function copies_of(ids, packed_of)
@@ -16,7 +19,8 @@ local function copies_of(ids, packed_of)
       else
         local at = #found
         found[at + 1], found[at + 2] = id, packed
-        found[at + 3], found[at + 4] = math.floor((stands_at_us(id, r) - now_us) / 1000), payload
+        found[at + 3] = string.format('%.3f', (stands_at_us(id, r) - counted_from_us) / 1000)
+        found[at + 4] = payload
       end
     end
   end

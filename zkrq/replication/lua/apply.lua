@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- purpose: install decided records, each only where its version is greater than the one held.
--- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past.
+-- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past;
+-- counted from a moment of this server's clock, 0: from now.
 -- A payload is kept wherever the item lives and has none yet.
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
--- ARGV: epoch generation queue put_window_ms trim fenced payloads_given / id record left_ms payload
+-- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
 -- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -21,7 +22,8 @@ for position, id in ipairs(ids) do
   local packed, held = ARGV[at + 1], now_is[id] or known[position] and read_head(known[position])
   local mine = read_head(packed)
   if not held or newer(mine, held) then
-    local at_us = now_us + ARGV[at + 2] * 1000 - #ids + position
+    local from_us = clock == '0' and now_us - #ids + position or clock
+    local at_us = from_us + math.floor(ARGV[at + 2] * 1000 + 0.5)
     if now_is[id] then commit() end
     place(id, held and held.state, mine.state, mine.priority, at_us, packed, mine)
     now_is[id] = mine

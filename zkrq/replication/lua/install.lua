@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
 -- purpose: take over what another server knows of a queue besides its items (standing.lua), keeping what is greater.
+-- clock: this server's, from which apply.lua is to count.
 -- KEYS: server queues owners fenced_owners lead
 -- ARGV: epoch generation queue floor_ms / owner seq fenced_ago_ms
--- reply: OK
+-- reply: OK clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock
@@ -17,4 +18,4 @@ for i = first, #ARGV, 3 do
     redis.call('ZADD', fenced_owners, now_ms - fenced_ago_ms, owner)
   end
 end
-return {'OK'}
+return {'OK', now_us}

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- purpose: read what a server knows of a queue besides its items: how many they are, before which moment no put is
 -- taken, and its owners: the number of their last claim request, and how long ago they were fenced.
+-- clock: this server's, from which page.lua is to count.
 -- KEYS: server records owners fenced_owners lead
 -- ARGV: epoch generation
--- reply: OK items floor_ms [owner seq fenced_ago_ms of each, -1 for one that is not fenced]
+-- reply: OK items clock floor_ms [owner seq fenced_ago_ms of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock
@@ -24,4 +25,4 @@ for _, owner in ipairs(order) do
   local at = #flat
   flat[at + 1], flat[at + 2], flat[at + 3] = owner, known[owner][1], known[owner][2]
 end
-return {'OK', redis.call('HLEN', records), redis.call('HGET', lead, 'floor_ms') or 0, flat}
+return {'OK', redis.call('HLEN', records), now_us, redis.call('HGET', lead, 'floor_ms') or 0, flat}

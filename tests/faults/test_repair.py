@@ -1,0 +1,379 @@
+"""Servers that come back under load, in every way; nothing is lost, nothing revived, and nobody waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+import zkrq
+from tests.harness import in_process, new_namespace, over_zookeeper, settled, take, until
+from tests.load import QUEUE, Load
+from zkrq import events, local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub
+from zkrq.replication.records import fresh
+from zkrq.replication.view import ServerId, View
+
+pytestmark = pytest.mark.anyio
+
+
+def is_whole(cluster: Cluster, after: int = 0) -> bool:
+    """Whether the view has moved on from that epoch, and all servers are in sync."""
+    return cluster.view.epoch > after and cluster.view.members.keys() == cluster.view.servers.keys()
+
+
+async def whole_again(cluster: Cluster, after: View) -> None:
+    await until(lambda: is_whole(cluster, after.epoch))
+
+
+async def drain(cluster: Cluster) -> list[object]:
+    """Everything that is ready, acked."""
+    items: list[object] = []
+    async for claim in cluster.queue(QUEUE).pop(wait=False):
+        async with claim:
+            items.append(claim.item)
+    return items
+
+
+@asynccontextmanager
+async def one_more_redis() -> AsyncGenerator[local.LocalRedis, None]:
+    async with local.servers(redis=1, zookeeper=0) as more:
+        yield more.redis[0]
+
+
+# -- catch-up ------------------------------------------------------------------------------------------------------
+
+
+async def test_one_comes_back_empty_and_then_the_two_others_die(servers: local.Servers) -> None:
+    """What it was given is all there is, and it is enough: every item, in its state, with its payload."""
+    told: list[zkrq.Event] = []
+    async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:
+        queue = cluster.queue(QUEUE)
+        load = Load(cluster)
+        async with load.running():
+            before = cluster.view
+            await servers.redis[0].restart(wipe=True)
+            await whole_again(cluster, before)
+            await until(load.progress(500))
+        await queue.push_many(range(300))
+        await queue.push("later", delay=3600)
+        held = [await take(queue) for _ in range(3)]
+        await held[0].bury("dead")
+        before = cluster.view
+        await servers.redis[0].restart(wipe=True)
+        await whole_again(cluster, before)
+        await asyncio.gather(servers.redis[1].kill(), servers.redis[2].kill())
+        await asyncio.gather(*(claim.ack() for claim in held[1:]))
+        assert await drain(cluster) == list(range(3, 300))
+        assert await queue.size() == (0, 1, 0, 1)
+    caught_up = [event for event in told if isinstance(event, events.ServerCaughtUp)]
+    assert [event.server for event in caught_up] == ["redis-1", "redis-1"]
+    assert caught_up[1].items >= 304
+
+
+async def test_large_items_are_copied_too(servers: local.Servers) -> None:
+    """A page that would be too large is copied in parts."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE, codec=zkrq.RAW)
+        items = [bytes([number]) * 400_000 for number in range(20)]
+        await queue.push_many(items)
+        before = cluster.view
+        await servers.redis[0].restart(wipe=True)
+        await whole_again(cluster, before)
+        await asyncio.gather(servers.redis[1].kill(), servers.redis[2].kill())
+        found: list[object] = []
+        async for claim in queue.pop(wait=False):
+            async with claim:
+                found.append(claim.item)
+        assert found == items
+
+
+async def test_what_was_removed_stays_removed(servers: local.Servers) -> None:
+    """Tombstones are copied: a late repetition of a push finds its item gone."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push("once", id="once")
+        assert await drain(cluster) == ["once"]
+        for server in servers.redis:
+            before = cluster.view
+            await server.restart(wipe=True)
+            await whole_again(cluster, before)
+        await queue.push("once", id="once")
+        assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_a_catch_up_that_is_left_in_the_middle_is_carried_on_by_another_client(servers: local.Servers) -> None:
+    """The learner is in the view already; whoever looks next goes on with it."""
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as first:
+        await first.queue(QUEUE).push_many(range(20_000))
+        async with in_process(servers, namespace, hub) as second:
+            await servers.redis[0].restart(wipe=True)
+            await until(lambda: bool(second.view.learners))
+            await first.aclose()
+            await until(lambda: is_whole(second))
+            assert (await second.queue(QUEUE).size()).ready == 20_000
+
+
+async def test_progress_is_told(servers: local.Servers) -> None:
+    told: list[zkrq.Event] = []
+    async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:
+        await cluster.queue(QUEUE).push_many(range(5_000))
+        before = cluster.view
+        await servers.redis[0].restart(wipe=True)
+        seen: list[zkrq.Progress] = []
+        while not is_whole(cluster, before.epoch):
+            progress = cluster.health().servers["redis-1"].catching_up
+            seen += [progress] if progress else []
+            await asyncio.sleep(0)
+        last = [event for event in told if isinstance(event, events.CatchingUp)][-1]
+        assert last.copied >= last.total == 5_000
+        assert last.rate > 0
+        assert last.seconds_left == 0
+        assert seen, "health() shows it as well"
+
+
+async def test_a_server_that_evicts_keys_is_not_taken_back(servers: local.Servers) -> None:
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        await cluster.queue(QUEUE).push("x")
+        victim = servers.redis[0]
+        await victim.kill()
+        victim.config["maxmemory-policy"] = "allkeys-lru"
+        try:
+            await victim.start()
+            cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: ServerId(victim.name) not in cluster.view.members)
+            await asyncio.sleep(2)  # looks are a second apart
+            assert ServerId(victim.name) not in cluster.view.receivers
+        finally:
+            del victim.config["maxmemory-policy"]
+            before = cluster.view
+            await victim.restart()
+        await whole_again(cluster, before)
+
+
+async def test_pushes_go_on_once_one_of_two_lost_servers_is_back(servers: local.Servers) -> None:
+    """Below min_replicas: the evicted are eligible until enough are in sync."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push("before")
+        await asyncio.gather(servers.redis[0].kill(), servers.redis[1].kill())
+        cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(cluster.view.members) == 1)
+        assert len(cluster.view.eligible) == 2
+        await servers.redis[0].restart(wipe=True)
+        await until(lambda: cluster.view.writable)
+        assert not cluster.view.eligible
+        assert (await queue.push("after")).replicas == 2
+        assert await drain(cluster) == ["before", "after"]
+
+
+# -- recovery ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def servers_with_disks() -> AsyncGenerator[local.Servers, None]:
+    async with local.servers(redis=3, zookeeper=0, redis_config={"appendonly": "yes"}) as servers:
+        yield servers
+
+
+async def kill_all(servers: local.Servers) -> None:
+    await asyncio.gather(*(server.kill() for server in servers.redis))
+
+
+async def test_all_are_killed_at_once_under_load_and_restarted() -> None:
+    """The queue recovers by itself.  A killed process loses what it had not yet handed to its system: with
+    ``appendfsync everysec`` nothing whose push returned (the second that it may lose is lost by a power cut)."""
+    told: list[zkrq.Event] = []
+    async with servers_with_disks() as servers, in_process(servers, new_namespace(), on_event=told.append) as cluster:
+        load = Load(cluster)
+        async with load.running():
+            before = cluster.view
+            await kill_all(servers)
+            await asyncio.gather(*(server.start() for server in servers.redis))
+            await whole_again(cluster, before)
+            await until(load.progress(500))
+        lost = load.pushed - load.acked
+        assert len(lost) == 0, "running() has checked it"
+    recovered = [event for event in told if isinstance(event, events.Recovered)]
+    assert len(recovered) == 1
+    assert (sorted(recovered[0].servers), recovered[0].missing) == (["redis-1", "redis-2", "redis-3"], ())
+
+
+async def test_a_client_that_comes_after_a_power_cut_recovers() -> None:
+    """Nobody was left to look: all clients had died as well."""
+    namespace, hub = new_namespace(), Hub()
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        await kill_all(servers)
+        await asyncio.gather(*(server.start() for server in servers.redis))
+        async with in_process(servers, namespace, hub) as cluster:
+            assert await drain(cluster) == list(range(100))
+
+
+async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> None:
+    """The missing one may hold what the others have not got."""
+    namespace, hub = new_namespace(), Hub()
+    told: list[zkrq.Event] = []
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        await kill_all(servers)
+        await asyncio.gather(servers.redis[0].start(), servers.redis[1].start())
+        with pytest.raises(zkrq.Unavailable, match="redis-3"):
+            async with in_process(servers, namespace, hub):
+                pass
+        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
+            await in_process(servers, namespace, hub).recover(["redis-9"])
+        await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1", "redis-2"])
+        recovered = next(event for event in told if isinstance(event, events.Recovered))
+        assert recovered.missing == ("redis-3",)
+        async with in_process(servers, namespace, hub) as cluster:
+            with pytest.raises(zkrq.ConfigError, match="nothing to recover"):
+                await cluster.recover(["redis-1"])
+            assert await drain(cluster) == list(range(100))
+            await servers.redis[2].start()
+            await until(lambda: is_whole(cluster))
+
+
+async def test_nobody_has_brought_anything_back(servers: local.Servers) -> None:
+    """Beginning anew is for people to decide."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster:
+        await cluster.queue(QUEUE).push("lost")
+    for server in servers.redis:
+        await server.restart(wipe=True)
+    with pytest.raises(zkrq.Unavailable, match="none of redis-1, redis-2, redis-3"):
+        async with over_zookeeper(servers, namespace):
+            pass
+    await over_zookeeper(servers, namespace).recover(["redis-1", "redis-2", "redis-3"])
+    async with over_zookeeper(servers, namespace) as cluster:
+        assert await cluster.queue(QUEUE).size() == (0, 0, 0, 0)
+        assert (await cluster.queue(QUEUE).push("anew")).replicas == 3
+
+
+async def test_the_greatest_version_wins() -> None:
+    """One server was evicted before the last acks; what it still holds does not come back."""
+    namespace, hub = new_namespace(), Hub()
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            queue = cluster.queue(QUEUE)
+            await queue.push_many(range(10))
+            await asyncio.gather(servers.redis[0].kill(), servers.redis[1].kill())
+            cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: len(cluster.view.eligible) == 2)
+            for _ in range(4):
+                await (await take(queue)).ack()
+        await kill_all(servers)
+        await asyncio.gather(*(server.start() for server in servers.redis))
+        async with in_process(servers, namespace, hub) as cluster:
+            assert sorted(cluster.view.members) == ["redis-1", "redis-2", "redis-3"]
+            assert await drain(cluster) == list(range(4, 10))
+
+
+# -- adding and removing ---------------------------------------------------------------------------------------------
+
+
+async def test_a_dead_server_is_replaced_online(servers: local.Servers) -> None:
+    """Producers and consumers go on; other clients follow."""
+    namespace = new_namespace()
+    async with (
+        one_more_redis() as new,
+        over_zookeeper(servers, namespace) as cluster,
+        over_zookeeper(servers, namespace) as other,
+    ):
+        load = Load(other)
+        async with load.running():
+            dead = servers.redis[0]
+            await dead.kill()
+            assert await cluster.add_server(new.url, name="new") == "new"
+            await cluster.remove_server(dead.name)
+            await until(load.progress(500))
+            await until(lambda: sorted(other.view.servers) == ["new", "redis-2", "redis-3"])
+            assert sorted(other.view.members) == ["new", "redis-2", "redis-3"]
+            await asyncio.gather(servers.redis[1].kill())
+            await until(load.progress(500))
+        assert not load.uncertain
+        async with over_zookeeper(servers, namespace) as newcomer:
+            assert "new" in newcomer.health().servers, "its own list is older"
+
+
+async def test_adding_what_cannot_be_added(servers: local.Servers) -> None:
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        view = cluster.view
+        with pytest.raises(zkrq.ConfigError, match="no Redis URL"):
+            await cluster.add_server("localhost:6379")
+        with pytest.raises(zkrq.ConfigError, match="name"):
+            await cluster.add_server(servers.redis[0].url, name="")
+        with pytest.raises(zkrq.ConfigError, match=r"holds the data of|same Redis server"):
+            await cluster.add_server(servers.redis[0].url, name="twin")
+        with pytest.raises(zkrq.Unavailable, match="does not answer"):
+            await cluster.add_server("redis://127.0.0.1:1")
+        assert cluster.view == view
+
+
+async def test_removing_what_cannot_be_removed(servers: local.Servers) -> None:
+    async with over_zookeeper(servers, new_namespace(), min_replicas=3) as cluster:
+        view = cluster.view
+        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
+            await cluster.remove_server("nobody")
+        with pytest.raises(zkrq.ConfigError, match="min_replicas is 3"):
+            await cluster.remove_server("redis-1")
+        assert cluster.view == view
+
+
+# -- scrub -----------------------------------------------------------------------------------------------------------
+
+
+async def run_script(cluster: Cluster, server: ServerId, script: str, *arguments: bytes | str | int) -> None:
+    membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+    answer = await membership.call(server, script, QUEUE, cluster.view, list(arguments))
+    assert answer.status.value == "OK"
+
+
+async def scrub(cluster: Cluster) -> None:
+    await cluster._repairer.scrub()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Servers) -> None:
+    """A push on one follower only; a decision on the primary only."""
+    told: list[zkrq.Event] = []
+    async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push_many(["removed", "kept"])
+        primary = cluster.view.primary(QUEUE)
+        follower, other = sorted(cluster.view.members.keys() - {primary})
+        window_ms = 3_600_000
+        old = fresh(0, int(time.time() * 1000) - 700_000)
+        young = fresh(0, int(time.time() * 1000))
+        await run_script(cluster, follower, "put", QUEUE, window_ms, "half", old, 0, b'"half"')
+        await run_script(cluster, other, "put", QUEUE, window_ms, "young", young, 0, b'"young"')
+        await run_script(cluster, primary, "clear", window_ms, 0, 1)
+        await scrub(cluster)
+        mended = [event for event in told if isinstance(event, events.Scrubbed)]
+        assert [(event.affirmed, event.forwarded) for event in mended] == [(1, 1)], "told to all followers at once"
+        await scrub(cluster)
+        assert [event for event in told if isinstance(event, events.Scrubbed)] == mended, "nothing is left to do"
+        for victim in [server for server in servers.redis if server.name != follower]:
+            await victim.kill()
+        assert sorted(map(str, await drain(cluster))) == ["half", "kept"]
+
+
+async def test_scrub_leaves_a_healthy_queue_alone(servers: local.Servers) -> None:
+    told: list[zkrq.Event] = []
+    async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:
+        load = Load(cluster)
+        async with load.running():
+            await scrub(cluster)
+        await settled(lambda: _quiet(cluster))
+        await scrub(cluster)
+    assert not [event for event in told if isinstance(event, events.Scrubbed)]
+
+
+async def _quiet(cluster: Cluster) -> bool:
+    return await cluster.queue(QUEUE).size() == (0, 0, 0, 0)

@@ -1,0 +1,135 @@
+"""The values that a key may have, and the rules common to all: one kind for life, and never empty.
+
+Sets and hashes keep the order of insertion, so that nothing depends on the hash seed of a Python process.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
+
+from tests.simulation.replies import WRONG_TYPE, Refusal
+
+
+class String(bytes):
+    """Made by SET."""
+
+
+class Hash(dict[bytes, bytes]):
+    """Field -> value."""
+
+
+class Members(dict[bytes, None]):
+    """A set."""
+
+
+class List(list[bytes]):
+    """First to last."""
+
+
+class Bound(NamedTuple):
+    """One end of a range of scores."""
+
+    score: float
+    exclusive: bool
+
+
+_score = itemgetter(0)
+
+
+class SortedSet:
+    """Member -> score, and the order by (score, member), which is first made when somebody asks for it."""
+
+    __slots__ = ("_order", "scores")
+
+    def __init__(self, other: SortedSet | None = None) -> None:
+        self.scores: dict[bytes, float] = dict(other.scores) if other else {}
+        self._order: list[tuple[float, bytes]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    @property
+    def ordered(self) -> list[tuple[float, bytes]]:
+        """Lowest score first; to be read only."""
+        if self._order is None:
+            self._order = sorted((score, member) for member, score in self.scores.items())
+        return self._order
+
+    def put(self, member: bytes, score: float) -> bool:
+        """Returns whether the member is new."""
+        old = self.scores.get(member)
+        if old == score:
+            return False
+        self.scores[member] = score
+        if self._order is not None:
+            if old is not None:
+                del self._order[bisect_left(self._order, (old, member))]
+            insort(self._order, (score, member))
+        return old is None
+
+    def remove(self, member: bytes) -> bool:
+        """Returns whether it was there."""
+        score = self.scores.pop(member, None)
+        if score is None:
+            return False
+        if self._order is not None:
+            del self._order[bisect_left(self._order, (score, member))]
+        return True
+
+    def remove_ranks(self, ranks: slice) -> int:
+        """Returns how many there were."""
+        leaving = self.ordered[ranks]
+        del self.ordered[ranks]
+        for _, member in leaving:
+            del self.scores[member]
+        return len(leaving)
+
+    def ranks(self, low: Bound, high: Bound) -> slice:
+        """Where the members with scores between these bounds stand."""
+        order = self.ordered
+        start = (bisect_right if low.exclusive else bisect_left)(order, low.score, key=_score)
+        stop = (bisect_left if high.exclusive else bisect_right)(order, high.score, key=_score)
+        return slice(start, max(start, stop))
+
+
+Value = String | Hash | Members | List | SortedSet
+V = TypeVar("V", Hash, Members, List, SortedSet)
+
+KIND_NAMES = {String: b"string", Hash: b"hash", Members: b"set", List: b"list", SortedSet: b"zset"}
+"""What TYPE answers."""
+
+
+class Keyspace(dict[bytes, Value]):
+    """All keys of a server."""
+
+    def read(self, key: bytes, kind: type[V]) -> V:
+        """The value; a missing one is an empty one, which is not kept.  Raises ``Refusal`` for another kind."""
+        value = self.get(key)
+        if value is None:
+            return kind()
+        if not isinstance(value, kind):
+            raise Refusal(WRONG_TYPE)
+        return value
+
+    def edit(self, key: bytes, kind: type[V]) -> V:
+        """The value, made if missing: for a command that will certainly put something into it."""
+        value = self.read(key, kind)
+        self[key] = value
+        return value
+
+    def tidy(self, key: bytes, value: Hash | Members | List | SortedSet) -> None:
+        """After a removal: what became empty vanishes."""
+        if not value:
+            self.pop(key, None)
+
+    def copy(self) -> Keyspace:
+        """A deep copy, in the same order."""
+        return Keyspace((key, type(value)(value)) for key, value in self.items())  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def become(self, other: Iterable[tuple[bytes, Value]]) -> None:
+        """Hold what the other holds instead; this object stays, since commands are bound to it."""
+        self.clear()
+        self.update(other)

@@ -1,0 +1,238 @@
+"""Runs scripts as Redis does: the same Lua, the same globals, the same rules for what crosses the border.
+
+One interpreter serves every server of the process, and a text is compiled once: what belongs to one server reaches a
+script only through ``call``.  Outside Lua all strings are bytes.
+
+Left out, since no script uses them: cjson, cmsgpack, bit, redis.log and the like, math.random, RESP3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple, cast
+
+from tests.simulation import packing
+from tests.simulation.replies import ErrorReply, Status, number_text
+
+Call = Callable[[Sequence[bytes]], object]
+"""Executes one command of a script."""
+
+_FLAGS = {"no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"}
+
+_PRELUDE = rb"""
+local python_call, sha1hex, pack, unpack_packed, size = ...
+local xpcall, error, type, tostring, unpack = xpcall, error, type, tostring, unpack
+local loadstring, setfenv, setmetatable, getinfo, outer_pcall = loadstring, setfenv, setmetatable, debug.getinfo, pcall
+
+local redis = {pcall = python_call, sha1hex = sha1hex}
+
+function redis.call(...)
+  local reply = python_call(...)
+  if type(reply) == 'table' and reply.err then error(reply) end
+  return reply
+end
+
+function redis.error_reply(text) return {err = text} end
+function redis.status_reply(text) return {ok = text} end
+
+-- What scripts find: nothing that they could leave behind for one another.
+local globals = {redis = redis, struct = {pack = pack, unpack = unpack_packed, size = size}}
+for _, name in ipairs({'assert', 'coroutine', 'error', 'getmetatable', 'ipairs', 'math', 'next', 'pairs', 'rawequal',
+    'rawget', 'rawset', 'select', 'setmetatable', 'string', 'table', 'tonumber', 'tostring', 'type', 'unpack',
+    'xpcall', '_VERSION'}) do
+  globals[name] = _G[name]
+end
+math.random, math.randomseed = nil, nil
+
+function globals.pcall(...)
+  local function after(fine, result, ...)
+    if not fine and type(result) == 'userdata' then error(result, 0) end
+    if not fine and type(result) == 'table' and result.err then result = result.err end
+    return fine, result, ...
+  end
+  return after(outer_pcall(...))
+end
+
+setmetatable(globals, {__index = function(_, name)
+  error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
+end})
+local environment = setmetatable({}, {__index = globals, __newindex = function()
+  error('Attempt to modify a readonly table', 2)
+end})
+globals._G = environment
+
+local function compile(text)
+  local chunk, fault = loadstring(text, '@user_script')
+  if chunk then setfenv(chunk, environment) end
+  return chunk, fault
+end
+
+-- An error of Python is none of the script's: it goes through as it is.
+local function explain(fault)
+  if type(fault) == 'userdata' then return fault end
+  if type(fault) ~= 'table' then fault = {err = 'ERR ' .. tostring(fault)} end
+  local level, place = 2, getinfo(2, 'Sl')
+  while place and place.source ~= '@user_script' do
+    level = level + 1
+    place = getinfo(level, 'Sl')
+  end
+  return {err = fault.err or 'ERR unknown error', line = place and place.currentline}
+end
+
+-- A script may lead to another one before it has ended, by what it publishes.
+local function run(chunk, keys, argv)
+  local outer_keys, outer_argv = rawget(globals, 'KEYS'), rawget(globals, 'ARGV')
+  globals.KEYS, globals.ARGV = keys, argv
+  local fine, reply = xpcall(chunk, explain)
+  globals.KEYS, globals.ARGV = outer_keys, outer_argv
+  return fine, reply
+end
+
+local UNPACK_MAX = 7000
+
+-- What a reply is made of: err, ok, the length up to the first nil, and the first of its elements.
+local function parts(reply)
+  if type(reply) ~= 'table' then return false, false, -1 end
+  local length = 0
+  while reply[length + 1] ~= nil do length = length + 1 end
+  return reply.err, reply.ok, length, unpack(reply, 1, length < UNPACK_MAX and length or UNPACK_MAX)
+end
+
+return compile, run, parts, function(reply, from, to) return unpack(reply, from, to) end
+"""
+
+
+class Chunk(NamedTuple):
+    """A script, compiled.  ``flagged``: it has the first line that names its flags."""
+
+    sha: bytes
+    function: object
+    flagged: bool
+    flags: frozenset[str]
+
+
+def _sha1hex(text: object) -> bytes:
+    return hashlib.sha1(_word(text), usedforsecurity=False).hexdigest().encode()
+
+
+def _word(value: object) -> bytes:
+    """An argument of a command, as Redis writes it."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return number_text(cast("float", value))
+    if kind is bytes:
+        return cast("bytes", value)
+    raise TypeError
+
+
+def _nobody(words: Sequence[bytes]) -> object:
+    raise AssertionError(f"no script is running that could call {words!r}")
+
+
+class _Interpreter:
+    """The only one that knows lupa, which has no types."""
+
+    def __init__(self) -> None:
+        # Redis embeds Lua 5.1.
+        runtime: Any = import_module("lupa.lua51").LuaRuntime(
+            encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False
+        )
+        self._table: Callable[[Iterable[object]], object] = runtime.table_from
+        self._named: Callable[[dict[bytes, bytes]], object] = runtime.table_from
+        prelude = (self._call, _sha1hex, packing.pack, packing.unpack, packing.size)
+        self._compile, self._run, self._parts, self._range = cast(
+            "tuple[Callable[..., Any], ...]", runtime.execute(_PRELUDE, *prelude)
+        )
+        self._caller: Call = _nobody
+
+    def compile(self, text: bytes) -> object:
+        """A function, or a text that tells what is wrong."""
+        function, fault = self._compile(text)
+        return function or cast("bytes", fault).decode(errors="replace")
+
+    def run(self, chunk: Chunk, keys: Sequence[bytes], argv: Sequence[bytes], call: Call) -> object:
+        outer, self._caller = self._caller, call
+        try:
+            fine, result = self._run(chunk.function, self._table(keys), self._table(argv))
+        finally:
+            self._caller = outer
+        if fine:
+            return self._leave(result)
+        if isinstance(result, packing.ScriptFault):
+            return ErrorReply(f"ERR {result} script: {chunk.sha.decode()}")
+        if isinstance(result, BaseException):
+            raise result
+        text = cast("bytes", result[b"err"]).decode(errors="replace")
+        place = f", on @user_script:{result[b'line']}." if result[b"line"] else ""  # none after a tail call
+        return ErrorReply(f"{text} script: {chunk.sha.decode()}{place}")
+
+    def _call(self, *words: object) -> object:
+        if not words:
+            return self._enter(ErrorReply("ERR Please specify at least one argument for this redis lib call"))
+        try:
+            command = [word if type(word) is bytes else _word(word) for word in words]
+        except TypeError:
+            return self._enter(ErrorReply("ERR Lua redis lib command arguments must be strings or integers"))
+        reply = self._caller(command)
+        return reply if type(reply) is bytes or type(reply) is int else self._enter(reply)
+
+    def _enter(self, reply: object) -> object:
+        """A reply as scripts see it: null is false."""
+        if reply is None:
+            return False
+        if type(reply) is list:
+            elements = cast("list[object]", reply)
+            return self._table([each if type(each) is bytes else self._enter(each) for each in elements])
+        if isinstance(reply, Status):
+            return self._named({b"ok": bytes(reply)})
+        if isinstance(reply, ErrorReply):
+            return self._named({b"err": reply.text.encode()})
+        return reply
+
+    def _leave(self, value: Any) -> object:
+        """What a script returned as clients see it: numbers lose their fraction, a list ends before its first nil."""
+        kind = type(cast("object", value))
+        if kind is bytes or kind is int:
+            return value
+        if value is None or value is False:
+            return None
+        if value is True or kind is float:
+            return int(value)
+        err, ok, length, *elements = self._parts(value)
+        if isinstance(err, bytes):
+            return ErrorReply(err.decode(errors="replace"))
+        if isinstance(ok, bytes):
+            return ok
+        while len(elements) < length:
+            elements += self._range(value, len(elements) + 1, min(length, len(elements) + 5000))
+        return [each if type(each) is bytes else self._leave(each) for each in elements] if length >= 0 else None
+
+
+_INTERPRETER = _Interpreter()
+_CHUNKS: dict[bytes, Chunk] = {}
+
+
+def load(text: bytes) -> Chunk | ErrorReply:
+    """Compile a script, or return what was compiled before for the same text."""
+    chunk = _CHUNKS.get(text)
+    if chunk is not None:
+        return chunk
+    first, newline, rest = text.partition(b"\n")
+    flagged = first.startswith(b"#!")
+    flags = frozenset(first.partition(b"flags=")[2].decode().split(",")) - {""} if flagged else frozenset[str]()
+    if flagged and first.split()[0] != b"#!lua":
+        return ErrorReply(f"ERR Unexpected engine in script shebang: {first.decode(errors='replace')}")
+    if unknown := sorted(flags - _FLAGS):
+        return ErrorReply(f"ERR Unexpected flag in script shebang: {unknown[0]}")
+    function = _INTERPRETER.compile(newline + rest if flagged else text)
+    if isinstance(function, str):
+        return ErrorReply(f"ERR Error compiling script (new function): {function}")
+    chunk = _CHUNKS[text] = Chunk(_sha1hex(text), function, flagged, flags)
+    return chunk
+
+
+def run(chunk: Chunk, keys: Sequence[bytes], argv: Sequence[bytes], call: Call) -> object:
+    """The script's reply, an ``ErrorReply`` where it failed.  Errors of ``call`` itself are raised as they are."""
+    return _INTERPRETER.run(chunk, keys, argv, call)

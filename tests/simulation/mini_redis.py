@@ -1,0 +1,198 @@
+"""A Redis server inside the process: the simulation's servers, which run the real scripts under its own clock.
+
+Synchronous and deterministic: the same commands at the same times give the same replies.  What it knows is what zkrq
+uses; another command is refused as unknown.  ``test_mini_redis.py`` holds it against the real one.
+
+A kill is to forget the object's data, a restart ``restore`` with what a disk would hold and a new ``run_id``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NewType, cast
+
+from tests.simulation import lua
+from tests.simulation.arguments import integer
+from tests.simulation.commands import COMMANDS, Command, plain
+from tests.simulation.keyspace import Keyspace
+from tests.simulation.replies import OK, SYNTAX, ErrorReply, Refusal, Status, wrong_arity
+
+__all__ = ["Dump", "ErrorReply", "MiniRedis"]
+
+Dump = NewType("Dump", object)
+"""All data of a server at one moment."""
+
+_OUT_OF_MEMORY = ErrorReply("OOM command not allowed when used memory > 'maxmemory'.")
+_READ_ONLY = ErrorReply("READONLY You can't write against a read only replica.")
+_NO_SCRIPT = ErrorReply("NOSCRIPT No matching script. Please use EVAL.")
+
+
+@dataclass(slots=True)
+class _Run:
+    """A script that is running: once it has written, it is let through to its end."""
+
+    may_write: bool
+
+
+class MiniRedis:
+    """``run_id``, ``role``, ``maxmemory_policy`` and ``full`` (out of memory) may be set at any time."""
+
+    def __init__(self, *, run_id: str, clock_us: Callable[[], int], version: str = "7.0.15") -> None:
+        self.run_id = run_id
+        self.version = version
+        self.role = "master"
+        self.maxmemory_policy = "noeviction"
+        self.full = False
+        self._clock_us = clock_us
+        self._data = Keyspace()
+        self._scripts: dict[bytes, lua.Chunk] = {}
+        self._heard: dict[bytes, dict[object, Callable[[bytes], None]]] = {}
+        own = (
+            Command("PING", self._ping, -1),
+            Command("INFO", self._info, -1),
+            Command("TIME", self._time, 1),
+            Command("PUBLISH", self._publish, 3),
+            Command("SCRIPT", self._script, -2, scripts_may=False),
+            Command("EVAL", self._eval, -3, scripts_may=False),
+            Command("EVALSHA", self._evalsha, -3, scripts_may=False),
+        )
+        self._commands = {command.name.encode(): command for command in own}
+        for name, command in COMMANDS.items():
+            self._commands[name] = replace(command, run=partial(command.run, self._data))
+
+    def __repr__(self) -> str:
+        return f"<MiniRedis {self.run_id} {self.role} {len(self._data)} keys>"
+
+    def execute(self, *command: bytes) -> object:
+        """The reply to one command, as a client's parser returns it: bytes, int, None, list, or ``ErrorReply``."""
+        reply = self._execute(command, None)
+        return bytes(reply) if isinstance(reply, Status) else reply
+
+    def subscribe(self, channel: bytes, heard: Callable[[bytes], None]) -> Callable[[], None]:
+        """``heard`` is called with each message published on the channel, before PUBLISH returns; returns what ends
+        that."""
+        listeners = self._heard.setdefault(channel, {})
+        mine = object()
+        listeners[mine] = heard
+        return lambda: cast("None", listeners.pop(mine, None))
+
+    def dump(self) -> Dump:
+        """All data as a disk would hold it; later changes do not reach it."""
+        return Dump(self._data.copy())
+
+    def restore(self, dump: Dump | None) -> None:
+        """Start again with this data, or empty: no scripts are known and nobody listens."""
+        self._data.become(cast("Keyspace", dump).copy().items() if dump is not None else ())
+        self._scripts.clear()
+        self._heard.clear()
+
+    def flush(self) -> None:
+        """Lose all data, but go on."""
+        self._data.clear()
+
+    def content(self) -> Mapping[bytes, object]:
+        """Every key's value: bytes, dict for a hash, list, sorted tuple for a set, dict member -> score."""
+        return {key: plain(value) for key, value in self._data.items()}
+
+    # -- execution ---------------------------------------------------------------------------------------------------
+
+    def _execute(self, words: Sequence[bytes], script: _Run | None) -> object:
+        name = words[0]
+        command = self._commands.get(name) or self._commands.get(name.upper())
+        if (refusal := self._refusal(command, words, script)) is not None:
+            return refusal
+        assert command is not None
+        try:
+            return command.run(*words[1:])
+        except Refusal as refused:
+            return ErrorReply(str(refused))
+
+    def _refusal(self, command: Command | None, words: Sequence[bytes], script: _Run | None) -> ErrorReply | None:
+        """Why this command is not even begun, or None."""
+        if command is None:
+            name = words[0].decode(errors="replace")
+            text = f"ERR unknown command '{name}'" if script is None else "ERR Unknown Redis command called from script"
+            return ErrorReply(text)
+        if not command.takes(len(words)):
+            if script is None:
+                return ErrorReply(wrong_arity(command.name))
+            return ErrorReply("ERR Wrong number of args calling Redis command from script")
+        if script and not command.scripts_may:
+            return ErrorReply("ERR This Redis command is not allowed from script")
+        if command.write:
+            if self.role != "master":
+                return _READ_ONLY
+            if command.denyoom and self.full and not (script and script.may_write):
+                return _OUT_OF_MEMORY
+            if script:
+                script.may_write = True
+        return None
+
+    def _run(self, chunk: lua.Chunk, count: bytes, words: Sequence[bytes]) -> object:
+        number = integer(count)
+        if number > len(words):
+            raise Refusal("ERR Number of keys can't be greater than number of args")
+        if number < 0:
+            raise Refusal("ERR Number of keys can't be negative")
+        allow_oom = "allow-oom" in chunk.flags
+        if chunk.flagged and self.full and not allow_oom:
+            return _OUT_OF_MEMORY
+        run = _Run(may_write=allow_oom)
+        return lua.run(chunk, words[:number], words[number:], lambda command: self._execute(command, run))
+
+    # -- commands that are not about data ----------------------------------------------------------------------------
+
+    def _ping(self, *message: bytes) -> bytes:
+        if len(message) > 1:
+            raise Refusal(wrong_arity("PING"))
+        return message[0] if message else Status(b"PONG")
+
+    def _info(self, *_: bytes) -> bytes:
+        fields = {
+            "redis_version": self.version,
+            "run_id": self.run_id,
+            "maxmemory_policy": self.maxmemory_policy,
+            "role": self.role,
+            "cluster_enabled": "0",
+        }
+        return "".join(f"{name}:{value}\r\n" for name, value in fields.items()).encode()
+
+    def _time(self) -> list[bytes]:
+        return [b"%d" % part for part in divmod(self._clock_us(), 1_000_000)]
+
+    def _publish(self, channel: bytes, message: bytes) -> int:
+        listeners = list(self._heard.get(channel, {}).values())
+        for heard in listeners:
+            heard(message)
+        return len(listeners)
+
+    def _script(self, subcommand: bytes, *words: bytes) -> object:
+        match subcommand.upper(), words:
+            case b"LOAD", (text,):
+                chunk = self._learn(text)
+                return chunk if isinstance(chunk, ErrorReply) else chunk.sha
+            case b"FLUSH", () | (b"SYNC" | b"ASYNC",):
+                self._scripts.clear()
+                return OK
+            case b"EXISTS", (_, *_):
+                return [int(sha.lower() in self._scripts) for sha in words]
+            case ((b"LOAD" | b"FLUSH" | b"EXISTS"), _):
+                raise Refusal(SYNTAX)
+            case _:
+                raise Refusal(f"ERR unknown subcommand '{subcommand.decode(errors='replace')}'. Try SCRIPT HELP.")
+
+    def _learn(self, text: bytes) -> lua.Chunk | ErrorReply:
+        chunk = lua.load(text)
+        if not isinstance(chunk, ErrorReply):
+            self._scripts[chunk.sha] = chunk
+        return chunk
+
+    def _eval(self, text: bytes, count: bytes, *words: bytes) -> object:
+        chunk = self._learn(text)
+        return chunk if isinstance(chunk, ErrorReply) else self._run(chunk, count, words)
+
+    def _evalsha(self, sha: bytes, count: bytes, *words: bytes) -> object:
+        chunk = self._scripts.get(sha) or self._scripts.get(sha.lower())
+        return self._run(chunk, count, words) if chunk else _NO_SCRIPT

@@ -1,0 +1,36 @@
+"""What a command may answer besides plain values, and how it is refused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class ErrorReply(NamedTuple):
+    """An error as a server replies with it: a word that tells the kind, then text for people."""
+
+    text: str
+
+
+class Status(bytes):
+    """A status reply such as OK: clients see its bytes, scripts a table."""
+
+
+class Refusal(Exception):
+    """A command cannot be done; ends as an ``ErrorReply`` with this text."""
+
+
+OK = Status(b"OK")
+
+SYNTAX = "ERR syntax error"
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+NOT_AN_INTEGER = "ERR value is not an integer or out of range"
+"""Texts that several commands refuse with."""
+
+
+def wrong_arity(name: str) -> str:
+    return f"ERR wrong number of arguments for '{name.lower()}' command"
+
+
+def number_text(number: float) -> bytes:
+    """A double as Redis writes it: 17 significant digits, integers without a point."""
+    return b"%.17g" % number

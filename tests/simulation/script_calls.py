@@ -1,0 +1,190 @@
+"""Random calls of the scripts, for the comparison of two servers: each argument is drawn by its name in the header.
+
+A new script whose arguments are called like those of others is drawn without further ado.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import cast
+
+import pytest
+
+from tests.simulation.mini_redis import MiniRedis
+from zkrq.replication.keys import key
+from zkrq.replication.records import Record, State, Version, fresh, pack, unpack
+from zkrq.replication.scripts import SCRIPTS
+
+NAMESPACE = "t"
+IDS = [f"i{n:02}" for n in range(14)]
+QUEUES = ("q1", "q2")
+OWNERS = ("ann", "bob", "eve/x")
+CHANNELS = ("c1", "c2", "c3")
+FIRST_US = 1_750_000_000_000_000
+WINDOW_MS = 300_000
+
+Word = bytes | str | int | float
+
+
+class Load:
+    """Draws calls of the scripts: arguments by their names in the headers, mostly such as make sense by now."""
+
+    def __init__(self, seed: int, mini: MiniRedis) -> None:
+        self.rng = random.Random(seed)
+        self.now_us = FIRST_US
+        self._mini = mini
+        # Of the call that is being drawn.
+        self._script = ""
+        self.queue = QUEUES[0]
+        self._id = IDS[0]
+        self._owner = OWNERS[0]
+
+    def draw(self, script: str) -> list[Word]:
+        """All arguments of a call."""
+        header = SCRIPTS[script]
+        repeated = header.repeated * self.rng.randint(1, 8)
+        self._script, self.queue, self._owner = script, self.rng.choice(QUEUES), self.rng.choice(OWNERS)
+        return [self._argument(name) for name in (*header.arguments, *repeated)]
+
+    def pass_time(self) -> None:
+        self.now_us += self.rng.choice([1, 700, 40_000, 2_000_000, 70_000_000])
+
+    def _argument(self, name: str) -> Word:
+        draw = getattr(self, f"draw_{name}", None)
+        if draw is None:
+            pytest.fail(f"{self._script}.lua takes {name!r}: tell {__name__} how to draw it, as Load.draw_{name}")
+        return draw()
+
+    def _held(self, name: str) -> dict[bytes, bytes]:
+        held = self._mini.content().get(key(NAMESPACE, self.queue, name).encode(), {})
+        return cast("dict[bytes, bytes]", held)
+
+    def _record(self) -> Record | None:
+        packed = self._held("records").get(self._id.encode())
+        return unpack(packed) if packed else None
+
+    def _mostly(self, usual: Word, *others: Word) -> Word:
+        return usual if self.rng.random() < 0.9 else self.rng.choice(others)
+
+    def draw_epoch(self) -> Word:
+        epoch = int(self._held("server").get(b"epoch", b"1"))
+        return self._mostly(epoch, epoch + 1, max(0, epoch - 1))
+
+    def draw_generation(self) -> Word:
+        return self._mostly(self._held("server").get(b"generation", b"g1"), "g1", "g2")
+
+    def draw_expected(self) -> Word:
+        return self._mostly(self._held("server").get(b"generation", b""), "", "g1")
+
+    def draw_name(self) -> Word:
+        return "redis-1"
+
+    def draw_clock(self) -> Word:
+        return self._mostly(self.now_us - 1_000_000, self.now_us - 9_000_000)
+
+    def draw_window_ms(self) -> Word:
+        return 5_000
+
+    def draw_holding(self) -> Word:
+        return self.rng.randint(0, 1)
+
+    def draw_queue(self) -> Word:
+        return self.queue
+
+    def draw_put_window_ms(self) -> Word:
+        return WINDOW_MS
+
+    def draw_trim(self) -> Word:
+        return self.rng.randint(0, 1)
+
+    def draw_owner(self) -> Word:
+        self._owner = self.rng.choice(OWNERS)
+        return self._owner
+
+    def draw_fenced(self) -> Word:
+        return self._mostly("", *OWNERS)
+
+    def draw_fenced_ago_ms(self) -> Word:
+        return self.rng.choice([-1, -1, 0, 5_000])
+
+    def draw_seq(self) -> Word:
+        last = int(self._held("owners").get(self._owner.encode(), b"0"))
+        return max(0, last + self.rng.choice([1, 1, 1, 1, 1, 0, 0, -1]))
+
+    def draw_count(self) -> Word:
+        return self.rng.choice([0, 1, 3, 20])
+
+    def draw_cursor(self) -> Word:
+        return "0"
+
+    def draw_lease_ms(self) -> Word:
+        return self.rng.choice([1_000, 60_000])
+
+    def draw_waiter(self) -> Word:
+        return self.rng.choice(["", *CHANNELS])
+
+    def draw_payloads_given(self) -> Word:
+        return self.rng.randint(0, 1)
+
+    def draw_floor_ms(self) -> Word:
+        return self.rng.choice([0, self.now_us // 1000 - 1_000_000])
+
+    def draw_repairer(self) -> Word:
+        return self.rng.choice(["r1", "r2"])
+
+    def draw_hold_ms(self) -> Word:
+        return 3_000
+
+    def draw_id(self) -> Word:
+        claimed = sorted(self._held("claimed"))
+        if self._script == "settle" and claimed and self.rng.random() < 0.8:
+            self._id = self.rng.choice(claimed).decode()
+        else:
+            self._id = self.rng.choice(IDS)
+        return self._id
+
+    def draw_record(self) -> Word:
+        pushed_at_ms = self.now_us // 1000 - self.rng.choice([0, 0, 0, 1_000, WINDOW_MS + 1])
+        priority = self.rng.choice([0, 0, 5, 9])
+        if self._script == "put":
+            return fresh(priority, pushed_at_ms)
+        known = self._record()
+        version = known.version if known else Version(0, 1)
+        version = Version(version.epoch + self.rng.choice([0, 0, 1]), max(1, version.n + self.rng.choice([-1, 0, 1])))
+        state = self.rng.choice(list(State))
+        token = f"{self.rng.choice(OWNERS)}/{self.rng.randint(1, 20)}" if state is not State.QUEUED else ""
+        return pack(Record(version, state, priority, 1, 1, pushed_at_ms, self.now_us, 60_000, token, "key", "note\0"))
+
+    def draw_head(self) -> Word:
+        held = self._held("records").get(self._id.encode(), b"")
+        return self.rng.choice([held, held, held, fresh(0, 0)])[:10]
+
+    def draw_left_ms(self) -> Word:
+        return self.rng.choice([-5_000, 0, 300, 60_000])
+
+    def draw_delay_ms(self) -> Word:
+        return self.rng.choice([0, 0, 500, 60_000])
+
+    def draw_payload(self) -> Word:
+        return self.rng.choice([b"", b"payload", b"\0\xff\r\n"])
+
+    def draw_version_epoch(self) -> Word:
+        record = self._record()
+        return self._mostly(record.version.epoch if record else 0, 0, 9)
+
+    def draw_version_n(self) -> Word:
+        record = self._record()
+        return self._mostly(record.version.n if record else 1, 1, 99)
+
+    def draw_token(self) -> Word:
+        record = self._record()
+        return self._mostly(record.token if record else "", "ann/1")
+
+    def draw_verb(self) -> Word:
+        return self.rng.choice(["ack", "nack", "release", "bury", "extend"])
+
+    def draw_ms(self) -> Word:
+        return self.rng.choice([0, 1, 2_000])
+
+    def draw_text(self) -> Word:
+        return self.rng.choice(["", "boom", "\xe4" * 600])

@@ -1,0 +1,607 @@
+"""The simulation's Redis against the real one: the same commands and scripts, and everything they leave, must agree."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from typing import Any, cast
+
+import hiredis
+import pytest
+
+from tests.lua.one_server import Connection, Listener
+from tests.simulation.arguments import LONG
+from tests.simulation.commands import COMMANDS
+from tests.simulation.mini_redis import ErrorReply, MiniRedis
+from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
+from zkrq import local
+from zkrq.replication.keys import script_keys
+from zkrq.replication.scripts import SCRIPTS, sha
+
+HEARD = CHANNELS[:2]  # on the last one nobody listens
+
+
+@pytest.fixture(scope="module")
+async def private_redis(anyio_backend: str) -> AsyncGenerator[local.LocalRedis, None]:
+    if "redis" not in local.available():
+        pytest.skip("not installed: redis")
+    async with local.servers(redis=1, zookeeper=0, redis_config={"appendonly": "no"}) as servers:
+        yield servers.redis[0]
+
+
+class Twins:
+    """A real server and a mini one that are told the same."""
+
+    def __init__(self, real: Connection, listeners: Sequence[Listener] = ()) -> None:
+        self.mini = mini_redis()
+        self.heard: dict[str, list[bytes]] = {channel: [] for channel in HEARD}
+        for channel, messages in self.heard.items():
+            self.mini.subscribe(channel.encode(), messages.append)
+        self._real = real
+        self._listeners = listeners
+
+    def __call__(self, *words: Word, unordered: bool = False) -> object:
+        """What both answer; of errors only the first word is compared."""
+        mini, real = self._mini(*words), self.real(*words)
+        arrange = _leaves if unordered else _same
+        assert arrange(mini) == arrange(real), words
+        return mini
+
+    def _mini(self, *words: Word) -> object:
+        return self.mini.execute(*map(_bytes, words))
+
+    def real(self, *words: Word) -> object:
+        self._real.send(words)
+        reply = self._real.receive()
+        return ErrorReply(str(reply)) if isinstance(reply, hiredis.HiredisError) else reply
+
+    def walk(self, *words: Word, cursor_at: int) -> list[object]:
+        """What both collect in a whole scan, whatever its pages."""
+        mini, real = (_walked(execute, words, cursor_at) for execute in (self._mini, self.real))
+        assert mini == real, words
+        return mini
+
+    def check_contents(self) -> None:
+        """Everything is the same."""
+        names = cast("list[bytes]", self.real("KEYS", "*"))
+        kinds = [self.real("TYPE", name) for name in names]
+        assert self.mini.content() == {name: _READ[kind](self, name) for name, kind in zip(names, kinds, strict=True)}
+
+    def check_heard(self) -> None:
+        """The same was published, in the same order."""
+        for listener in self._listeners:
+            listener.send(("PING", "end"))
+            real: list[bytes] = []
+            while (message := cast("list[bytes]", listener.receive()))[0] == b"message":
+                real.append(message[2])
+            assert self.heard[listener.channel] == real
+
+
+_READ: dict[object, Callable[[Twins, bytes], object]] = {
+    b"string": lambda twins, name: twins.real("GET", name),
+    b"hash": lambda twins, name: dict(_by_two(twins.real("HGETALL", name))),
+    b"list": lambda twins, name: twins.real("LRANGE", name, 0, -1),
+    b"set": lambda twins, name: tuple(sorted(cast("list[bytes]", twins.real("SMEMBERS", name)))),
+    b"zset": lambda twins, name: {
+        member: float(score) for member, score in _by_two(twins.real("ZRANGE", name, 0, -1, "WITHSCORES"))
+    },
+}
+
+
+def _bytes(word: Word) -> bytes:
+    return word if isinstance(word, bytes) else str(word).encode()
+
+
+def _by_two(flat: object) -> Iterable[tuple[bytes, bytes]]:
+    parts = iter(cast("list[bytes]", flat))
+    return zip(parts, parts, strict=True)
+
+
+def _walked(execute: Callable[..., object], words: tuple[Word, ...], cursor_at: int) -> list[object]:
+    """All that a scan collects; what a script says instead of OK ends it."""
+    collected: list[object] = []
+    while True:
+        reply = execute(*words)
+        body = cast("list[Any]", reply) if isinstance(reply, list) else [reply]
+        if body[0] == b"OK":
+            del body[0]
+        if not isinstance(body[0], bytes) or not body[0].isdigit():
+            return _leaves([*collected, *body])
+        collected += body[1:]
+        words = (*words[:cursor_at], body[0], *words[cursor_at + 1 :])
+        if body[0] == b"0":
+            return _leaves(collected)
+
+
+def _same(reply: object) -> object:
+    """With nothing of an error but its first word: the rest differs from version to version."""
+    if isinstance(reply, ErrorReply):
+        return ErrorReply(reply.text.split()[0])
+    return [_same(each) for each in cast("list[object]", reply)] if isinstance(reply, list) else reply
+
+
+def _leaves(reply: object) -> list[object]:
+    """What a reply holds, where the order tells nothing."""
+    reply = _same(reply)
+    if not isinstance(reply, list):
+        return [reply]
+    return sorted((leaf for each in cast("list[object]", reply) for leaf in _leaves(each)), key=repr)
+
+
+def mini_redis() -> MiniRedis:
+    return MiniRedis(run_id="r1", clock_us=lambda: FIRST_US)
+
+
+@pytest.fixture
+def mini() -> MiniRedis:
+    return mini_redis()
+
+
+@pytest.fixture
+def twins(private_redis: local.LocalRedis) -> Generator[Twins, None, None]:
+    host, port = private_redis.host, private_redis.port
+    listeners = [Listener(host, port, channel) for channel in HEARD]
+    with Connection(host, port) as real:
+        real.pipeline(("CONFIG", "SET", "maxmemory", 0), ("FLUSHALL",), ("SCRIPT", "FLUSH"))
+        yield Twins(real, listeners)
+        real.command("CONFIG", "SET", "maxmemory", 0)
+    for listener in listeners:
+        listener.close()
+
+
+# -- plain commands ------------------------------------------------------------------------------------------------
+
+# The arguments of each command by their kinds; what stands behind a slash is there one to three times.
+PLAIN = {
+    "DEL": "/ any",
+    "UNLINK": "/ any",
+    "EXISTS": "/ any",
+    "TYPE": "any",
+    "KEYS": "pattern",
+    "FLUSHALL": "",
+    "GET": "string",
+    "SET": "string value",
+    "HGET": "hash member",
+    "HMGET": "hash / member",
+    "HSET": "hash / member value",
+    "HSETNX": "hash member value",
+    "HINCRBY": "hash member integer",
+    "HDEL": "hash / member",
+    "HLEN": "hash",
+    "HSTRLEN": "hash member",
+    "HEXISTS": "hash member",
+    "HKEYS": "hash",
+    "HVALS": "hash",
+    "HGETALL": "hash",
+    "SADD": "set / member",
+    "SREM": "set / member",
+    "SCARD": "set",
+    "SISMEMBER": "set member",
+    "SMEMBERS": "set",
+    "RPUSH": "list / value",
+    "LPUSH": "list / value",
+    "LLEN": "list",
+    "LRANGE": "list index index",
+    "LTRIM": "list index index",
+    "LPOP": "list count?",
+    "ZADD": "zset / score member",
+    "ZINCRBY": "zset score member",
+    "ZREM": "zset / member",
+    "ZCARD": "zset",
+    "ZSCORE": "zset member",
+    "ZMSCORE": "zset / member",
+    "ZCOUNT": "zset bound bound",
+    "ZRANGE": "zset index index rev? withscores?",
+    "ZREVRANGE": "zset index index withscores?",
+    "ZRANGEBYSCORE": "zset bound bound withscores? limit?",
+    "ZPOPMIN": "zset count?",
+    "ZREMRANGEBYSCORE": "zset bound bound",
+    "ZREMRANGEBYRANK": "zset index index",
+}
+SCANS = {"HSCAN": "hash", "SSCAN": "set", "ZSCAN": "zset"}
+UNORDERED = {"KEYS", "SMEMBERS"}
+RARE = {"FLUSHALL", "DEL", "UNLINK"}
+
+# Scores of few digits: how many are written of others depends on the version.
+SCORES = ("0", "1", "2", "2.5", "-3", "1e3", str(FIRST_US), str(2**53), "inf", "-inf")
+KINDS: dict[str, Sequence[str]] = {
+    **{kind: (f"{kind}1", f"{kind}2") for kind in ("string", "hash", "set", "list", "zset")},
+    "any": [f"{kind}{n}" for kind in ("string", "hash", "set", "list", "zset", "none") for n in (1, 2)],
+    "pattern": ("*", "hash*", "z?et1", "[sl]*", "none"),
+    "member": ("", "a", "b", "c", "d\xff", "e\0", "7", "10"),
+    "value": ("", "1", "-5", "x", "a longer value\r\n", str(LONG - 1)),
+    "integer": ("1", "-3", "0", "x", "01", "1.5", str(LONG), str(LONG - 1)),
+    "index": ("0", "1", "2", "-1", "-2", "-9", "9", "x"),
+    "count": ("0", "1", "2", "9", "-1", "x"),
+    "score": (*SCORES, *SCORES, "nan", "x", ""),
+    "bound": (*SCORES, *(f"({score}" for score in SCORES), "+inf", "x"),
+    "rev": ("REV", "rev"),
+    "withscores": ("WITHSCORES", "WithScores", "NOSCORES"),
+    "limit": ("LIMIT 0 2", "limit 1 -1", "LIMIT -1 2", "LIMIT 1", "LIMIT 0 x"),
+}
+
+
+def drawn(name: str, rng: random.Random) -> list[str]:
+    """A call of a plain command; now and then of another kind of value than it takes, or with too few arguments."""
+    single, _, repeated = PLAIN[name].partition("/")
+    words = [name if rng.random() < 0.8 else name.lower()]
+    for kind in [*single.split(), *repeated.split() * rng.randint(1, 3)]:
+        if not kind.endswith("?"):
+            kinds = "any" if rng.random() < 0.03 and kind in ("hash", "set", "list", "zset", "string") else kind
+            words.append(rng.choice(KINDS[kinds]))
+        elif rng.random() < 0.4:
+            words += rng.choice(KINDS[kind[:-1]]).split()
+    return words if rng.random() < 0.98 else words[:-1] or words
+
+
+def test_every_command_is_compared() -> None:
+    assert {name.decode() for name in COMMANDS} == PLAIN.keys() | SCANS.keys()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_plain_commands_answer_alike(twins: Twins, seed: int) -> None:
+    rng = random.Random(seed)
+    names = sorted(PLAIN)
+    weights = [0.2 if name in RARE else 1 for name in names]
+    for n in range(400):
+        name = rng.choices(names, weights)[0]
+        twins(*drawn(name, rng), unordered=name in UNORDERED)
+        if n % 20 == 0:
+            twins.check_contents()
+    for name, kind in SCANS.items():
+        twins.walk(name, f"{kind}1", 0, "COUNT", 3, cursor_at=2)
+    twins.check_contents()
+
+
+@pytest.mark.parametrize("count", [10, 1000])
+def test_scans_of_much_collect_alike(twins: Twins, count: int) -> None:
+    for n in range(500):
+        twins("HSET", "hash", f"field{n}", n)
+        twins("SADD", "set", f"member{n}")
+        twins("ZADD", "zset", n, f"member{n}")
+    for name, kind in SCANS.items():
+        twins.walk(name, kind, 0, "COUNT", count, cursor_at=2)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_scan_returns_whatever_stays(mini: MiniRedis, seed: int) -> None:
+    """Others come and go meanwhile, and there is more than one page."""
+    rng = random.Random(seed)
+    stays = {b"stays%d" % n for n in range(20)}
+    mini.execute(b"SADD", b"set", *stays)
+    seen: set[bytes] = set()
+    cursor, pages = b"0", 0
+    while pages == 0 or cursor != b"0":
+        cursor, page = cast("tuple[bytes, list[bytes]]", mini.execute(b"SSCAN", b"set", cursor, b"COUNT", b"4"))
+        seen.update(page)
+        pages += 1
+        for _ in range(rng.randrange(4)):
+            mini.execute(rng.choice([b"SADD", b"SREM"]), b"set", b"other%d" % rng.randrange(30))
+    assert seen >= stays
+    assert pages > 2
+
+
+def test_iteration_keeps_the_order_of_insertion(mini: MiniRedis) -> None:
+    mini.execute(b"SADD", b"set", b"b", b"c", b"a")
+    mini.execute(b"HSET", b"hash", b"y", b"1", b"x", b"2")
+    assert mini.execute(b"SMEMBERS", b"set") == [b"b", b"c", b"a"]
+    assert mini.execute(b"HGETALL", b"hash") == [b"y", b"1", b"x", b"2"]
+
+
+# -- Lua -----------------------------------------------------------------------------------------------------------
+
+SNIPPETS = r"""
+return {1, 2.9, -2.9, 1e15, true, false, 'a\0b', {}, {1, {2}}, 4, nil, 6}
+return
+return nil
+return false
+return {KEYS[1], ARGV[1], ARGV[2], #ARGV}
+return redis.status_reply('FINE')
+return {ok = 'FINE'}
+return redis.error_reply('ODD thing')
+return {err = 'ODD thing'}
+return redis.sha1hex('abc')
+return redis.call('PING')
+return redis.call('PING').ok
+return redis.call('GET', 'nothing')
+return redis.call('GET', 'nothing') == false
+return redis.call('HMGET', KEYS[1], 'a', 'none', 'b')
+return redis.call('HMGET', KEYS[1], 'none', 'b')[1] == false
+return redis.call('ZRANGE', 'nothing', 0, -1)
+return redis.call('TYPE', KEYS[1])
+return {redis.call('SET', 'n', 12345678901234567), redis.call('GET', 'n')}
+return {redis.call('SET', 'n', 1750000000000001), redis.call('SET', 'm', 0.5), redis.call('GET', 'n')}
+return redis.call('ZADD', 'z', 1750000000000001, 'a', '2.5', 'b', 1/0, 'c')
+return redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')
+return redis.call('ZSCORE', 'z', 'a') + 1
+return redis.call('HSCAN', KEYS[1], 0)
+return redis.call('LLEN', KEYS[1])
+return redis.pcall('LLEN', KEYS[1])
+return redis.pcall('LLEN', KEYS[1]).err
+local fine, fault = pcall(redis.call, 'LLEN', KEYS[1]) return {fine and 1 or 0, type(fault)}
+local fine, fault = pcall(error, 'no') return {fine and 1 or 0, fault}
+local fine, a, b = pcall(function(...) return ... end, 1, 2) return {fine and 1 or 0, a, b}
+return redis.call('LLEN')
+return redis.call('NOTHING')
+return redis.call()
+return redis.call('GET', {})
+return redis.call('GET', true)
+return redis.call('EVAL', 'return 1', 0)
+error('oh no')
+error({err = 'ODD thing'})
+return nil + 1
+return undefined
+undefined = 1
+redis = 1
+local t = {} for i = 1, 7999 do t[i] = i end return select('#', unpack(t))
+local t = {} for i = 1, 8000 do t[i] = i end return select('#', unpack(t))
+local t = {} for i = 1, 7900 do t[i] = i end return redis.call('RPUSH', 'l', unpack(t))
+local t = {} for i = 1, 9000 do t[i] = i end return t
+return )
+return struct.pack('<dI4I4', 1.5, 7, 4294967295) .. 'id'
+return struct.pack('<BI4I4c1BI4I4ddI4B', 1, 2, 3, 'X', 4, 5, 6, 7.5, -8, 9, 10)
+return struct.pack('>I2i2hHlLbB', 258, -2, -3, 4, -5, 6, -7, 255)
+return struct.pack('<I4BB', -1, 300.7, '65')
+return struct.pack('<c3xc0', 'abcdef', 'xyz')
+return struct.pack('<c3', 'ab')
+return struct.pack('<I4')
+return struct.pack('<I4', 'x')
+return {struct.unpack('<xI4c1Bc0', '\0\1\0\0\0Q\2xyrest')}
+return {struct.unpack('<I2', 'abcd', 3)}
+return {struct.unpack('<dI4I4', struct.pack('<dI4I4', 1750000000000001, 1, 2))}
+return tostring(({struct.unpack('<d', struct.pack('<d', 2.5))})[1])
+return {struct.unpack('>i2', '\255\254')}
+return {struct.unpack('<I4', 'abc')}
+return {struct.unpack('<Bc0', '\5abc')}
+return {struct.unpack('<c0', 'abc')}
+return struct.size('<BI4I4c1BI4I4ddI4B')
+return struct.size('<Bc0')
+return struct.pack('<?', 1)
+return {string.match('a/b/17', '^(.*)/(%d+)$')}
+return {tostring(1e15), tostring(1700000000000000), tostring(0.1), 10 % 3, math.floor(-0.5)}
+"""
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS.strip().splitlines())
+def test_scripts_are_run_alike(twins: Twins, snippet: str) -> None:
+    twins("HSET", "hash", "a", 1, "b", 2)
+    twins("ZADD", "z", 1, "x")
+    twins("EVAL", snippet, 1, "hash", "one", b"\0\xff")
+    twins.check_contents()
+
+
+def test_scripts_are_known_by_their_sha(twins: Twins) -> None:
+    name = cast("bytes", twins("SCRIPT", "LOAD", "return ARGV[1]"))
+    assert twins("EVALSHA", name, 0, "x") == twins("EVALSHA", name.upper(), 0, "x") == b"x"
+    assert twins("EVAL", "return 7", 0) == twins("EVALSHA", sha("return 7"), 0) == 7
+    assert twins("SCRIPT", "EXISTS", name, sha("other")) == [1, 0]
+    assert twins("SCRIPT", "FLUSH") == b"OK"
+    assert str(twins("EVALSHA", name, 0, "x")).startswith("ErrorReply(text='NOSCRIPT ")
+    for count in ("-1", "2", "x"):
+        twins("EVAL", "return 1", count, "a")
+    twins("SCRIPT", "LOAD", "return )")
+    twins("SCRIPT", "LOAD")
+    twins("SCRIPT", "NOTHING")
+    twins("EVAL", "#!lua flags=nonsense\nreturn 1", 0)
+    twins("EVAL", "#!python\nreturn 1", 0)
+    twins("EVAL", "#!lua\nreturn 1", 0)
+
+
+def test_out_of_memory(twins: Twins) -> None:
+    """Without memory: what could need some is refused; a script by its flags, or, without any, at its first write."""
+    twins("HSET", "hash", "a", 1, "b", 2)
+    twins.mini.full = True
+    twins.real("CONFIG", "SET", "maxmemory", 1)
+    write, remove = "redis.call('SET', 'k', 1) return 'done'", "redis.call('HDEL', 'hash', 'none') "
+    answers: dict[tuple[str, str], object] = {}
+    for first in ("", "#!lua\n", "#!lua flags=allow-oom\n"):
+        for body in ("return 1", write, remove + write):
+            answers[first, body] = _same(twins("EVAL", first + body, 0))
+    refused = ErrorReply("OOM")
+    assert answers["", "return 1"] == 1
+    assert answers["", write] == refused
+    assert answers["", remove + write] == b"done"
+    assert answers["#!lua\n", "return 1"] == refused
+    assert answers["#!lua flags=allow-oom\n", write] == b"done"
+    for command in ("SET k v", "HSET h a 1", "HSETNX h a 1", "HINCRBY h a 1", "SADD s a", "RPUSH l a", "ZADD z 1 a"):
+        assert _same(twins(*command.split())) == refused
+    for command in ("HDEL hash a", "HGET hash b", "DEL hash", "LTRIM l 0 1", "ZPOPMIN z", "SCRIPT FLUSH"):
+        assert _same(twins(*command.split())) != refused
+    twins.check_contents()
+
+
+# -- the scripts of zkrq -------------------------------------------------------------------------------------------
+
+COMMON = {"put", "claim", "settle", "apply"}
+SMALLER = {"PAGE": 3, "FENCED_MEMORY_MS": 30_000, "HOUSEKEEPING_MAX": 4, "TOMBSTONES_MAX": 6}
+"""Constants of the scripts that would otherwise never be reached."""
+
+
+def with_clock_key(script: str) -> str:
+    """The script, reading its time from a key, so that both servers have the same."""
+    text = SCRIPTS[script].text().replace("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
+    assert "'TIME'" not in text
+    for name, value in SMALLER.items():
+        text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
+    return text
+
+
+def run(twins: Twins, load: Load, script: str) -> str:
+    """One call on both; returns the status."""
+    text, arguments = with_clock_key(script), load.draw(script)
+    twins("HSET", "clock", "s", load.now_us // 1_000_000, "us", load.now_us % 1_000_000)
+    twins("SCRIPT", "LOAD", text)
+    keys = script_keys(NAMESPACE, load.queue, script)
+    words = ("EVALSHA", sha(text), len(keys), *keys, *arguments)
+    if "cursor" in SCRIPTS[script].arguments:
+        found = twins.walk(*words, cursor_at=3 + len(keys) + SCRIPTS[script].arguments.index("cursor"))
+        refused = [status for status in SCRIPTS[script].replies if status.encode() in found]
+        return refused[0] if refused else "OK" if found else "nothing"
+    reply = twins(*words, unordered="SMEMBERS" in text)
+    assert isinstance(reply, list), (script, arguments, reply)
+    return cast("list[bytes]", reply)[0].decode()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_scripts_do_alike(twins: Twins, seed: int) -> None:
+    load = Load(seed, twins.mini)
+    names = sorted(SCRIPTS)
+    weights = [5 if name in COMMON else 0.3 if name == "wipe" else 1 for name in names]
+    run(twins, load, "enrol")
+    for n in range(200):
+        run(twins, load, load.rng.choices(names, weights)[0])
+        load.pass_time()
+        if n % 4 == 0:
+            twins.check_contents()
+    twins.check_contents()
+    twins.check_heard()
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS))
+def test_every_script_gets_through(twins: Twins, script: str) -> None:
+    """What is drawn makes sense often enough that every script reaches its end."""
+    load = Load(0, twins.mini)
+    statuses: set[str] = set()
+    for _ in range(40):
+        for name in ("enrol", "put", "claim"):
+            run(twins, load, name)
+        statuses.add(run(twins, load, script))
+        if "OK" in statuses:
+            return
+        load.pass_time()
+    pytest.fail(f"{script}.lua never did anything, only {statuses}")
+
+
+@pytest.mark.parametrize("script", [name for name in sorted(SCRIPTS) if "NOTINSYNC" in SCRIPTS[name].replies])
+def test_empty_server_is_not_in_sync(mini: MiniRedis, script: str) -> None:
+    """The shipped text itself, on a server that was emptied."""
+    load = Load(0, mini)
+    keys = script_keys(NAMESPACE, load.queue, script)
+    words = ("EVAL", SCRIPTS[script].text(), len(keys), *keys, *load.draw(script))
+    assert mini.execute(*map(_bytes, words)) == [b"NOTINSYNC", b""]
+    assert mini.content() == {}
+
+
+# -- the server itself ---------------------------------------------------------------------------------------------
+
+
+def test_info_names_what_is_asked_for(mini: MiniRedis) -> None:
+    mini.role = "slave"
+    lines = cast("bytes", mini.execute(b"INFO")).decode().splitlines()
+    expected = ["redis_version:7.0.15", "run_id:r1", "maxmemory_policy:noeviction", "role:slave", "cluster_enabled:0"]
+    assert lines == expected
+
+
+def test_replica_takes_no_writes(mini: MiniRedis) -> None:
+    mini.role = "slave"
+    reply = mini.execute(b"SET", b"a", b"1")
+    assert isinstance(reply, ErrorReply)
+    assert reply.text.startswith("READONLY ")
+
+
+def test_time_is_the_given_clock(mini: MiniRedis) -> None:
+    assert mini.execute(b"TIME") == [b"1750000000", b"0"]
+    assert mini.execute(b"EVAL", b"return redis.call('TIME')[1] + 1", b"0") == FIRST_US // 1_000_000 + 1
+
+
+def test_ping(twins: Twins) -> None:
+    assert twins("PING") == b"PONG"
+    assert type(twins("PING")) is bytes
+    assert twins("PING", "x") == b"x"
+    twins("PING", "x", "y")
+    twins("NOTHING", "x")
+
+
+def test_whoever_listens_is_told_until_he_leaves(mini: MiniRedis) -> None:
+    first: list[bytes] = []
+    second: list[bytes] = []
+    leave = mini.subscribe(b"c", first.append)
+    mini.subscribe(b"c", second.append)
+    assert mini.execute(b"PUBLISH", b"c", b"1") == 2
+    leave()
+    leave()
+    assert mini.execute(b"PUBLISH", b"c", b"2") == 1
+    assert mini.execute(b"PUBLISH", b"d", b"3") == 0
+    assert (first, second) == ([b"1"], [b"1", b"2"])
+
+
+def test_script_may_lead_to_another_one(mini: MiniRedis) -> None:
+    """Who is told by a script runs one on another server before the first one has ended."""
+    other = mini_redis()
+    store = b"redis.call('SET', KEYS[1], ARGV[1]) "
+    mini.subscribe(b"c", lambda message: cast("None", other.execute(b"EVAL", store, b"1", b"b", message)))
+    text = b"redis.call('PUBLISH', 'c', 'told') " + store
+    mini.execute(b"EVAL", text, b"1", b"a", b"mine")
+    assert mini.content() == {b"a": b"mine"}
+    assert other.content() == {b"b": b"told"}
+
+
+def test_failure_of_a_listener_is_nobodys_reply(mini: MiniRedis) -> None:
+    """Errors of the simulation itself come out as they are, also through a script."""
+
+    def fail(_: bytes) -> None:
+        raise KeyError("a bug")
+
+    mini.subscribe(b"c", fail)
+    with pytest.raises(KeyError, match="a bug"):
+        mini.execute(b"EVAL", b"return redis.call('PUBLISH', 'c', 'x')", b"0")
+    assert mini.execute(b"EVAL", b"return 1", b"0") == 1
+
+
+FILL = (
+    "SET string 1",
+    "HSET hash a 1 b 2",
+    "SADD set b a",
+    "RPUSH list x y",
+    "ZADD zset 2 b 1 a",
+)
+FILLED: dict[bytes, object] = {
+    b"string": b"1",
+    b"hash": {b"a": b"1", b"b": b"2"},
+    b"set": (b"a", b"b"),
+    b"list": [b"x", b"y"],
+    b"zset": {b"a": 1.0, b"b": 2.0},
+}
+
+
+@pytest.fixture
+def filled(mini: MiniRedis) -> MiniRedis:
+    for command in FILL:
+        mini.execute(*command.encode().split())
+    assert mini.content() == FILLED
+    return mini
+
+
+def test_dump_is_not_reached_by_later_changes(filled: MiniRedis) -> None:
+    dump = filled.dump()
+    for command in ("SET string 2", "HDEL hash a", "SREM set a", "LPOP list", "ZADD zset 9 a", "SET more 1"):
+        filled.execute(*command.encode().split())
+    changed = filled.content()
+    other = mini_redis()
+    for server in (other, filled):
+        server.restore(dump)
+        assert server.content() == FILLED
+    other.execute(b"DEL", b"string")
+    filled.restore(dump)
+    assert filled.content() == FILLED != changed
+
+
+def test_restart_forgets_scripts_and_listeners(filled: MiniRedis) -> None:
+    heard: list[bytes] = []
+    leave = filled.subscribe(b"c", heard.append)
+    filled.execute(b"SCRIPT", b"LOAD", b"return 1")
+    filled.restore(None)
+    assert filled.content() == {}
+    assert filled.execute(b"PUBLISH", b"c", b"1") == 0
+    assert isinstance(filled.execute(b"EVALSHA", sha("return 1").encode(), b"0"), ErrorReply)
+    leave()
+
+
+def test_flush_forgets_data_only(filled: MiniRedis) -> None:
+    filled.execute(b"SCRIPT", b"LOAD", b"return 1")
+    filled.flush()
+    assert filled.content() == {}
+    assert filled.execute(b"EVALSHA", sha("return 1").encode(), b"0") == 1
+    filled.execute(b"SET", b"a", b"1")
+    assert filled.content() == {b"a": b"1"}
