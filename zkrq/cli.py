@@ -84,7 +84,8 @@ class Flag(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``arguments`` are positional: name -> help.  ``connected``: works on a cluster that exists."""
+    """``arguments`` are positional: name -> help; ``name...`` stands for one or more.  A name of two words is a group
+    and a command in it.  ``connected``: works on a cluster that exists."""
 
     name: str
     help: str
@@ -212,10 +213,7 @@ async def _stats(args: Namespace) -> Lines:
     rows = [("queue", zkrq.Sizes._fields), *zip(names, sizes, strict=True)]
     text = [
         f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'no push can complete'}",
-        *(
-            f"{id}: {server.place}{'' if server.connected else ', not connected'}"
-            for id, server in health.servers.items()
-        ),
+        *(line.text for line in _servers_of(health)),
         "",
         *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) for name, figures in rows),
     ]
@@ -224,6 +222,39 @@ async def _stats(args: Namespace) -> Lines:
         "queues": {name: size._asdict() for name, size in zip(names, sizes, strict=True)},
     }
     yield Line("\n".join(text), value)
+
+
+def _servers_of(health: zkrq.Health) -> list[Line]:
+    return [
+        Line(
+            f"{id}: {server.place}{'' if server.connected else ', not connected'}",
+            {"server": id, **server._asdict()},
+        )
+        for id, server in health.servers.items()
+    ]
+
+
+async def _servers_list(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        for line in _servers_of(cluster.health()):
+            yield line
+
+
+async def _servers_add(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        name = await cluster.add_server(args.url, name=args.name)
+        yield Line(f"{name} is in sync", {"server": name, "epoch": cluster.view.epoch})
+
+
+async def _servers_remove(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        await cluster.remove_server(args.name)
+        yield Line(f"{args.name} is removed", {"server": args.name, "epoch": cluster.view.epoch})
+
+
+async def _servers_recover(args: Namespace) -> Lines:
+    await _open(args).recover(args.name)
+    yield Line(f"recovered with {', '.join(args.name)}", {"servers": args.name})
 
 
 async def _clear(args: Namespace) -> Lines:
@@ -285,6 +316,21 @@ COMMANDS = (
     Command("stats", "how many items each queue has, and how the servers are", _stats),
     Command("clear", "remove every item that nobody holds", _clear, arguments=_QUEUE),
     Command("consumers", "who may hold claims", _consumers),
+    Command("servers list", "the Redis servers of the namespace, and which of them are in sync", _servers_list),
+    Command(
+        "servers add",
+        "take one more Redis server into the namespace; returns when it is in sync",
+        _servers_add,
+        (Flag("name", "what it is called; not given: host:port"),),
+        {"url": "where it is; whatever it holds of the namespace is wiped"},
+    ),
+    Command("servers remove", "take a server out of the namespace", _servers_remove, arguments={"name": "its name"}),
+    Command(
+        "servers recover",
+        "after all in-sync servers were lost: go on with what these hold; what only others held is lost",
+        _servers_recover,
+        arguments={"name...": "the servers to go on with"},
+    ),
 )
 
 
@@ -317,17 +363,27 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
     parser.add_argument("--version", action="version", version=f"zkrq {zkrq.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
+    groups: dict[str, Any] = {"": commands}
     for command in COMMANDS:
-        sub = commands.add_parser(command.name, help=command.help, description=f"{command.help}.")
+        group, _, own_name = command.name.rpartition(" ")
+        if group not in groups:
+            parent = commands.add_parser(group, help=", ".join(_members_of(group)))
+            groups[group] = parent.add_subparsers(metavar="COMMAND", required=True)
+        sub = groups[group].add_parser(own_name, help=command.help, description=f"{command.help}.")
         for name, help in command.arguments.items():
-            sub.add_argument(name, help=help, metavar=name.upper())
-        _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper()}_")
+            several = "+" if name.endswith("...") else None
+            sub.add_argument(name.rstrip("."), help=help, metavar=name.rstrip(".").upper(), nargs=several)
+        _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper().replace(' ', '_')}_")
         if command.connected:
             _add_flags(sub, CONNECTION, "ZKRQ_")
         json_by_default = os.environ.get("ZKRQ_JSON", "0") not in ("", "0")
         sub.add_argument("--json", help="print JSON (ZKRQ_JSON=1)", action="store_true", default=json_by_default)
         sub.set_defaults(run=command.run)
     return parser
+
+
+def _members_of(group: str) -> list[str]:
+    return [command.name.removeprefix(f"{group} ") for command in COMMANDS if command.name.startswith(f"{group} ")]
 
 
 def _parse(text: str | bytes, where: str) -> object:

@@ -86,7 +86,7 @@ async def test_push_stats_pop(shell: Shell) -> None:
     (stats,) = await shell.value("stats")
     assert stats["queues"] == {"jobs": {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0}}
     assert stats["health"]["ok"]
-    assert stats["health"]["servers"]["redis-2"] == {"place": "member", "connected": True}
+    assert stats["health"]["servers"]["redis-2"] == {"place": "member", "connected": True, "catching_up": None}
 
     assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
     (delivery,) = await shell.value("pop", "jobs", "--count", "2")
@@ -162,3 +162,36 @@ async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
             assert await dev.wait() == 128 + signal.SIGINT
         with pytest.raises(OSError, match="connection"):
             await anyio.connect_tcp("127.0.0.1", int(urls["redis"][0].rpartition(":")[2]))
+
+
+async def test_servers(servers: local.Servers) -> None:
+    shell = Shell(servers)
+    await shell.value("push", "jobs", "1")
+    listed = await shell.value("servers", "list")
+    assert [(line["server"], line["place"]) for line in listed] == [(f"redis-{n}", "member") for n in (1, 2, 3)]
+    async with local.servers(redis=1, zookeeper=0) as more:
+        (added,) = await shell.value("servers", "add", more.redis[0].url, "--name", "redis-4")
+        assert added["server"] == "redis-4"
+        code, out, err = await shell.run("servers", "remove", "redis-1")
+        assert (code, out, err) == (0, "redis-1 is removed\n", "")
+        code, _, err = await shell.run("servers", "remove", "redis-1")
+        assert code == 2
+        assert "no server of this namespace: redis-2, redis-3, redis-4" in err
+        code, _, err = await shell.run("servers", "recover", "redis-2", "redis-3")
+        assert code == 2
+        assert "nothing to recover" in err
+        assert [line["server"] for line in await shell.value("servers", "list")] == ["redis-2", "redis-3", "redis-4"]
+
+
+async def test_servers_recover(servers: local.Servers) -> None:
+    shell = Shell(servers)
+    await shell.value("push", "jobs", "1")
+    for server in servers.redis:
+        await server.restart(wipe=True)
+    code, _, err = await shell.run("push", "jobs", "2", "--operation-timeout", "2")
+    assert code == 1
+    assert "zkrq servers recover" in err
+    code, out, _ = await shell.run("servers", "recover", "redis-1", "redis-2", "redis-3")
+    assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
+    (receipt,) = await shell.value("push", "jobs", "2")
+    assert receipt["replicas"] == 3

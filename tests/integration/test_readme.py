@@ -119,3 +119,13 @@ def test_every_command_is_there() -> None:
 def test_files_that_it_names_are_there() -> None:
     for name in (*re.findall(r"\]\(([^):]+)\)", README), "compose.yaml", "Makefile"):
         assert (ROOT / name).exists(), name
+
+
+def test_what_happens_when_names_tests_that_are_there() -> None:
+    rows = [line for line in (ROOT / "docs" / "what-happens-when.md").read_text().splitlines() if line.startswith("| ")]
+    shown = [row for row in rows if not row.startswith(("| what happens", "| ---"))]
+    for row in shown:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for file, test in named:
+            assert f"def {test}(" in (ROOT / "tests" / file).read_text(), row
