@@ -61,6 +61,19 @@ async def settled(question: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
+async def command(server: local.LocalRedis, *words: str) -> bytes:
+    """One command to one server; its whole reply, as it came."""
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        for command in (words, ("QUIT",)):
+            writer.write(f"*{len(command)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in command))
+        async with asyncio.timeout(HANG):
+            return await reader.read(-1)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
 async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:
     """One claim, which must come."""
     claim = await queue.pop_one(timeout=HANG)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import zkrq
-from tests.harness import HANG, new_namespace, over_zookeeper, until
+from tests.harness import HANG, command, new_namespace, over_zookeeper, until
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.cluster import Cluster
@@ -180,15 +180,3 @@ async def test_a_full_server_refuses_pushes_and_drains(servers: local.Servers) -
             for server in servers.redis:
                 await command(server, "CONFIG", "SET", "maxmemory", "0")
         await queue.push(b"room again")
-
-
-async def command(server: local.LocalRedis, *words: str) -> bytes:
-    """One command to one server; its reply's first line."""
-    reader, writer = await asyncio.open_connection(server.host, server.port)
-    try:
-        writer.write(f"*{len(words)}\r\n".encode() + b"".join(f"${len(w)}\r\n{w}\r\n".encode() for w in words))
-        async with asyncio.timeout(HANG):
-            return await reader.readline()
-    finally:
-        writer.close()
-        await writer.wait_closed()

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 import zkrq
-from tests.harness import in_process, new_namespace, over_zookeeper, settled, take, until
+from tests.harness import command, in_process, new_namespace, over_zookeeper, settled, take, until
 from tests.load import QUEUE, Load
 from zkrq import events, local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
 from zkrq.replication.records import fresh
-from zkrq.replication.view import ServerId, View
+from zkrq.replication.view import ServerId, View, encode, evict, restored
 
 pytestmark = pytest.mark.anyio
 
@@ -172,6 +172,31 @@ async def test_pushes_go_on_once_one_of_two_lost_servers_is_back(servers: local.
         assert await drain(cluster) == ["before", "after"]
 
 
+async def test_an_eligible_server_that_was_only_out_of_reach_is_not_wiped(servers: local.Servers) -> None:
+    """It holds everything that was pushed, and only one other does: what it missed is added."""
+    async with over_zookeeper(servers, new_namespace(), command_timeout=0.5) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push_many(range(100))
+        before = cluster.view
+        hung = servers.redis[:2]
+        for server in hung:
+            await command(server, "CONFIG", "RESETSTAT")
+            server.pause()
+        cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(cluster.view.eligible) == 2)
+        for _ in range(10):
+            await (await take(queue)).ack()
+        for server in hung:
+            server.resume()
+        await whole_again(cluster, before)
+        kept = [server for server in hung if b"cmdstat_unlink" not in await command(server, "INFO", "commandstats")]
+        assert len(kept) == 1, "the other one came after pushes could complete without it"
+        id = ServerId(kept[0].name)
+        assert cluster.view.members[id].generation == restored(before.members[id])
+        await servers.redis[2].kill()
+        assert await drain(cluster) == list(range(10, 100))
+
+
 # -- recovery ------------------------------------------------------------------------------------------------------
 
 
@@ -239,6 +264,24 @@ async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> Non
             assert await drain(cluster) == list(range(100))
             await servers.redis[2].start()
             await until(lambda: is_whole(cluster))
+
+
+async def test_a_recovery_that_was_left_in_the_middle_is_carried_on_though_the_view_has_moved() -> None:
+    """One server has its next generation already, and an eviction from before the power cut lands late."""
+    namespace, hub = new_namespace(), Hub()
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+            view = cluster.view
+        await kill_all(servers)
+        await asyncio.gather(*(server.start() for server in servers.redis))
+        renewed = restored(view.members[ServerId("redis-1")])
+        await command(servers.redis[0], "HSET", f"{{{namespace}}}:server", "generation", renewed)
+        later = evict(view, [ServerId("redis-3")], by="late")
+        assert hub.swap(encode(later), hub.register.version)
+        async with in_process(servers, namespace, hub) as cluster:
+            assert cluster.view.members[ServerId("redis-1")].generation == renewed
+            assert await drain(cluster) == list(range(100))
 
 
 async def test_nobody_has_brought_anything_back(servers: local.Servers) -> None:

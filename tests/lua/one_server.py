@@ -185,7 +185,7 @@ class Copy(NamedTuple):
 
     id: str
     packed: bytes
-    left_ms: int
+    left_ms: float
     payload: bytes | None
 
     @property
@@ -208,6 +208,7 @@ class Standing(NamedTuple):
     """The reply of ``standing``; of each owner its last number and how long ago it was fenced, -1: it is not."""
 
     items: int
+    clock: int
     floor_ms: int
     owners: dict[str, tuple[int, int]]
 
@@ -418,9 +419,9 @@ class OneServer(Connection):
             for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
         }
 
-    def read_some(self, *ids: str) -> Copies:
+    def read_some(self, *ids: str, **options: Argument) -> Copies:
         """Like ``read``, with payloads of any size."""
-        return read_copies(*self.run("read", *ids))
+        return read_copies(*self.run("read", *ids, **options))
 
     def page(self, cursor: bytes = b"0", count: int = 200, **options: Argument) -> tuple[bytes, Copies]:
         """The cursor to go on with, and what is in this page."""
@@ -442,14 +443,16 @@ class OneServer(Connection):
         return read_decided(decided)
 
     def standing(self) -> Standing:
-        items, floor_ms, flat = self.run("standing")
+        items, clock, floor_ms, flat = self.run("standing")
         parts = iter(cast("list[Any]", flat))
         owners = {owner.decode(): (int(seq), ago_ms) for owner, seq, ago_ms in zip(parts, parts, parts, strict=True)}
-        return Standing(cast("int", items), int(cast("bytes | int", floor_ms)), owners)
+        return Standing(cast("int", items), cast("int", clock), int(cast("bytes | int", floor_ms)), owners)
 
-    def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> None:
+    def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> int:
+        """Returns the server's clock."""
         flat = (part for owner, (seq, ago_ms) in (owners or {}).items() for part in (owner, seq, ago_ms))
-        self.run("install", *flat, floor_ms=floor_ms)
+        (clock,) = self.run("install", *flat, floor_ms=floor_ms)
+        return cast("int", clock)
 
     def reserve(self, repairer: str, hold_ms: int = 10_000) -> None:
         """Asked as a server outside the view is."""
@@ -512,7 +515,11 @@ def read_decided(flat: object) -> dict[str, Decided]:
 
 def read_copies(flat: object, left_out: object) -> Copies:
     parts = iter(cast("list[Any]", flat))
-    copies = [Copy(id.decode(), *rest) for id, *rest in zip(parts, parts, parts, parts, strict=True)]
+    copies = [
+        Copy(id.decode(), packed, float(left_ms), payload)
+        for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
+    ]
+    assert len({copy.id for copy in copies}) == len(copies), "an item comes once in a reply"
     return Copies({copy.id: copy for copy in copies}, [id.decode() for id in cast("list[bytes]", left_out)])
 
 

@@ -1,4 +1,4 @@
-"""A server comes back: wiped, enrolled under a new generation, made a learner, given all items, made a member.
+"""A server comes back: enrolled under a new generation, wiped, made a learner, given all items, made a member.
 
 From the moment when it is a learner every write goes to it as well, so what is copied is what was there before.  The
 first page is read after its source has adopted the learner's epoch (the call that reads carries it): nothing can be
@@ -20,7 +20,7 @@ from zkrq.replication.founding import enrol
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Status
 from zkrq.replication.server import Identity
-from zkrq.replication.view import Life, ServerId, View, admit, promote
+from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 
 COPY_TRIES = 20
 """How often the copying is begun anew because the view moved, before another look is taken."""
@@ -81,7 +81,7 @@ class CatchUp:
         self._reserved = self._loop.time()
 
     async def _admit(self, view: View, who: Identity) -> View:
-        """Wipe, enrol, make a learner."""
+        """Enrol and wipe it, make it a learner."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
         if who.epoch > view.epoch:
@@ -91,17 +91,29 @@ class CatchUp:
         if twin:
             raise NotNow(f"{self._id} and {twin} are the same Redis server")
         await self._reach_members(view)
-        life = Life(who.run_id, secrets.token_hex(8))
+        kept = self._kept(view, who)
+        life = Life(who.run_id, kept or secrets.token_hex(8))
         answer = await enrol(self._server, who, view.epoch, life, holding=True)
         if answer.status is not Status.OK:
             raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
-        here = place(self._server, view.epoch, life)
-        for queue in await queues_at(here):
-            await here.ask("wipe", queue, [queue])
+        if not kept:
+            here = place(self._server, view.epoch, life)
+            for queue in await queues_at(here):
+                await here.ask("wipe", queue, [queue])
         changed = await self._membership.change(view, partial(admit, server=self._id, life=life))
         if changed.learners.get(self._id) != life:
             raise NotNow("the view moved meanwhile")
         return changed
+
+    def _kept(self, view: View, who: Identity) -> str | None:
+        """The next generation of a server that is eligible and was only out of reach, None for any other.
+
+        It may be the only other one that holds everything, so it is not wiped: what it missed is added.
+        """
+        known = view.eligible.get(self._id)
+        if known and who.run_id == known.run_id and who.generation in (known.generation, restored(known)):
+            return restored(known)
+        return None
 
     async def _reach_members(self, view: View) -> None:
         """Who cannot reach every member would only get in the way of those who can."""

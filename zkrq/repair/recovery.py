@@ -46,7 +46,7 @@ class Recovery:
         for id, who in met.items():
             if who.epoch > view.epoch:
                 raise NotNow(f"{id} has seen epoch {who.epoch}, ZooKeeper knows {view.epoch}: it lost data")
-            if who.generation in (wanted[id].generation, restored(wanted[id], view.epoch)):
+            if who.generation in (wanted[id].generation, restored(wanted[id])):
                 taking_part[id] = who
         if not taking_part:
             raise NotNow(
@@ -110,7 +110,7 @@ class Recovery:
     async def _renew(self, view: View, id: ServerId, who: Identity) -> Life:
         """Give a server that took part the generation that follows its own."""
         known = {**view.members, **view.eligible}.get(id, Life(who.run_id, who.generation))
-        life = Life(who.run_id, restored(known, view.epoch))
+        life = Life(who.run_id, restored(known))
         answer = await enrol(self._membership.servers[id], who, view.epoch, life, holding=True)
         if answer.status is Status.LATE:  # merging took its time: ask for the time again
             again = (await meet({id: self._membership.servers[id]}))[id]

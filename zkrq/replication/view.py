@@ -153,11 +153,18 @@ def _without(lives: Mapping[ServerId, Life], *servers: ServerId) -> dict[ServerI
 
 
 def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:
-    """The view with a server that was just wiped as a learner: from here on every write goes to it too."""
+    """The view with a server as a learner: from here on every write goes to it too.
+
+    One that was eligible and has kept what it holds (its generation follows the one that the view knows) stays eligible
+    until it is a member; one that was wiped does not.
+    """
     if server in view.receivers:
         raise ValueError(f"{server} is in the view already")
+    eligible = _without(view.eligible, server)
+    if server in view.eligible and life.generation == restored(view.eligible[server]):
+        eligible[server] = life
     learners = {**view.learners, server: life}
-    return replace(view, epoch=view.epoch + 1, learners=learners, eligible=_without(view.eligible, server), by=by)
+    return replace(view, epoch=view.epoch + 1, learners=learners, eligible=eligible, by=by)
 
 
 def promote(view: View, server: ServerId, life: Life, *, by: str) -> View:
@@ -165,17 +172,17 @@ def promote(view: View, server: ServerId, life: Life, *, by: str) -> View:
     if view.learners.get(server) != life:
         raise ValueError(f"{server} is no learner in this life")
     members = {**view.members, server: life}
-    eligible = view.eligible if len(members) < view.min_replicas else _without(view.eligible, *view.eligible)
+    eligible: Mapping[ServerId, Life] = _without(view.eligible, server) if len(members) < view.min_replicas else {}
     learners = _without(view.learners, server)
     return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
 
 
-def restored(life: Life, epoch: int) -> str:
-    """The generation that follows this one when everybody was restarted under ``epoch``.
+def restored(life: Life) -> str:
+    """The generation that follows this one on a server that keeps what it holds.
 
-    Made of what every repairer knows, so that one which carries on another's recovery makes the same.
+    Made of the old one alone, so that whoever carries on what another began recognises it, also after the view moved.
     """
-    return hashlib.blake2b(f"{life.generation}/{epoch}".encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(life.generation.encode(), digest_size=8).hexdigest()
 
 
 def recover(view: View, lives: Mapping[ServerId, Life], *, by: str) -> View:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol, cast
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
@@ -102,10 +102,12 @@ def dial(url: str, timeout: float) -> Callable[[], Wire]:
 
 def redact(url: str) -> str:
     """The URL without its password, for logs and ``repr``."""
-    place, _, query = url.partition("?")
-    scheme, separator, rest = place.rpartition("://")
+    scheme, separator, rest = url.rpartition("://")
+    place, _, query = rest.partition("?")
+    if "@" in query and "@" not in place and not place.startswith("/") and "=" not in query.partition("@")[0]:
+        place, query = rest.rpartition("@")[2], ""  # a password that is not written as it should be
     options = "&".join(option for option in query.split("&") if option and "password" not in option)
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}" + (f"?{options}" if options else "")
+    return f"{scheme}{separator}{place.rpartition('@')[2]}" + (f"?{options}" if options else "")
 
 
 def without_credentials(url: str) -> str:
@@ -113,7 +115,7 @@ def without_credentials(url: str) -> str:
     parts = _parts(url)
     database = parts.get("db")
     if "path" in parts:
-        return f"unix://{parts['path']}" + ("" if database is None else f"?db={database}")
+        return f"unix://{quote(parts['path'])}" + ("" if database is None else f"?db={database}")
     host = parts.get("host", "localhost")
     scheme, host = urlsplit(url).scheme, f"[{host}]" if ":" in host else host
     port = f":{parts['port']}" if "port" in parts else ""
@@ -148,8 +150,9 @@ def _parts(url: str) -> Mapping[str, Any]:
         raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
     try:
         parts = dict(parse_url(url))
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{redact(url)!r} is no Redis URL: {error}") from error
+    except (ValueError, TypeError):
+        # Without the parser's words, which may quote a password that is not written as it should be.
+        raise ConfigError(f"{redact(url)!r} is no Redis URL: it cannot be parsed") from None
     if url.startswith("unix://") and "path" not in parts:
         raise ConfigError(f"{redact(url)!r} is no Redis URL: it names no path")
     return parts

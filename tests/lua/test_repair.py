@@ -1,0 +1,1195 @@
+"""The scripts of catch-up, recovery and scrub: what one server holds comes to another, and what differs is found.
+
+The other server is another database of the same Redis: it has the same clock, so that times can be compared.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Generator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lua.one_server import (
+    GENERATION,
+    WINDOW_MS,
+    Applied,
+    Contents,
+    Decided,
+    OneServer,
+    Put,
+    Refused,
+    ScriptFailed,
+    put_and_claim,
+)
+from zkrq import local
+from zkrq.replication import copying
+from zkrq.replication.copying import Place, copy_items, copy_queue, queues_at, read_items
+from zkrq.replication.records import Record, State, Version, pack
+from zkrq.replication.replies import Answer, read_reply
+from zkrq.replication.scripts import SCRIPTS
+from zkrq.replication.view import ServerId
+from zkrq.replication.wire import Arguments
+
+KIB = 1024
+BYTES_MAX = 1024 * KIB
+"""Payloads in one reply."""
+
+PUSHED_AT_MS = int(time.time() * 1000)
+
+T = TypeVar("T")
+
+
+def finished(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return cast("T", stop.value)
+    coroutine.close()
+    raise AssertionError("it waits")
+
+
+def place_of(server: OneServer) -> Place:
+    async def call(script: str, queue: str, arguments: Arguments) -> Answer:
+        return read_reply(server.evaluate(script, [server.epoch, GENERATION, *arguments]))
+
+    return Place(ServerId("redis-1"), call)
+
+
+def copy(source: OneServer, target: OneServer) -> int:
+    """As catch-up and recovery do it; returns how many items came."""
+    counts: list[int] = []
+
+    async def copied(count: int) -> None:
+        counts.append(count)
+
+    finished(copy_queue(place_of(source), place_of(target), source.queue, copied))
+    return sum(counts)
+
+
+def another(server: OneServer) -> OneServer:
+    """Another server, empty, and enrolled."""
+    other = OneServer(server.host, server.port, flags=server.flags, database=1)
+    other.command("FLUSHDB")
+    other.enrol()
+    return other
+
+
+@pytest.fixture
+def other(server: OneServer) -> Generator[OneServer, None, None]:
+    with another(server) as other:
+        yield other
+
+
+def one_of_each(server: OneServer) -> dict[str, Decided]:
+    """Items called by their state; returns the claim."""
+    server.settle(put_and_claim(server, "gone").only.settle("ack"))
+    server.settle(put_and_claim(server, Put("dead", b"D", priority=2)).only.settle("bury", 0, "why"))
+    claimed = put_and_claim(server, Put("claimed", b"C", priority=9))
+    server.put(Put("ready", b"R", priority=3), Put("scheduled", b"S", delay_ms=60_000))
+    return claimed.decided
+
+
+STATES = ("gone", "dead", "claimed", "ready", "scheduled")
+
+
+def status(call: Callable[[], object]) -> tuple[str, tuple[object, ...]]:
+    with pytest.raises(Refused) as refused:
+        call()
+    return refused.value.status, refused.value.body
+
+
+# -- any history, copied -------------------------------------------------------------------------------------------
+
+IDS = tuple("abcdefgh")
+OWNERS = ("ann", "bob")
+VERBS = ("ack", "nack", "release", "bury", "extend")
+
+
+class Step(NamedTuple):
+    """One call of a client, or a change of the view."""
+
+    name: str
+    ids: tuple[str, ...] = ()
+    owner: str = ""
+    verb: str = ""
+    ms: int = 0
+    many: int = 0
+
+
+some_ids = st.lists(st.sampled_from(IDS), min_size=1, max_size=5).map(tuple)
+owners = st.sampled_from(OWNERS)
+counts = st.integers(1, 4)
+steps = st.one_of(
+    st.builds(Step, st.just("put"), ids=some_ids, ms=st.sampled_from([0, 0, 1, 60_000])),
+    st.builds(Step, st.just("claim"), owner=owners, ms=st.sampled_from([1, 60_000, 60_000]), many=counts),
+    st.builds(Step, st.just("settle"), verb=st.sampled_from(VERBS), ms=st.sampled_from([0, 60_000]), many=counts),
+    st.builds(Step, st.just("decision without its push"), ids=some_ids),
+    st.builds(Step, st.just("clear"), ms=st.sampled_from([0, WINDOW_MS]), many=st.integers(1, 2)),
+    st.builds(Step, st.just("fence"), owner=owners),
+    st.builds(Step, st.just("view")),
+)
+histories = st.lists(steps, max_size=25)
+
+
+class Player:
+    """Plays a history on one server.  Epochs go up by two, so that no two servers decide under the same."""
+
+    def __init__(self, server: OneServer, epoch: int) -> None:
+        self.server = server
+        self.server.seal(epoch)
+        self.server.epoch = epoch
+        self._claims: list[Decided] = []
+
+    def play(self, history: list[Step]) -> None:
+        for step in history:
+            with suppress(Refused):  # an owner that was fenced
+                self._play(step)
+
+    def _play(self, step: Step) -> None:
+        server = self.server
+        if step.name == "put":
+            server.put(*(Put(id, id.encode(), step.ms, IDS.index(id), PUSHED_AT_MS) for id in step.ids))
+        elif step.name == "claim":
+            claimed = server.claim(step.owner, step.many, lease_ms=step.ms)
+            self._claims += (claimed.decided[id] for id in claimed.handed)
+        elif step.name == "settle":
+            claims = self._claims[-step.many :]
+            if claims:
+                server.settle(*(claim.settle(step.verb, step.ms, "why") for claim in claims))
+        elif step.name == "decision without its push":
+            record = Record(Version(server.epoch, 2), State.CLAIMED, pushed_at_ms=PUSHED_AT_MS, token="eve/1")
+            server.apply(*(Applied(id, pack(record), 60_000) for id in step.ids))
+        elif step.name == "clear":
+            server.clear(step.many, put_window_ms=step.ms, trim=1)
+        elif step.name == "fence":
+            server.fence(step.owner)
+        else:
+            server.epoch += 2
+            server.seal(server.epoch)
+
+
+class Pair(NamedTuple):
+    """Two servers, for all examples of a test."""
+
+    one: OneServer
+    two: OneServer
+
+    def reset(self) -> tuple[Player, Player]:
+        self.one.reset()
+        self.two.command("FLUSHDB")
+        self.two.epoch = 1
+        self.two.enrol()
+        return Player(self.one, 1), Player(self.two, 2)
+
+    def agree_on_the_view(self) -> None:
+        for server in self:
+            server.epoch = max(self.one.epoch, self.two.epoch)
+
+
+@pytest.fixture(scope="module")
+def pair(private_redis: local.LocalRedis) -> Generator[Pair, None, None]:
+    host, port = private_redis.host, private_redis.port
+    with OneServer(host, port) as one, OneServer(host, port, database=1) as two:
+        yield Pair(one, two)
+
+
+def buried(contents: Contents) -> set[bytes]:
+    """Version and id of every tombstone, without when it was removed."""
+    return {entry[8:] for entry in contents.tombstones}
+
+
+def merged(one: Contents, two: Contents) -> dict[str, Record]:
+    """Per item the greatest version."""
+    records = dict(one.records)
+    for id, record in two.records.items():
+        if id not in records or record.version > records[id].version:
+            records[id] = record
+    return records
+
+
+@given(histories)
+def test_copy_is_what_the_source_is(pair: Pair, history: list[Step]) -> None:
+    """Catch-up (4): records with payloads and tombstones, indexes by state with the time that is left, the owners."""
+    player, _ = pair.reset()
+    player.play(history)
+    pair.agree_on_the_view()
+    began_us = pair.one.now_us()
+    assert copy(pair.one, pair.two) == pair.one.standing().items
+    took_us = pair.two.now_us() - began_us
+    source, target = pair.one.contents(), pair.two.contents()
+    assert (target.records, target.payloads) == (source.records, source.payloads)
+    assert target.faults == source.faults
+    assert buried(target) == {entry for entry in buried(source) if entry[8:].decode() in target.ids(State.GONE)}
+    living = source.records.keys() - source.ids(State.GONE)
+    later = [target.moment_us(id) - source.moment_us(id) for id in living]
+    assert all(0 <= us <= took_us for us in later), later
+    assert max(later, default=0) - min(later, default=0) <= 2, "all count from the same time"
+    assert_standing_alike(pair.one, pair.two, took_us)
+
+
+def assert_standing_alike(one: OneServer, two: OneServer, apart_us: float) -> None:
+    ours, theirs = one.standing(), two.standing()
+    assert (theirs.items, theirs.floor_ms) == (ours.items, ours.floor_ms)
+    assert {id: seq for id, (seq, _) in theirs.owners.items()} == {id: seq for id, (seq, _) in ours.owners.items()}
+    for owner, (_, ago_ms) in ours.owners.items():
+        there_ms = theirs.owners[owner][1]
+        assert (there_ms < 0) == (ago_ms < 0)
+        assert abs(there_ms - ago_ms) <= apart_us / 1000 + 100
+
+
+@given(histories, histories)
+def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[Step], another: list[Step]) -> None:
+    """Recovery: per item the greatest version wins, and a payload is had wherever anybody has it."""
+    for player, steps in zip(pair.reset(), (history, another), strict=True):
+        player.play(steps)
+    pair.agree_on_the_view()
+    before = [server.contents() for server in pair]
+    records = merged(*before)
+    payloads = {**before[0].payloads, **before[1].payloads}
+    standings = [server.standing() for server in pair]
+    copy(pair.one, pair.two)
+    copy(pair.two, pair.one)
+    for server in pair:
+        contents = server.contents()
+        assert contents.records == records
+        living = records.keys() - contents.ids(State.GONE)
+        assert contents.payloads == {id: payload for id, payload in payloads.items() if id in living}
+        assert {fault for fault in contents.faults if "payload: None" not in fault} == set()
+        standing = server.standing()
+        assert standing.floor_ms == max(each.floor_ms for each in standings)
+        assert {owner: seq for owner, (seq, _) in standing.owners.items()} == {
+            owner: max(each.owners.get(owner, (0, 0))[0] for each in standings)
+            for each in standings
+            for owner in each.owners
+        }
+
+
+@given(histories, st.integers(1, 3))
+def test_copied_again_nothing_changes(pair: Pair, history: list[Step], times: int) -> None:
+    """Rule 1: copying may be repeated, interrupted, and done twice at the same time."""
+    player, _ = pair.reset()
+    player.play(history)
+    pair.agree_on_the_view()
+    copy(pair.one, pair.two)
+    before = pair.two.contents()
+    for _ in range(times):
+        copy(pair.one, pair.two)
+    assert pair.two.contents() == before
+
+
+def test_each_item_stands_in_the_copy_where_it_stood(server: OneServer, other: OneServer) -> None:
+    one_of_each(server)
+    assert copy(server, other) == len(STATES)
+    contents = other.contents()
+    assert {id: contents.homes(id) for id in STATES} == {"gone": set[str](), **{id: {id} for id in STATES[1:]}}
+    assert contents.payloads == {"dead": b"D", "claimed": b"C", "ready": b"R", "scheduled": b"S"}
+    assert contents.faults == []
+    assert other.queues() == {"q"}
+
+
+def test_copy_keeps_the_order(server: OneServer, other: OneServer) -> None:
+    """Order: pages come in no order, and a batch of pushes lies microseconds apart."""
+    ids = server.put_numbered(1_500)
+    copy(server, other)
+    assert [id for _ in range(3) for id in other.claim(count=500).ids] == ids
+
+
+def test_copied_claim_is_its_holders(server: OneServer, other: OneServer) -> None:
+    claim = put_and_claim(server, "a").only
+    copy(server, other)
+    assert other.claim("bob").ids == []
+    assert other.settle(claim.settle("ack")).outcomes == [1]
+
+
+def test_copied_removal_keeps_a_late_push_out(server: OneServer, other: OneServer) -> None:
+    """Rule 8: catch-up copies tombstones."""
+    server.settle(put_and_claim(server, "a").only.settle("ack"))
+    copy(server, other)
+    other.put("a")
+    assert other.claim().ids == []
+
+
+def test_copied_request_of_a_consumer_is_known(server: OneServer, other: OneServer) -> None:
+    """Rule 6: repeated, it is given the same items; an earlier one is refused."""
+    server.put("a", "b")
+    claimed = server.claim("ann", 1, seq=7)
+    copy(server, other)
+    assert other.claim("ann", 1, seq=7).ids == claimed.ids
+    assert status(lambda: other.claim("ann", 1, seq=6))[0] == "FENCED"
+    assert other.claim("ann", 1, seq=8).ids == ["b"]
+
+
+def test_waiting_consumers_hear_of_what_is_copied(server: OneServer, other: OneServer) -> None:
+    server.put("a")
+    with other.listen("here") as listener:
+        other.claim(waiter="here")
+        copy(server, other)
+        assert listener.heard() == other.key("ready")
+
+
+def test_queue_without_items_is_copied(server: OneServer, other: OneServer) -> None:
+    """An empty queue has owners, and a name, too."""
+    server.run("install", "ann", 3, -1, floor_ms=5)
+    assert copy(server, other) == 0
+    assert (other.queues(), other.owners()) == ({"q"}, {"ann"})
+
+
+def test_names_of_queues_are_sorted(server: OneServer) -> None:
+    for name in ("q2", "größe", "q10"):
+        server.queue = name
+        server.put("a")
+    assert finished(queues_at(place_of(server))) == ["größe", "q10", "q2"]
+
+
+# -- page ----------------------------------------------------------------------------------------------------------
+
+
+def all_pages(server: OneServer, count: int = 200, meanwhile: Callable[[], object] = lambda: None) -> list[str]:
+    """Every id of every page; ``meanwhile`` is called between two pages."""
+    ids: list[str] = []
+    cursor = b"0"
+    while True:
+        cursor, page = server.page(cursor, count)
+        ids += [*page.found, *page.left_out]
+        if cursor == b"0":
+            return ids
+        meanwhile()
+
+
+def test_page_tells_what_read_tells(server: OneServer) -> None:
+    one_of_each(server)
+    clock = server.standing().clock
+    cursor, page = server.page(clock=clock)
+    assert cursor == b"0"
+    assert set(page.found) == set(STATES)
+    living = {id: copy for id, copy in page.found.items() if id != "gone"}
+    assert server.read_some(*living, clock=clock) == (living, [])
+    gone = page.found["gone"]
+    assert server.read_some("gone").found["gone"]._replace(left_ms=gone.left_ms) == gone
+    records = server.contents().records
+    assert {id: copy.record for id, copy in page.found.items()} == records
+
+
+def test_copies_count_from_the_time_that_is_named(server: OneServer) -> None:
+    one_of_each(server)
+    contents = server.contents()
+    clock = server.standing().clock - 1_000_000
+    _, page = server.page(clock=clock)
+    for id in STATES[1:]:
+        assert page.found[id].left_ms == pytest.approx((contents.moment_us(id) - clock) / 1000, abs=0.0011)
+
+
+def test_copies_count_from_now_unless_a_time_is_named(server: OneServer) -> None:
+    one_of_each(server)
+    contents = server.contents()
+    before = server.now_us()
+    _, page = server.page()
+    after = server.now_us()
+    for id in STATES[1:]:
+        left_us = page.found[id].left_ms * 1000
+        assert contents.moment_us(id) - after - 1 <= left_us <= contents.moment_us(id) - before + 1
+
+
+def test_installed_copies_count_from_the_time_that_is_named(server: OneServer) -> None:
+    server.apply(Applied("a", pack(Record(Version(1, 2), State.DEAD)), -1.5), clock=2_000_000_000_000_000)
+    assert server.contents().dead == {"a": 2_000_000_000_000_000 - 1_500}
+
+
+def test_empty_queue_is_one_empty_page(server: OneServer) -> None:
+    assert server.page() == (b"0", ({}, []))
+
+
+def test_page_is_about_as_long_as_asked(flagged: OneServer) -> None:
+    """Large pages would block the server; the records of small queues come at once."""
+    flagged.put_numbered(3_000)
+    _, page = flagged.page(count=200)
+    assert 200 <= len(page.found) < 300
+
+
+@pytest.mark.parametrize("count", [50, 200, 1_000])
+def test_pages_visit_whoever_stays_while_the_queue_grows(flagged: OneServer, count: int) -> None:
+    """Catch-up (4): the first page is read when the learner is given every write; what was there before is copied."""
+    staying = flagged.put_numbered(1_500)
+    come = 0
+
+    def others_come() -> None:
+        nonlocal come
+        if come < 8_000:
+            flagged.put(*(Put(f"later{come + n}") for n in range(500)))
+            come += 500
+
+    ids = all_pages(flagged, count, others_come)
+    assert come >= 500
+    assert set(staying) <= set(ids)
+
+
+@pytest.mark.parametrize("count", [50, 200, 1_000])
+def test_pages_visit_whoever_stays_while_the_queue_shrinks(flagged: OneServer, count: int) -> None:
+    """Tombstones are dropped meanwhile, so that the hash is made smaller between two pages."""
+    for start in range(0, 20_000, 500):
+        flagged.put(*(Put(f"other{start + n}", priority=9) for n in range(500)))
+    staying = flagged.put_numbered(1_500)
+
+    def others_go() -> None:
+        for _ in range(5):
+            claimed = flagged.claim(count=500)
+            if claimed.handed and not set(claimed.handed) & set(staying):
+                flagged.settle(*claimed.settle("ack"), put_window_ms=0)
+
+    ids = all_pages(flagged, count, others_go)
+    assert flagged.standing().items < 5_000
+    assert set(staying) <= set(ids)
+
+
+def test_pages_visit_whoever_stays_while_others_come_and_go(flagged: OneServer) -> None:
+    staying = flagged.put_numbered(2_500)
+    come = 0
+
+    def others_come_and_go() -> None:
+        nonlocal come
+        flagged.put(*(Put(f"other{come + n}", priority=9) for n in range(400)))
+        come += 400
+        flagged.settle(*flagged.claim(count=400).settle("ack"), put_window_ms=0)
+
+    assert set(staying) <= set(all_pages(flagged, 100, others_come_and_go))
+    assert come > 4_000
+    assert flagged.contents().ids(State.QUEUED) == set(staying)
+
+
+# -- the limit of bytes --------------------------------------------------------------------------------------------
+
+
+def test_payloads_beyond_the_limit_are_named(server: OneServer) -> None:
+    """One reply must neither block the server nor fill the client's memory."""
+    large = bytes(600 * KIB)
+    server.put(*(Put(id, large) for id in "abc"))
+    assert server.read_some("a", "b", "c")[1] == ["b", "c"]
+    assert server.read_some("b", "c")[1] == ["c"]
+    _, page = server.page()
+    assert (len(page.found), len(page.left_out)) == (1, 2)
+    assert {*page.found, *page.left_out} == set("abc")
+
+
+def test_payload_larger_than_the_limit_comes_alone(server: OneServer) -> None:
+    server.put(Put("a", bytes(3 * BYTES_MAX)))
+    for copies in (server.read_some("a"), server.page()[1]):
+        assert (set(copies.found), copies.left_out) == ({"a"}, [])
+        assert copies.found["a"].payload == bytes(3 * BYTES_MAX)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "left_out"),
+    [
+        ((512 * KIB, 512 * KIB), []),  # exactly the limit
+        ((512 * KIB, 512 * KIB, 1), ["2"]),
+        ((1, BYTES_MAX), ["1"]),
+        ((BYTES_MAX, 0), []),
+        ((2 * BYTES_MAX, 2 * BYTES_MAX), ["1"]),
+        ((2 * BYTES_MAX, 1), ["1"]),
+        ((0, 2 * BYTES_MAX), []),
+    ],
+)
+def test_limit_of_bytes(server: OneServer, sizes: tuple[int, ...], left_out: list[str]) -> None:
+    ids = [str(n) for n in range(len(sizes))]
+    server.put(*(Put(id, bytes(size)) for id, size in zip(ids, sizes, strict=True)))
+    copies = server.read_some(*ids)
+    assert copies.left_out == left_out
+    assert [*copies.found, *copies.left_out] == ids
+
+
+def test_items_without_payload_are_never_left_out(server: OneServer) -> None:
+    """Tombstones, and decisions whose push has not come: there is nothing to wait for."""
+    server.put(Put("large", bytes(2 * BYTES_MAX)))
+    server.settle(put_and_claim(server, Put("gone", priority=9)).only.settle("ack"))
+    server.apply(Applied("bare", pack(Record(Version(1, 2), State.CLAIMED, token="ann/1"))))
+    copies = server.read_some("large", "gone", "bare", "unknown")
+    assert {id: copy.payload is None for id, copy in copies.found.items()} == {
+        "large": False,
+        "gone": True,
+        "bare": True,
+    }
+    assert copies.left_out == []
+
+
+LIMIT = 1_000
+
+
+@given(st.lists(st.integers(0, 2 * LIMIT), min_size=1, max_size=30))
+def test_every_reply_keeps_to_the_limit_and_goes_on(pair: Pair, sizes: list[int]) -> None:
+    pair.reset()
+    server, left = pair.one, [str(n) for n in range(len(sizes))]
+    server.limits["BYTES_MAX"] = LIMIT
+    try:
+        server.put(*(Put(id, bytes(size)) for id, size in zip(left, sizes, strict=True)))
+        while left:
+            found, left_out = server.read_some(*left)
+            assert found, "no call is in vain"
+            assert {*found, *left_out} == set(left)
+            assert (
+                sum(len(copy.payload or b"") for copy in found.values()) <= LIMIT
+                or len([copy for copy in found.values() if copy.payload]) == 1
+            )
+            left = left_out
+    finally:
+        server.limits.clear()
+
+
+def test_large_payloads_are_copied(server: OneServer, other: OneServer) -> None:
+    payloads = {str(n): bytes([n]) * 600 * KIB for n in range(7)} | {"huge": bytes(3 * BYTES_MAX)}
+    for id, payload in payloads.items():
+        server.put(Put(id, payload))
+    assert copy(server, other) == len(payloads)
+    assert other.contents().payloads == payloads
+
+
+def test_items_are_read_and_copied_by_their_ids(server: OneServer, other: OneServer) -> None:
+    """As many as there are, in as many calls as their payloads need; unknown ones are left out."""
+    ids = server.put_numbered(2 * copying.READ_MAX + 1)
+    server.put(*(Put(f"large{n}", bytes(600 * KIB)) for n in range(3)))
+    large = [f"large{n}".encode() for n in range(3)]
+    found = finished(read_items(place_of(server), "q", [b"unknown", *large, ids[0].encode()]))
+    assert sorted(item.id for item in found) == [ids[0].encode(), *large]
+    asked = [id.encode() for id in ids] + large
+    finished(copy_items(place_of(server), place_of(other), "q", [*asked, b"unknown"]))
+    assert other.contents().records == server.contents().records
+    assert other.contents().payloads == server.contents().payloads
+
+
+# -- standing and install ------------------------------------------------------------------------------------------
+
+
+def test_standing_of_an_unknown_queue(server: OneServer) -> None:
+    before = server.now_us()
+    items, clock, floor_ms, owners = server.standing()
+    assert (items, floor_ms, owners) == (0, 0, {})
+    assert before <= clock <= server.now_us()
+
+
+def test_standing_counts_tombstones_too(server: OneServer) -> None:
+    one_of_each(server)
+    assert server.standing().items == len(STATES)
+
+
+def test_standing_names_last_requests_and_fenced_owners(server: OneServer) -> None:
+    server.claim("ann", seq=3)
+    server.claim("ann", seq=5)
+    server.claim("bob", seq=1)
+    server.fence("bob")
+    server.fence("eve")  # never claimed here
+    time.sleep(0.02)
+    owners = server.standing().owners
+    assert owners.keys() == {"ann", "bob", "eve"}
+    assert owners["ann"] == (5, -1)
+    assert [owners[name][0] for name in ("bob", "eve")] == [1, 0]
+    assert all(20 <= owners[name][1] < 20_000 for name in ("bob", "eve"))
+
+
+def test_standing_names_the_floor(server: OneServer) -> None:
+    server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
+    assert server.now_ms() - 20_000 < server.standing().floor_ms <= server.now_ms()
+
+
+def test_installing_names_the_queue_and_the_time(server: OneServer) -> None:
+    assert server.queues() == set()
+    before = server.now_us()
+    assert before <= server.install() <= server.now_us()
+    assert server.queues() == {"q"}
+    assert server.key_names() == {"server", "queues"}
+
+
+@pytest.mark.parametrize(("held", "given", "left"), [(0, 7, 7), (7, 9, 9), (9, 7, 9), (9, 10, 10), (10, 9, 10)])
+def test_greater_number_and_floor_win(server: OneServer, held: int, given: int, left: int) -> None:
+    """They are compared as numbers."""
+    server.install(held, {"ann": (held, -1)})
+    server.install(given, {"ann": (given, -1)})
+    standing = server.standing()
+    assert (standing.floor_ms, standing.owners) == (left, {"ann": (left, -1)})
+
+
+def test_large_numbers_stay_exact(server: OneServer) -> None:
+    floor_ms, seq = 1_800_000_000_123, 2**31 + 1
+    server.install(floor_ms, {"ann": (seq, -1)})
+    assert (server.standing().floor_ms, server.standing().owners["ann"][0]) == (floor_ms, seq)
+
+
+def test_puts_from_before_an_installed_floor_are_refused(server: OneServer) -> None:
+    """Tombstones: the source may have dropped those of what was removed before then."""
+    now_ms = server.now_ms()
+    server.install(now_ms - 1000)
+    assert server.put(Put("old", pushed_at_ms=now_ms - 1001)) == [1]
+    assert server.put(Put("new", pushed_at_ms=now_ms - 1000)) == []
+
+
+def test_installed_owner_is_known(server: OneServer) -> None:
+    server.install(0, {"ann": (7, -1)})
+    assert server.owners() == {"ann"}
+    assert status(lambda: server.claim("ann", seq=6))[0] == "FENCED"
+    assert server.claim("ann", seq=8).ids == []
+
+
+def test_installed_fence_refuses(server: OneServer) -> None:
+    """Claims: a dead owner's late requests are refused by every server that may become the primary."""
+    server.install(0, {"ann": (7, 100), "eve": (0, 0)})
+    assert status(lambda: server.claim("ann", seq=8))[0] == "FENCED"
+    assert status(lambda: server.claim("eve", seq=1))[0] == "FENCED"
+    assert server.owners() == {"ann"}, "who never claimed here has nothing to be dealt with"
+
+
+def test_fenced_owners_keep_their_age(server: OneServer) -> None:
+    server.install(0, {"ann": (7, 300_000)})
+    assert 300_000 <= server.standing().owners["ann"][1] < 320_000
+
+
+def test_fenced_here_already_is_fenced_since_then(server: OneServer) -> None:
+    server.fence("ann")
+    server.install(0, {"ann": (7, 300_000)})
+    seq, ago_ms = server.standing().owners["ann"]
+    assert seq == 7
+    assert 0 <= ago_ms < 20_000
+
+
+def test_who_is_fenced_here_stays_fenced(server: OneServer) -> None:
+    server.fence("ann")
+    server.install(0, {"ann": (7, -1)})
+    assert server.standing().owners["ann"][1] >= 0
+
+
+def test_old_fences_are_forgotten_with_the_next(server: OneServer) -> None:
+    """Bounded in memory: an installed one is no younger than it was."""
+    server.install(0, {"ann": (0, 700_000), "bob": (0, 500_000)})
+    server.fence("eve")
+    assert server.standing().owners.keys() == {"bob", "eve"}
+
+
+def test_installing_again_changes_nothing(server: OneServer) -> None:
+    known = {"ann": (7, 5_000), "bob": (3, -1)}
+    server.install(9, known)
+    keys = [server.key(name) for name in ("owners", "fenced_owners", "lead")]
+    before = server.pipeline(*(("DUMP", key) for key in keys))
+    server.install(9, known)
+    assert server.pipeline(*(("DUMP", key) for key in keys)) == before
+
+
+# -- heads and compare ---------------------------------------------------------------------------------------------
+
+HEAD = 10
+
+
+def all_heads(server: OneServer, count: int = 500) -> dict[str, bytes]:
+    heads: dict[str, bytes] = {}
+    cursor = b"0"
+    while True:
+        cursor, page = server.heads(cursor, count)
+        heads |= page
+        if cursor == b"0":
+            return heads
+
+
+def test_heads_are_how_the_records_begin(server: OneServer) -> None:
+    one_of_each(server)
+    assert all_heads(server) == {id: pack(record)[:HEAD] for id, record in server.contents().records.items()}
+
+
+def test_heads_of_many_items_come_in_pages(flagged: OneServer) -> None:
+    ids = flagged.put_numbered(3_000)
+    cursor, page = flagged.heads(count=500)
+    assert cursor != b"0"
+    assert 500 <= len(page) < 700
+    assert set(all_heads(flagged)) == set(ids)
+
+
+def test_copy_compares_equal(server: OneServer, other: OneServer) -> None:
+    """Tombstones have no payload and are equal all the same."""
+    one_of_each(server)
+    copy(server, other)
+    assert other.compare(all_heads(server)) == ([], [])
+    assert server.compare(all_heads(other)) == ([], [])
+
+
+@given(histories, histories)
+def test_compare_finds_exactly_what_differs(pair: Pair, history: list[Step], another: list[Step]) -> None:
+    for player, steps in zip(pair.reset(), (history, another), strict=True):
+        player.play(steps)
+    pair.agree_on_the_view()
+    here, there = (server.contents() for server in pair)
+    heads = all_heads(pair.two)
+    unknown, different = pair.one.compare(heads) if heads else ([], [])
+    ids = list(heads)
+    assert {ids[position - 1] for position in unknown} == there.records.keys() - here.records.keys()
+    assert {ids[position - 1] for position in different} == {
+        id
+        for id, record in here.records.items()
+        if id in there.records
+        and (
+            (record.version, record.state) != (there.records[id].version, there.records[id].state)
+            or (record.state is not State.GONE and id not in here.payloads)
+        )
+    }
+
+
+Answers = tuple[list[int], list[int]]
+"""Positions of what is unknown, and of what is known otherwise."""
+
+
+def head(epoch: int, n: int, state: State) -> bytes:
+    return pack(Record(Version(epoch, n), state))[:HEAD]
+
+
+COMPARED: list[tuple[dict[str, bytes], Answers]] = [
+    ({"unknown": head(0, 1, State.QUEUED)}, ([1], [])),
+    ({"ready": head(0, 1, State.QUEUED)}, ([], [])),
+    ({"ready": head(1, 2, State.QUEUED)}, ([], [1])),  # newer there
+    ({"claimed": head(0, 1, State.CLAIMED)}, ([], [1])),  # newer here
+    ({"claimed": head(1, 2, State.CLAIMED)}, ([], [])),
+    ({"claimed": head(1, 2, State.QUEUED)}, ([], [1])),  # the same version decided otherwise
+    ({"claimed": head(1, 2, State.GONE)}, ([], [1])),
+    ({"gone": head(1, 3, State.GONE)}, ([], [])),
+    ({"gone": head(1, 2, State.CLAIMED)}, ([], [1])),
+    ({"dead": head(1, 3, State.DEAD)}, ([], [])),
+    ({"ready": b""}, ([], [1])),
+]
+
+
+@pytest.mark.parametrize(("there", "answer"), COMPARED)
+def test_compare(server: OneServer, there: Mapping[str, bytes], answer: Answers) -> None:
+    one_of_each(server)
+    assert server.compare(there) == answer
+
+
+def test_compare_answers_by_position(server: OneServer) -> None:
+    server.put("a", "b", "c")
+    queued, dead = head(0, 1, State.QUEUED), head(1, 3, State.DEAD)
+    there = {"x": queued, "a": queued, "b": dead, "y": queued, "c": dead}
+    assert server.compare(there) == ([1, 4], [3, 5])
+
+
+@pytest.mark.parametrize("state", [State.QUEUED, State.CLAIMED, State.DEAD])
+def test_lack_of_a_payload_is_a_difference(server: OneServer, state: State) -> None:
+    """Rule 2: the item lives here, and could not be handed out."""
+    server.apply(Applied("a", pack(Record(Version(1, 2), state, token="ann/1")), 60_000))
+    assert server.compare({"a": head(1, 2, state)}) == ([], [1])
+    server.apply(Applied("a", pack(Record(Version(1, 2), state, token="ann/1")), 60_000, b"p"), payloads=True)
+    assert server.compare({"a": head(1, 2, state)}) == ([], [])
+
+
+def test_comparing_changes_nothing(server: OneServer) -> None:
+    one_of_each(server)
+    before = server.contents()
+    server.compare({"unknown": head(0, 1, State.QUEUED), "ready": b""})
+    all_heads(server)
+    assert server.contents() == before
+
+
+def test_1000_heads_are_compared_at_once(flagged: OneServer) -> None:
+    """A page may be larger than asked for."""
+    flagged.put_numbered(1_000)
+    heads = all_heads(flagged)
+    assert flagged.compare(heads) == ([], [])
+    flagged.reset()
+    assert flagged.compare(heads) == (list(range(1, 1_001)), [])
+
+
+# -- affirm --------------------------------------------------------------------------------------------------------
+
+
+def affirmed(record: Record, epoch: int) -> Record:
+    return record._replace(version=Version(epoch, record.version.n + 1))
+
+
+def test_affirmed_items_are_what_they_were_under_this_epoch(server: OneServer) -> None:
+    """Scrub: whatever other servers may know of it, this is greater."""
+    one_of_each(server)
+    before = server.contents()
+    server.epoch = 4
+    decided = server.affirm(*STATES)
+    after = server.contents()
+    assert set(decided) == set(STATES)
+    for id in STATES:
+        expected = affirmed(before.records[id], 4)
+        if expected.state is State.QUEUED:
+            expected = expected._replace(due_us=before.moment_us(id))
+        assert after.records[id] == decided[id].record == expected
+    assert after.faults == []
+    indexes = ("ready", "scheduled", "claimed", "dead", "payloads")
+    assert {name: getattr(after, name) for name in indexes} == {name: getattr(before, name) for name in indexes}
+
+
+def test_affirmed_items_come_to_another_server_as_they_are(server: OneServer, other: OneServer) -> None:
+    """What it does not know, knows otherwise, or knows as something newer of an earlier epoch."""
+    one_of_each(server)
+    later = Record(Version(1, 99), State.DEAD)
+    other.apply(Applied("ready", pack(later)), Applied("gone", pack(later), 0, b"p"), Applied("claimed", pack(later)))
+    server.epoch = other.epoch = 2
+    began_us = server.now_us()
+    decided = server.affirm(*STATES)
+    payloads = server.contents().payloads
+    for id, each in decided.items():
+        other.apply(each.apply(payloads.get(id, b"")), payloads=True)
+    took_us = other.now_us() - began_us
+    source, target = server.contents(), other.contents()
+    assert (target.records, target.payloads) == (source.records, source.payloads)
+    assert target.faults == []
+    for id in STATES[1:]:
+        assert -1_000 <= target.moment_us(id) - source.moment_us(id) <= took_us
+    assert other.compare(all_heads(server)) == ([], [])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_affirmed_claim_is_its_holders(server: OneServer, verb: str) -> None:
+    """Rule 6: a claim is known by its token, and by a version no older than the one named."""
+    claim = put_and_claim(server, "a").only
+    server.epoch = 3
+    server.affirm("a")
+    server.affirm("a")
+    assert server.claim("bob").ids == []
+    assert server.settle(claim.settle(verb, 60_000)).outcomes == [1]
+
+
+def test_affirmed_claim_is_not_another_ones(server: OneServer) -> None:
+    claim = put_and_claim(server, "a").only
+    server.affirm("a")
+    call = claim.settle("ack")._replace(token="bob/1")
+    assert server.settle(call).outcomes == [0]
+
+
+def test_affirmed_claim_keeps_its_deadline(server: OneServer) -> None:
+    put_and_claim(server, "a", lease_ms=50_000)
+    before = server.contents().claimed
+    time.sleep(0.01)
+    decided = server.affirm("a")["a"]
+    assert server.contents().claimed == before
+    assert decided.record.lease_ms == 50_000
+    assert 30_000 < decided.left_ms <= 49_990
+
+
+def test_affirmed_item_that_has_become_due_is_ready(server: OneServer) -> None:
+    server.put(Put("a", delay_ms=1))
+    time.sleep(0.005)
+    assert server.affirm("a")["a"].left_ms < 0
+    assert server.contents().homes("a") == {"ready"}
+    assert server.contents().faults == []
+    assert server.claim().ids == ["a"]
+
+
+def test_affirmed_items_keep_their_order(server: OneServer) -> None:
+    ids = server.put_numbered(200)
+    server.affirm(*reversed(ids))
+    assert server.claim(count=200).ids == ids
+
+
+def test_affirmed_tombstone_stays(server: OneServer) -> None:
+    """Rule 8: under its new version; the entry of the old one does not take it along."""
+    server.settle(put_and_claim(server, "a").only.settle("ack"))
+    server.epoch = 2
+    assert server.affirm("a")["a"].record.state is State.GONE
+    assert server.contents().faults == []
+    server.put("a")
+    assert server.claim().ids == []
+
+
+def test_affirmed_tombstone_is_dropped_in_the_end(server: OneServer) -> None:
+    server.settle(put_and_claim(server, "a").only.settle("ack"))
+    server.affirm("a")
+    for id in ("b", "c"):
+        server.settle(put_and_claim(server, id).only.settle("ack"), put_window_ms=0)
+    assert server.contents().records == {}
+    assert server.contents().tombstones == []
+
+
+def test_unknown_items_are_not_affirmed(server: OneServer) -> None:
+    server.put("a")
+    assert set(server.affirm("unknown", "a", "never")) == {"a"}
+    assert set(server.contents().records) == {"a"}
+    assert server.affirm("unknown") == server.affirm() == {}
+
+
+def test_item_named_twice_is_affirmed_once(server: OneServer) -> None:
+    server.put("a", "b")
+    decided = server.affirm("a", "b", "a", "a")
+    assert {id: each.record.version for id, each in decided.items()} == {"a": Version(1, 2), "b": Version(1, 2)}
+    assert server.contents().records["a"].version == Version(1, 2)
+
+
+def test_affirming_mends_indexes(server: OneServer) -> None:
+    """Every prefix of a script's writes is safe; a key that was lost by hand is none."""
+    one_of_each(server)
+    server.pipeline(*(("DEL", server.key(name)) for name in ("ready", "scheduled", "claimed", "dead")))
+    server.affirm(*STATES)
+    assert server.contents().faults == []
+
+
+def test_item_without_payload_is_affirmed(server: OneServer) -> None:
+    """Its holder may still be at it."""
+    server.apply(Applied("a", pack(Record(Version(1, 2), State.CLAIMED, token="ann/1", lease_ms=9)), 60_000))
+    record = server.affirm("a")["a"].record
+    assert (record.version, record.state, record.token) == (Version(1, 3), State.CLAIMED, "ann/1")
+
+
+def test_1000_items_are_affirmed_at_once(flagged: OneServer) -> None:
+    ids = flagged.put_numbered(1_000)
+    assert set(flagged.affirm(*ids)) == set(ids)
+    assert flagged.contents().faults == []
+
+
+# -- wipe ----------------------------------------------------------------------------------------------------------
+
+
+def fill_every_key(server: OneServer) -> None:
+    one_of_each(server)
+    server.fence("zoe")
+    server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
+
+
+def keys_of(server: OneServer) -> set[str]:
+    """Names of the keys of this queue."""
+    return {name.decode() for name in cast("list[bytes]", server.command("KEYS", server.key("*")))}
+
+
+def test_wiping_knows_every_key() -> None:
+    assert set(SCRIPTS["wipe"].keys) == {name for script in SCRIPTS.values() for name in script.keys}
+
+
+def test_wiped_queue_is_gone(server: OneServer) -> None:
+    """Catch-up (2)."""
+    fill_every_key(server)
+    assert {name.rpartition(":")[2] for name in keys_of(server)} == set(SCRIPTS["wipe"].keys) - {"server", "queues"}
+    server.run("wipe")
+    assert keys_of(server) == set()
+    assert server.queues() == set()
+    assert server.key_names() == {"server"}
+    assert server.standing()[::2] == (0, 0)
+
+
+def test_other_queues_stay(server: OneServer) -> None:
+    fill_every_key(server)
+    for name in ("q2", "q:q", "other"):
+        server.queue = name
+        fill_every_key(server)
+    before, standing = server.contents(), server.standing()
+    server.queue = "q"
+    server.run("wipe")
+    assert server.queues() == {"q2", "q:q", "other"}
+    server.queue = "other"
+    assert server.contents() == before
+    assert server.standing().owners.keys() == standing.owners.keys()
+    assert len(keys_of(server)) == len(SCRIPTS["wipe"].keys) - 2
+
+
+def test_wiping_again_is_ok(server: OneServer) -> None:
+    fill_every_key(server)
+    server.run("wipe")
+    server.run("wipe")
+    assert server.key_names() == {"server"}
+
+
+def test_wiped_queue_begins_anew(server: OneServer) -> None:
+    """Neither tombstones, nor the floor, nor numbers of requests are left."""
+    server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
+    server.install(server.now_ms(), {"ann": (99, 0)})
+    server.run("wipe")
+    server.put(Put("a", pushed_at_ms=server.now_ms() - 1_000))
+    assert server.claim("ann", seq=1).ids == ["a"]
+
+
+def test_late_wipe_is_stale(server: OneServer) -> None:
+    """Rule 10: the learner has adopted a later epoch by then."""
+    fill_every_key(server)
+    before = server.contents()
+    server.seal(2)
+    assert status(lambda: server.run("wipe")) == ("STALE", (b"2",))
+    assert server.contents() == before
+    server.epoch = 2
+    assert server.queues() == {"q"}
+
+
+@pytest.mark.parametrize("generation", ["g0", "g2", ""])
+def test_wipe_of_another_life_is_refused(server: OneServer, generation: str) -> None:
+    """Rule 10: a late duplicate can never wipe a newer life, nor an older one."""
+    fill_every_key(server)
+    before = server.contents()
+    assert status(lambda: server.run("wipe", generation=generation, epoch=9)) == ("NOTINSYNC", (b"g1",))
+    assert server.contents() == before
+
+
+def test_server_that_was_flushed_has_nothing_to_wipe(server: OneServer) -> None:
+    server.command("FLUSHALL")
+    assert status(lambda: server.run("wipe")) == ("NOTINSYNC", (b"",))
+    assert server.key_names() == set()
+
+
+# -- enrol ---------------------------------------------------------------------------------------------------------
+
+
+def enrolment(server: OneServer) -> object:
+    return server.command("HMGET", "{t}:server", "generation", "epoch", "name")
+
+
+def test_late_enrolment_is_refused(server: OneServer) -> None:
+    """A server that was flushed meanwhile has no generation left to compare: only time tells a late duplicate."""
+    server.command("FLUSHALL")
+    late = server.now_us() - 10_001_000
+    assert status(lambda: server.enrol("g2", clock=late, window_ms=10_000)) == ("LATE", ())
+    assert server.key_names() == set()
+    server.enrol("g2", clock=server.now_us() - 5_000_000, window_ms=10_000)
+
+
+def test_enrolment_is_in_time_by_the_servers_clock_alone(server: OneServer) -> None:
+    """A clock that was set back meanwhile does no harm."""
+    server.enrol("g2", "g1", clock=server.now_us() + 60_000_000, window_ms=1)
+    assert enrolment(server) == [b"g2", b"1", b"redis-1"]
+
+
+@pytest.mark.parametrize(("generation", "expected"), [("g1", ""), ("g2", "g1"), ("g2", "g0")])
+def test_late_enrolment_is_refused_whatever_it_says(server: OneServer, generation: str, expected: str) -> None:
+    before = enrolment(server)
+    assert status(lambda: server.enrol(generation, expected, clock=1, window_ms=1))[0] == "LATE"
+    assert enrolment(server) == before
+
+
+def test_server_that_has_seen_a_later_epoch_is_not_enrolled(server: OneServer) -> None:
+    """The view that says so is not the present one; or ZooKeeper has lost data."""
+    server.seal(10)
+    assert status(lambda: server.enrol("g2", "g1", epoch=9)) == ("STALE", (b"10",))
+    assert enrolment(server) == [b"g1", b"10", b"redis-1"]
+    server.enrol("g2", "g1", epoch=10)
+    assert enrolment(server) == [b"g2", b"10", b"redis-1"]
+
+
+def test_server_of_another_generation_is_not_enrolled(server: OneServer) -> None:
+    """Rule 10."""
+    assert status(lambda: server.enrol("g3", "g0", holding=1)) == ("MISMATCH", (b"g1",))
+    assert status(lambda: server.enrol("g3", "", holding=1)) == ("MISMATCH", (b"g1",))
+    assert enrolment(server) == [b"g1", b"1", b"redis-1"]
+
+
+def test_flushed_server_is_of_another_generation(server: OneServer) -> None:
+    server.command("FLUSHALL")
+    assert status(lambda: server.enrol("g2", "g1")) == ("MISMATCH", (b"",))
+    assert server.key_names() == set()
+
+
+def test_server_with_items_is_enrolled_only_where_that_is_expected(server: OneServer) -> None:
+    """Founding takes over nothing silently; who catches up wipes afterwards, who recovers has merged before."""
+    one_of_each(server)
+    before = server.contents()
+    assert status(lambda: server.enrol("g2", "g1", holding=0)) == ("HOLDSDATA", ())
+    assert enrolment(server) == [b"g1", b"1", b"redis-1"]
+    server.enrol("g2", "g1", holding=1)
+    assert enrolment(server) == [b"g2", b"1", b"redis-1"]
+    assert server.contents() == before
+
+
+def test_nobody_believes_what_a_server_holds_under_another_generation(server: OneServer) -> None:
+    one_of_each(server)
+    server.enrol("g2", "g1", holding=1)
+    assert status(lambda: server.page()) == ("NOTINSYNC", (b"g2",))
+    assert status(lambda: server.claim()) == ("NOTINSYNC", (b"g2",))
+
+
+@pytest.mark.parametrize("holding", [0, 1])
+def test_enrolment_repeated_is_ok(server: OneServer, holding: int) -> None:
+    """Also when items have come meanwhile, and a later epoch."""
+    server.enrol("g2", "g1", holding=holding)
+    server.run(
+        "put", "a", pack(Record(Version(0, 1), State.QUEUED, pushed_at_ms=PUSHED_AT_MS)), 0, b"p", generation="g2"
+    )
+    server.run("seal", generation="g2", epoch=5)
+    server.enrol("g2", "g1", holding=holding)
+    assert enrolment(server) == [b"g2", b"5", b"redis-1"]
+
+
+def test_emptied_server_is_enrolled(server: OneServer) -> None:
+    one_of_each(server)
+    server.run("wipe")
+    server.enrol("g2", "g1", holding=0)
+
+
+# -- reserve -------------------------------------------------------------------------------------------------------
+
+
+def wait_until_free(hold_ms: int) -> None:
+    time.sleep((hold_ms + 2) / 1000)
+
+
+def test_reserved_server_is_taken(server: OneServer) -> None:
+    server.reserve("one", 10_000)
+    name, (left_ms,) = status(lambda: server.reserve("two", 10_000))
+    assert name == "TAKEN"
+    assert isinstance(left_ms, int)
+    assert 5_000 < left_ms <= 10_000
+
+
+def test_reservation_is_kept_by_who_has_it(server: OneServer) -> None:
+    """From each time on when it asks."""
+    server.reserve("one", 60)
+    time.sleep(0.04)
+    server.reserve("one", 60_000)
+    time.sleep(0.04)
+    assert status(lambda: server.reserve("two", 60_000))[0] == "TAKEN"
+
+
+def test_reservation_ends_by_itself(server: OneServer) -> None:
+    server.reserve("one", 20)
+    wait_until_free(20)
+    server.reserve("two", 10_000)
+    assert status(lambda: server.reserve("one", 10_000))[0] == "TAKEN"
+
+
+def test_who_is_refused_leaves_the_reservation_as_it_is(server: OneServer) -> None:
+    server.reserve("one", 10_000)
+    before = server.command("HGETALL", "{t}:server")
+    status(lambda: server.reserve("two", 10_000))
+    assert server.command("HGETALL", "{t}:server") == before
+
+
+def test_clock_that_was_set_back_reserves_nothing_for_ever(server: OneServer) -> None:
+    """Longer than anybody asks for it: nobody else may be kept out until that clock has caught up."""
+    server.reserve("one", 3_600_000)
+    server.reserve("two", 10_000)
+
+
+def test_server_without_generation_is_reserved_and_gets_none(server: OneServer) -> None:
+    """Catch-up: it is reserved before it is enrolled."""
+    server.command("FLUSHALL")
+    server.reserve("one")
+    assert status(lambda: server.reserve("two"))[0] == "TAKEN"
+    assert server.command("HMGET", "{t}:server", "generation", "epoch", "name") == [None, None, None]
+    assert status(lambda: server.seal(1)) == ("NOTINSYNC", (b"",))
+    server.enrol("g2", "")
+    assert status(lambda: server.reserve("two"))[0] == "TAKEN"
+
+
+def test_reserving_changes_neither_life_nor_epoch(server: OneServer) -> None:
+    one_of_each(server)
+    before, contents = enrolment(server), server.contents()
+    server.run("reserve", repairer="one", hold_ms=10_000, epoch=99, generation="g9")
+    assert enrolment(server) == before
+    assert server.contents() == contents
+
+
+# -- memory --------------------------------------------------------------------------------------------------------
+
+
+def test_full_server_is_compared_copied_and_wiped(flagged: OneServer) -> None:
+    """Memory pressure: nobody is evicted for it, and a full server may be one that is to be wiped."""
+    one_of_each(flagged)
+    flagged.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        with pytest.raises(ScriptFailed, match=r"^OOM"):
+            flagged.put("a")
+        assert set(flagged.page()[1].found) == set(flagged.read_some(*STATES).found) == set(STATES)
+        assert flagged.compare(all_heads(flagged)) == ([], [])
+        assert set(flagged.affirm("ready")) == {"ready"}
+        flagged.install(1, {"bob": (1, 0)})
+        flagged.reserve("one")
+        flagged.enrol("g2", "g1", holding=1)
+        flagged.run("wipe", generation="g2")
+        assert flagged.key_names() == {"server"}
+    finally:
+        flagged.command("CONFIG", "SET", "maxmemory", 0)

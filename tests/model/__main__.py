@@ -1,0 +1,100 @@
+"""Explore schedules, or replay one.
+
+python -m tests.model --schedules 10000                            every rule in force
+python -m tests.model --schedules 10000 --off tombstone-stays      one rule off
+python -m tests.model --ablate --schedules 2000                    each rule off in turn
+python -m tests.model --trace 31 --off decided-again               what happened in one schedule
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Collection
+
+from tests.model.explore import Findings, explore
+from tests.model.promises import Broken, Promise
+from tests.model.rules import ALL_RULES, Rule
+from tests.model.schedule import FAULTS, Schedule
+from tests.model.trace import narrate
+
+RULES = {rule.label: rule for rule in Rule}
+
+
+def rules(text: str) -> list[Rule]:
+    unknown = [label for label in text.split(",") if label not in RULES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"no such rule: {', '.join(unknown)}; there are {', '.join(RULES)}")
+    return [RULES[label] for label in text.split(",")]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--schedules", type=int, default=1000, metavar="N", help="how many seeds (default: 1000)")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first of them (default: 0)")
+    parser.add_argument("--off", type=rules, default=[], metavar="RULE,RULE", help="rules to do without")
+    parser.add_argument("--ablate", action="store_true", help="do without each rule in turn")
+    parser.add_argument(
+        "--faults",
+        type=int,
+        default=FAULTS,
+        metavar="K",
+        help=f"faults of servers and clients in a schedule (default: {FAULTS})",
+    )
+    parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
+    given = parser.parse_args()
+    if given.trace is not None:
+        return replay(given.trace, given.off, given.faults)
+    seeds = range(given.first, given.first + given.schedules)
+    if given.ablate:
+        return ablate(seeds, given.off, given.faults)
+    began = time.perf_counter()
+    findings = explore(seeds, off=given.off, faults=given.faults)
+    took = time.perf_counter() - began
+    without = ", ".join(rule.label for rule in given.off)
+    print(f"{findings.schedules:,} schedules, {'without ' + without if without else 'all rules'}, {took:.0f} s")
+    print_violations(findings)
+    print_counts(findings)
+    return 1 if findings.broken else 0
+
+
+def replay(seed: int, off: Collection[Rule], faults: int) -> int:
+    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults)
+    try:
+        schedule.run()
+    except Broken as broken:
+        verdict = f"broken promise: {broken}"
+    else:
+        verdict = "no promise was broken"
+    for event in schedule.trace:
+        print(narrate(event))
+    print(verdict)
+    return 0
+
+
+def ablate(seeds: range, off: Collection[Rule], faults: int) -> int:
+    print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
+    for rule in Rule:
+        findings = explore(seeds, off=[*off, rule], faults=faults)
+        by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
+        print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)
+    return 0
+
+
+def print_violations(findings: Findings) -> None:
+    print(f"\n{'promise':32}{'broken':>10}{'first seed':>12}")
+    for promise in Promise:
+        print(f"{promise.value:32}{findings.violations[promise]:>10,}{findings.first.get(promise, ''):>12}")
+
+
+def print_counts(findings: Findings) -> None:
+    print(f"\n{'what happened':48}{'times':>12}")
+    for what, times in sorted(findings.counts.items()):
+        print(f"{what:48}{times:>12,}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

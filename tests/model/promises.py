@@ -1,0 +1,141 @@
+"""What clients were told, and the promises that follow from it."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+
+from tests.model.server import By, Item, Server, State, Token
+
+
+class Promise(enum.Enum):
+    """What may not happen."""
+
+    LOST = "lost"
+    TWO_HOLDERS = "two live holders"
+    REDELIVERED = "came back after its ack"
+    ACK_REFUSED = "ack refused to a live holder"
+    STRANDED = "stranded"
+    DIVERGED = "differs after a scrub"
+
+
+class Broken(Exception):
+    def __init__(self, promise: Promise, detail: str) -> None:
+        super().__init__(f"{promise.value}: {detail}")
+        self.promise = promise
+
+
+class Ledger:
+    """Kept by an observer who sees all clients; no client reads in it but for the leases that its own clock tells."""
+
+    def __init__(self) -> None:
+        self.pushed: set[Item] = set()
+        self.acked: set[Item] = set()
+        self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
+        self.tokens: list[Token] = []
+        self.lapsed: set[Token] = set()
+        self.holders: defaultdict[Item, set[Token]] = defaultdict(set)
+        self.settled: set[Token] = set()
+        self.fenced: set[Token] = set()
+        self.pushing: set[Item] = set()
+        self.counts: defaultdict[str, int] = defaultdict(int)
+
+    # -- what clients report -----------------------------------------------------------------------------------------
+
+    def request(self, token: Token) -> None:
+        self.tokens.append(token)
+
+    def hold(self, item: Item, token: Token) -> None:
+        self.counts["holds"] += 1
+        holders = self.holders[item]
+        holders.add(token)
+        if item in self.acked:
+            raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
+        if len(holders) > 1:
+            raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
+
+    def let_go(self, item: Item, token: Token) -> None:
+        self.holders[item].discard(token)
+
+    def lapse(self, token: Token) -> None:
+        """The lease is over, by the clocks of the servers and of the holder."""
+        self.lapsed.add(token)
+        for holders in self.holders.values():
+            holders.discard(token)
+
+    def settling(self, item: Item, token: Token, verb: str) -> None:
+        if verb == "ack":
+            self.maybe_acked[item].add(token)
+
+    def settled_by(self, item: Item, token: Token, verb: str) -> None:
+        self.counts["settled"] += 1
+        self.settled.add(token)
+        if verb == "ack":
+            self.counts["acked"] += 1
+            self.acked.add(item)
+
+    def refused(self, item: Item, token: Token, verb: str) -> None:
+        self.counts["refused"] += 1
+        if verb == "ack":
+            self.maybe_acked[item].discard(token)
+            if token not in self.lapsed:
+                raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}")
+
+    def fence_completed(self, token: Token) -> None:
+        self.counts["fenced"] += 1
+        self.fenced.add(token)
+
+    def forgive(self) -> None:
+        """The only member's disk lost something: below min_replicas only what was pushed is safe."""
+        self.acked.clear()
+        for token in self.tokens:
+            self.lapse(token)
+
+    # -- when all is quiet -------------------------------------------------------------------------------------------
+
+    @property
+    def owed(self) -> set[Item]:
+        """Items that must still be there: pushed, and no ack of theirs may have happened."""
+        return {item for item in self.pushed if not self.maybe_acked[item]}
+
+    def check_content(self, server: Server) -> None:
+        """A server that is in sync has everything that is owed, and nothing that is gone."""
+        for item in self.owed:
+            held = server.records.get(item)
+            if held is None or held.state is State.GONE:
+                raise Broken(Promise.LOST, f"item {item} on {server.id}, which has {held}")
+        for item in self.acked:
+            held = server.records.get(item)
+            if held is not None and held.state is not State.GONE:
+                raise Broken(Promise.REDELIVERED, f"item {item} on {server.id}, which has {held}")
+
+    def check_likeness(self, primary: Server, follower: Server) -> None:
+        """After a scrub servers in sync do not differ."""
+        if primary.records != follower.records:
+            differing = {i for i, _ in primary.records.items() ^ follower.records.items()}
+            told = "; ".join(f"{i}: {primary.records.get(i)}, {follower.records.get(i)}" for i in sorted(differing))
+            raise Broken(Promise.DIVERGED, f"{primary.id} and {follower.id} in {told}")
+
+    def check_delivery(self, primary: Server) -> None:
+        """Time passes, the dead are fenced: now everything that is owed can be claimed."""
+        held = {token for holders in self.holders.values() for token in holders}
+        known = held | (self.lapsed - self.fenced)  # a fence that was not completed is found and done again, by anybody
+        orphans = sum(
+            record.state is State.CLAIMED and record.by is not None and record.by.token not in known
+            for record in primary.records.values()
+        )
+        self.counts["orphans"] += orphans
+        self.lapsed.update(self.tokens)
+        for token in sorted(known):
+            primary.fence(primary.epoch, primary.generation, token)
+        delivered: set[Item] = set()
+        token = self.tokens[-1] if self.tokens else 0
+        while True:
+            token += 1
+            decided = primary.claim(primary.epoch, primary.generation, token).records
+            claimed = {item for item, record in decided.items() if record.by == By("claim", token)}
+            if not claimed:
+                break
+            delivered |= claimed
+        if missing := self.owed - delivered:
+            raise Broken(Promise.STRANDED, f"items {sorted(missing)} on {primary.id}")

@@ -1,0 +1,209 @@
+"""The rules of the protocol, each of which can be switched off."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Rule(enum.Enum):
+    """Number of the rule in the contract, 0 for what its text says; what it says; what goes wrong without it."""
+
+    GREATER_VERSION_WINS = (
+        1,
+        "apply installs a record only if its version is greater than the one held",
+        "a late copy of a claim comes after the ack and revives the item",
+    )
+    SUPERSEDED_IS_TOLD = (
+        1,
+        "apply says when it holds a greater version, and a claim that hears it is not given out",
+        "a consumer works on an item that somebody else has decided about since",
+    )
+    CLAIM_IS_EVERYWHERE = (
+        2,
+        "an item is handed to a consumer only after every server of the view has its claim",
+        "the primary dies, and the next one hands the item to somebody else",
+    )
+    OLD_EPOCH_IS_STALE = (
+        3,
+        "a script under an older epoch than the server has seen is refused",
+        "a client with an old view decides at a server that is no longer the primary",
+    )
+    GENERATION_IS_COMPARED = (
+        3,
+        "a script names the generation of the server it is meant for",
+        "a server that was wiped and enrolled anew is taken for the one that had everything",
+    )
+    MISSING_IS_NOT_CREATED = (
+        3,
+        "a server that knows no generation refuses, and none is created on the way",
+        "a server that was flushed goes on as an empty member",
+    )
+    RUN_ID_IS_COMPARED = (
+        3,
+        "every connection checks that it leads to the life of the server that the view names",
+        "a server that came back from an old dump, generation and all, is believed",
+    )
+    LAST_VIEW_IS_COVERED = (
+        4,
+        "a push is complete when the view after the last compare-and-set is covered by the answers",
+        "the client evicts a server and returns, not knowing the learner that has joined meanwhile",
+    )
+    DECIDED_AGAIN = (
+        5,
+        "after a change of the view, what was decided is decided again at the new primary",
+        "a record of the old primary meets one that the new primary has decided since",
+    )
+    STAMPED_ANEW = (
+        5,
+        "what is decided again gets a version of the new epoch",
+        "the old version loses against what was decided between the two",
+    )
+    REPEATED_CLAIM_GETS_THE_SAME = (
+        6,
+        "a claim request repeated with the same token returns the same items",
+        "the first answer was lost and its items wait for their deadline",
+    )
+    FENCED_TOKEN_IS_REFUSED = (
+        6,
+        "a claim request under a token that was fenced is refused",
+        "a claim request that comes late takes an item for a consumer that is dead",
+    )
+    SETTLING_CHECKS_THE_TOKEN = (
+        6,
+        "only who holds the claim may settle it",
+        "a consumer that was paused beyond its lease acks what somebody else works on",
+    )
+    REFUSAL_IS_SPREAD = (
+        6,
+        "who is refused learns the record that refuses him, and sees to it that every server has it",
+        "the refusal rests on a record that only the primary has, and goes with it",
+    )
+    VIEW_BY_COMPARE_AND_SET = (
+        7,
+        "the view changes only by compare-and-set, and the loser starts again from the new one",
+        "an eviction is undone by somebody who had not seen it",
+    )
+    TOMBSTONE_STAYS = (
+        8,
+        "a removal leaves a tombstone",
+        "a late copy of the push revives the item",
+    )
+    TOMBSTONE_OF_THE_UNKNOWN = (
+        8,
+        "a removal leaves a tombstone also where the item is not known",
+        "the push, late on its way to that server, comes after the removal",
+    )
+    CATCH_UP_COPIES_TOMBSTONES = (
+        8,
+        "catch-up copies tombstones",
+        "a server that joined since does not refuse the late push",
+    )
+    TOMBSTONES_ARE_KEPT = (
+        8,
+        "tombstones outlive every message that is on its way",
+        "a late push finds nothing that refuses it",
+    )
+    SOURCE_ADOPTS_BEFORE_READING = (
+        9,
+        "the call that reads for a catch-up carries the epoch",
+        "a write that does not know the learner comes to the source after it was read",
+    )
+    LEARNERS_GET_EVERY_WRITE = (
+        9,
+        "a learner gets every write from the moment it is in the view",
+        "what is written during the catch-up is missing on the new member",
+    )
+    WIPING_IS_COMPARE_AND_SET = (
+        10,
+        "wiping a server names the generation that it has",
+        "a late duplicate wipes a server that is in sync again",
+    )
+    PRIMARY_DECIDES = (
+        0,
+        "the primary alone decides, the others apply",
+        "servers that judge a settlement for themselves come to different results",
+    )
+    CLAIMS_HAVE_A_DEADLINE = (
+        0,
+        "a claim ends by its deadline, whoever knows of it",
+        "a claim request executed late claims an item for a consumer that will never hear of it",
+    )
+
+    SURVIVORS_ANSWER = (
+        0,
+        "who evicts a server has an answer of every member that stays",
+        "a client that is cut off from the healthy servers evicts them, and keeps one that is dead",
+    )
+    PUSH_NEEDS_MIN_REPLICAS = (
+        0,
+        "no push completes in a view with fewer than min_replicas members",
+        "who was evicted last does not hold every pushed item, and the last member's disk may have lost it",
+    )
+    ELIGIBLE_TAKE_PART = (
+        0,
+        "in a recovery, who was evicted while the view fell below min_replicas counts like a member",
+        "the last member's disk has lost what the evicted one still holds",
+    )
+    CATCH_UP_NEEDS_ALL_MEMBERS = (
+        0,
+        "a server is wiped and brought back only by who reaches all members",
+        "after a power cut, what an eligible server holds is wiped before the recovery",
+    )
+    RECOVERY_ONLY_OF_THE_DEAD = (
+        0,
+        "there is a recovery only when no member lives the life that the view knows",
+        "a member goes on taking writes while others are given what it had before",
+    )
+    RECOVERY_WAITS_FOR_ALL = (
+        0,
+        "a recovery waits until all members and all eligible servers answer",
+        "the one that is waited for had what the disks of the others lost",
+    )
+    RECOVERY_MERGES = (
+        0,
+        "in a recovery the greatest version of every item wins, whoever has it",
+        "one disk is taken for the truth, and it has lost something",
+    )
+    RECOVERY_BY_GENERATION = (
+        0,
+        "only servers whose generation is the view's take part in a recovery",
+        "what a server held long ago comes back with its old dump",
+    )
+    RENEWED_ARE_RECOGNISED = (
+        0,
+        "the new generation follows from the old one alone, so a recovery left in the middle can be continued",
+        "an eviction from before the power cut changes the view meanwhile, and no server has the generation any more",
+    )
+    RECOVERY_RENEWS_GENERATIONS = (
+        0,
+        "after a recovery every server has a new generation",
+        "a dump from before the recovery is taken for one from after it",
+    )
+
+    SCRUB_DECIDES = (
+        0,
+        "where servers differ, the primary decides anew what it knows",
+        "a follower that has a greater version, from a decision that reached nobody else, goes on having it",
+    )
+    SCRUB_ROLLS_FORWARD = (
+        0,
+        "a push that only a follower knows of, older than any push on its way, is carried on",
+        "a producer died in the middle, and the servers differ for ever",
+    )
+
+    __hash__ = object.__hash__  # enum's own is written in Python, and rules are looked up everywhere
+
+    def __init__(self, number: int, says: str, without: str) -> None:
+        self.number = number
+        self.says = says
+        self.without = without
+
+    @property
+    def label(self) -> str:
+        """The name on the command line."""
+        return self.name.lower().replace("_", "-")
+
+
+Rules = frozenset[Rule]
+
+ALL_RULES: Rules = frozenset(Rule)

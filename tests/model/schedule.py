@@ -1,0 +1,319 @@
+"""One schedule: whose turn it is, which message arrives, and what fails.  All of it follows from the seed."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import TypeVar
+
+from tests.model.clients import Consumer, Producer, Reaper
+from tests.model.operations import QUEUE, Client, Steps
+from tests.model.promises import Broken, Promise
+from tests.model.repair import Repairer, Scrubber
+from tests.model.rules import ALL_RULES, Rule, Rules
+from tests.model.server import TIMED_OUT, Answer, Request, Server, State
+from tests.model.world import SERVERS, World
+from zkrq.replication.view import ServerId
+
+T = TypeVar("T")
+
+FAULTS = 5
+"""Faults of servers and clients in one schedule; what happens to messages is not counted."""
+
+STEPS_MAX = 5000
+
+
+class Fault(enum.Enum):
+    """What may happen to a server, a client, or a message."""
+
+    WIPED = "restarted empty"
+    FLUSHED = "flushed, its process going on"
+    ROLLED_BACK = "restarted from an old dump"
+    POWER_CUT = "all restarted at once, with what was on their disks"
+    OLD_DISK = "one of those with an old dump"
+    CLIENT_DIED = "client died in the middle"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    DELAYED = "answered late or never"
+    DROPPED = "message lost"
+    DOUBLED = "message doubled"
+    LATE = "message came after its sender had given up"
+
+
+FAULT_KINDS = (
+    Fault.WIPED,
+    Fault.FLUSHED,
+    Fault.ROLLED_BACK,
+    Fault.PAUSED,
+    Fault.PAUSED,
+    Fault.CLIENT_DIED,
+    Fault.POWER_CUT,
+)
+"""Drawn from with equal chances, the last only in schedules with blackouts."""
+
+FAULT = 0.012
+SAVE = 0.02
+TIME_OUT = 0.03
+RARE = 0.06
+"""The probabilities of rare steps, one within the other: a server fails; one saves a dump; a client gives up waiting
+for an answer; where tombstones are not kept, they go."""
+
+DROP = 0.4
+DOUBLE = 0.02
+
+
+class Actor:
+    """A client under way: ready for its next step, or waiting for answers."""
+
+    __slots__ = ("answers", "client", "messages", "name", "steps", "waiting_for")
+
+    def __init__(self, name: str, client: Client) -> None:
+        self.name = name
+        self.client = client
+        self.steps = client.work()
+        self.answers: list[Answer | None] = []
+        self.messages: list[Message] = []
+        self.waiting_for = 0
+
+
+class Message:
+    """A request on its way.  It may arrive after its sender has stopped waiting, and it may arrive again."""
+
+    __slots__ = ("answers", "dropped", "position", "request", "sender")
+
+    def __init__(self, sender: Actor, answers: list[Answer | None], position: int, request: Request) -> None:
+        self.sender = sender
+        self.answers = answers
+        self.position = position
+        self.request = request
+        self.dropped = False
+
+
+class Schedule:
+    def __init__(self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS) -> None:
+        self.world = World(seed, on)
+        self.trace = self.world.trace
+        self.counts = self.world.ledger.counts
+        self.on = on
+        self._faults_left = faults
+        clients: list[Client] = [
+            *(Producer(self.world, items) for items in (range(3), range(3, 6))),
+            *(Consumer(self.world) for _ in range(3)),
+            *(Repairer(self.world) for _ in range(2)),
+            Reaper(self.world),
+            Scrubber(self.world),
+        ]
+        self._alive = [Actor(f"{type(client).__name__.lower()} {n}", client) for n, client in enumerate(clients)]
+        self._ready = list(self._alive)
+        self._network: list[Message] = []
+        self._held_up: dict[ServerId, list[Message]] = {id: [] for id in SERVERS}
+
+    def run(self) -> None:
+        """Go on until all clients are through, then check.  Raises ``Broken``."""
+        random, ready, network = self.world.random, self._ready, self._network
+        for _ in range(STEPS_MAX):
+            if not self._alive:
+                break
+            dice = random()
+            if dice < RARE and self._rare(dice):
+                continue
+            turns = len(ready) + len(network)
+            if not turns:
+                self._time_out()
+                continue
+            turn = int(random() * turns)
+            if turn < len(ready):
+                self._advance(_take(ready, turn), [])
+            elif random() < DOUBLE:
+                self._count(Fault.DOUBLED)
+                self._deliver(network[turn - len(ready)])
+            else:
+                self._deliver(_take(network, turn - len(ready)))
+        self._check()
+
+    # -- clients and messages ----------------------------------------------------------------------------------------
+
+    def _advance(self, actor: Actor, answers: list[Answer]) -> None:
+        try:
+            requests = actor.steps.send(answers) if answers else next(actor.steps)
+        except StopIteration:
+            self._alive.remove(actor)
+            return
+        if not requests:
+            self._ready.append(actor)
+            return
+        actor.waiting_for = len(requests)
+        slots: list[Answer | None] = [None] * len(requests)
+        actor.answers = slots
+        actor.messages = [Message(actor, slots, position, request) for position, request in enumerate(requests)]
+        for message in actor.messages:
+            server = message.request.server
+            way = self._held_up[server] if self.world.servers[server].paused else self._network
+            way.append(message)
+
+    def _deliver(self, message: Message) -> None:
+        if message.dropped:
+            return
+        request = message.request
+        answer = self.world.servers[request.server].receive(request)
+        self.trace.append((message.sender.name, request, answer))
+        self._answer(message.sender, message.answers, message.position, answer)
+
+    def _answer(self, actor: Actor, slots: list[Answer | None], position: int, answer: Answer) -> None:
+        held = slots[position]
+        if held is not None:
+            if held is TIMED_OUT:
+                self._count(Fault.LATE)
+            return
+        slots[position] = answer
+        actor.waiting_for -= 1
+        if not actor.waiting_for and actor in self._alive:
+            self._advance(actor, [answer for answer in slots if answer])
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def _count(self, fault: Fault) -> None:
+        self.counts[fault.value] += 1
+
+    def _rare(self, dice: float) -> bool:
+        """Whether this took the place of an ordinary step."""
+        if dice < SAVE:
+            self._any_server().save()
+        if dice < FAULT and self._faults_left:
+            self._fail()
+            return True
+        if dice < TIME_OUT:
+            return self._time_out()
+        if Rule.TOMBSTONES_ARE_KEPT not in self.on:
+            for server in self.world.servers.values():
+                server.records = {i: record for i, record in server.records.items() if record.state is not State.GONE}
+        return False
+
+    def _any_server(self) -> Server:
+        return self.world.servers[SERVERS[self.world.below(len(SERVERS))]]
+
+    def _fail(self) -> None:
+        world, server = self.world, self._any_server()
+        fault = FAULT_KINDS[world.below(len(FAULT_KINDS) if world.blackouts else len(FAULT_KINDS) - 1)]
+        match fault:
+            case Fault.PAUSED:
+                if server.paused:
+                    fault = Fault.RESUMED
+                    self._resume(server)
+                else:
+                    server.paused = True
+            case Fault.POWER_CUT:
+                self._cut_power()
+            case Fault.CLIENT_DIED:
+                self._kill(self._alive[world.below(len(self._alive))])
+            case _:
+                if not self._may_lose(server) or (fault is Fault.ROLLED_BACK and server.dump is None):
+                    return
+                if fault is not Fault.FLUSHED:
+                    server.restart(self._run_id(server))
+                server.restore(server.dump if fault is Fault.ROLLED_BACK else None)
+        self._faults_left -= 1
+        self._count(fault)
+        world.log(fault, server.id)
+
+    def _may_lose(self, server: Server) -> bool:
+        """Whether everything promised must survive that this server loses its memory."""
+        world, view = self.world, self.world.view
+        if server.id not in view.members and not (world.blackouts and server.id in view.eligible):
+            return True
+        if not any(world.in_sync(id) for id in view.members if id != server.id):
+            return False
+        return not world.blackouts or self._others_are_intact(server)
+
+    def _others_are_intact(self, server: Server) -> bool:
+        """Whether all others that count in a recovery have what they had as members."""
+        others = {**self.world.view.members, **self.world.view.eligible}.keys() - {server.id}
+        return bool(others) and all(self.world.servers[id].intact for id in others)
+
+    def _cut_power(self) -> None:
+        world = self.world
+        for server in world.servers.values():
+            server.restart(self._run_id(server))
+        server = self._any_server()
+        if server.dump and world.chance(0.5) and self._others_are_intact(server):
+            if server.id in world.view.members and len(world.view.members) < world.view.min_replicas:
+                world.ledger.forgive()
+            server.restore(server.dump)
+            self._count(Fault.OLD_DISK)
+            world.log(Fault.OLD_DISK, server.id)
+
+    def _kill(self, actor: Actor) -> None:
+        actor.steps.close()
+        self._alive.remove(actor)
+        if actor in self._ready:
+            self._ready.remove(actor)
+        for token in actor.client.tokens:
+            self.world.ledger.lapse(token)
+        self.world.log(Fault.CLIENT_DIED, actor.name)
+
+    def _run_id(self, server: Server) -> str:
+        return f"{server.id}{self.world.number()}"
+
+    def _resume(self, server: Server) -> None:
+        server.paused = False
+        self._network += self._held_up[server.id]
+        self._held_up[server.id].clear()
+
+    def _time_out(self) -> bool:
+        """A client gives up waiting for an answer; whether one was waiting."""
+        waiting = [actor for actor in self._alive if actor.waiting_for]
+        if not waiting:
+            return False
+        actor = waiting[self.world.below(len(waiting))]
+        slots = actor.answers
+        open_slots = [position for position, answer in enumerate(slots) if answer is None]
+        position = open_slots[self.world.below(len(open_slots))]
+        self._count(Fault.DELAYED)
+        self.trace.append((actor.name, Fault.DELAYED, position))
+        if self.world.chance(DROP):
+            self._count(Fault.DROPPED)
+            actor.messages[position].dropped = True
+        self._answer(actor, slots, position, TIMED_OUT)
+        return True
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        world = self.world
+        if world.blackouts:
+            for server in world.servers.values():
+                self._resume(server)
+            self._carry_out(Repairer(world).recover())
+        believed = [id for id in world.view.members if world.believes(id)]
+        self.counts["nobody in sync"] += not believed
+        if world.blackouts and not believed:
+            raise Broken(Promise.LOST, "there is nobody left to be believed")
+        for id in believed:
+            world.ledger.check_content(world.servers[id])
+        primary = world.view.primary(QUEUE)
+        if primary not in believed:
+            return
+        if len(believed) == len(world.view.members):
+            world.ledger.pushing.clear()
+            self._carry_out(Scrubber(world).scrub())
+            for id in believed:
+                world.ledger.check_content(world.servers[id])
+                world.ledger.check_likeness(world.servers[primary], world.servers[id])
+        world.ledger.check_delivery(world.servers[primary])
+
+    def _carry_out(self, steps: Steps[None]) -> None:
+        """Nothing fails any more, and nobody else does anything."""
+        answers: list[Answer] = []
+        with contextlib.suppress(StopIteration):
+            while True:
+                requests = steps.send(answers) if answers else next(steps)
+                answers = [self.world.servers[request.server].receive(request) for request in requests]
+
+
+def _take(things: list[T], at: int) -> T:
+    """Remove one of things whose order does not matter."""
+    last = things.pop()
+    if at == len(things):
+        return last
+    taken, things[at] = things[at], last
+    return taken

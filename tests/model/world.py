@@ -1,0 +1,84 @@
+"""What all parts of a schedule share: the servers, the view in ZooKeeper, chance, and the ledger."""
+
+from __future__ import annotations
+
+import random
+
+from tests.model.promises import Ledger
+from tests.model.rules import Rules
+from tests.model.server import OK, Request, Server, Token
+from zkrq.replication.view import ServerId, View
+
+SERVERS = tuple(ServerId(id) for id in "ABC")
+
+Event = tuple[object, ...]
+
+
+class World:
+    """The beginning of every schedule: three members, nothing stored.
+
+    Schedules are of two kinds.  In one, servers fail as long as another member is in sync, which is more than what the
+    protocol promises to stand, so a view may be left without anybody; what is checked is what servers in sync hold.
+    With ``blackouts`` no more than ``min_replicas - 1`` servers have lost something at the same time, but all of them
+    may be restarted at once: then everything must come back.
+    """
+
+    def __init__(self, seed: int, on: Rules) -> None:
+        self.on = on
+        self.blackouts = seed % 2 == 1
+        self.ledger = Ledger()
+        self.trace: list[Event] = []
+        # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
+        self.random = random.Random(seed).random
+        self._count = 0
+        self.servers = {
+            id: Server(id, on, self.ledger.lapsed, f"{id}1", self.nonce(), 1, records={}, fenced=set())
+            for id in SERVERS
+        }
+        members = {id: server.life for id, server in self.servers.items()}
+        self.view = View(1, members, {}, {}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=self.nonce())
+
+    # -- chance ------------------------------------------------------------------------------------------------------
+
+    def below(self, n: int) -> int:
+        return int(self.random() * n)
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    # -- names that are used once ------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        self._count += 1
+        return self._count
+
+    def nonce(self) -> str:
+        return f"g{self.number()}"
+
+    def token(self) -> Token:
+        token = self.number()
+        self.ledger.request(token)
+        return token
+
+    # -- what happened -----------------------------------------------------------------------------------------------
+
+    def log(self, *event: object) -> None:
+        self.trace.append(event)
+
+    def change_view(self, view: View) -> None:
+        for id, life in view.members.items():
+            if self.view.members.get(id) != life:
+                self.servers[id].intact = self.servers[id].life == life
+        self.view = view
+        self.ledger.counts["views"] += 1
+        self.log("view", view)
+
+    def in_sync(self, id: ServerId) -> bool:
+        """Whether the server lives the life in which it is a member."""
+        life = self.view.members.get(id)
+        return life == self.servers[id].life
+
+    def believes(self, id: ServerId) -> bool:
+        """Whether clients take the server's word; with all rules, only when it is in sync."""
+        request = Request(id, self.view.members[id], self.view.epoch, Server.seal)
+        return self.servers[id].receive(request) is OK
