@@ -1,8 +1,10 @@
 # `make demo` and `make test` need nothing but Python 3.11 or newer; .ci/setup gets the rest.
 PYTHON := .venv/bin/python
 ARGS ?=
+SEEDS ?= 2000
+SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos lint format setup clean
+.PHONY: demo dev bench test chaos simulate model soak lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -14,10 +16,19 @@ bench: setup
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: lint     ## ARGS="-k local" goes to pytest.
-	$(PYTHON) -m pytest -m "not chaos" $(ARGS)
+	$(PYTHON) -m pytest -n 4 --dist loadfile -m "not chaos" $(ARGS)
 
-chaos: setup
-	$(PYTHON) -m pytest -m chaos $(ARGS)
+chaos: setup   ## Every fault on real servers, about 20 minutes; a table and a picture in build/chaos.
+	$(PYTHON) -m tests.chaos $(ARGS)
+
+simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly.
+	$(PYTHON) -m tests.simulation --seeds $(SEEDS)
+
+model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 5 minutes.
+	$(PYTHON) -m tests.model --schedules $(SCHEDULES)
+
+soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.
+	$(PYTHON) -m tests.soak $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check

@@ -269,6 +269,8 @@ class Claim(Generic[T]):
             holds = await self._holder.settle(self, verb, ms, text)
         except BaseException:
             self._settled = None
+            if self.deadline_at <= asyncio.get_running_loop().time():
+                self.lose(f"its time ran out while its {verb} was under way")
             raise
         self._holder.let_go(self)
         if not holds:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Protocol, TypeVar
+import re
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar, cast
 
 from zkrq.errors import CodecError
 
@@ -33,15 +35,41 @@ class _Json:
     def __init__(self) -> None:
         self._encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
         self._decode = json.JSONDecoder().decode
+        self._scan = json.JSONDecoder().raw_decode
 
     def __repr__(self) -> str:
         return "zkrq.JSON"
 
     def encode(self, item: Any, /) -> bytes:
-        return self._encode(item).encode()
+        text = self._encode(item)
+        if _WAS_PERHAPS_NO_STRING.search(text):
+            _check_keys(item)
+        return text.encode()
 
     def decode(self, data: bytes, /) -> Any:
-        return self._decode(data.decode())
+        text = data.decode()
+        if text[:1] in "{[":  # what this codec wrote: no whitespace to look for
+            item, end = self._scan(text)
+            if end == len(text):
+                return item
+        return self._decode(text)
+
+
+_WAS_PERHAPS_NO_STRING = re.compile(r'"(?:[-0-9][^"]*|true|false|null)":')
+"""``json`` makes strings of numbers, booleans and None as keys, and they come back as strings, two perhaps as one."""
+
+
+def _check_keys(item: object) -> None:
+    """Raise ``TypeError`` for a dict's key that is no string."""
+    if isinstance(item, dict):
+        for key in cast("dict[object, object]", item):
+            if not isinstance(key, str):
+                raise TypeError(f"keys must be strings, not {type(key).__name__}: they would come back as strings")
+        item = cast("dict[object, object]", item).values()
+    elif not isinstance(item, list | tuple):
+        return
+    for inner in cast("Iterable[object]", item):
+        _check_keys(inner)
 
 
 class _Raw:

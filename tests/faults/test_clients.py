@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import HANG, in_process, new_namespace, take
+from tests.harness import HANG, in_process, new_namespace, take, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
 from zkrq.replication.membership import Membership
@@ -200,3 +200,23 @@ async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Serv
         async with in_process(servers, namespace, hub) as second:
             again = await second.queue("jobs").pop_many(1, timeout=0)
             assert [claim.item for claim in again] == ["stranded"]
+
+
+async def test_a_claim_whose_time_ran_out_during_its_ack_stays_lost(servers: local.Servers) -> None:
+    """It was told to be lost, so it is extended no more and comes back, though nobody drops it."""
+    async with in_process(servers, new_namespace(), command_timeout=0.3, operation_timeout=2) as cluster:
+        queue = cluster.queue("jobs", claim_timeout=2)
+        await queue.push("x")
+        claim = await take(queue)
+        for server in servers.redis:
+            server.pause()
+        with pytest.raises((zkrq.Unavailable, zkrq.OutcomeUnknown)):
+            await claim.ack()
+        await until(lambda: not claim.holds)
+        for server in servers.redis:
+            server.resume()
+        again = await take(queue)
+        assert again.id == claim.id
+        assert not claim.holds
+        with pytest.raises(zkrq.ClaimLost):
+            await claim.ack()

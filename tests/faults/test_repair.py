@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -153,6 +153,45 @@ async def test_a_server_that_evicts_keys_is_not_taken_back(servers: local.Server
             del victim.config["maxmemory-policy"]
             before = cluster.view
             await victim.restart()
+        await whole_again(cluster, before)
+
+
+async def test_a_policy_that_changed_on_a_living_connection(servers: local.Servers) -> None:
+    """The connection stands, so who is there has to be asked again."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push("x")
+        victim = servers.redis[0]
+        await command(victim, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        try:
+            await command(victim, "FLUSHALL")
+            await queue.push("y")
+            await asyncio.sleep(2)  # looks are a second apart
+            assert ServerId(victim.name) not in cluster.view.receivers
+        finally:
+            before = cluster.view
+            await command(victim, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+        await whole_again(cluster, before)
+
+
+async def test_a_full_learner_does_not_halt_the_pushes(servers: local.Servers) -> None:
+    """It has less memory than the queue needs, so it is not even begun with; nor does one that becomes full matter."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue = cluster.queue(QUEUE, codec=zkrq.RAW)
+        await queue.push_many([bytes(1000)] * 2000)
+        small = servers.redis[0]
+        await small.kill()
+        small.config["maxmemory"] = "1500000"
+        try:
+            await small.start()
+            await queue.push_many([b"on"] * 500)
+            await asyncio.sleep(2)  # looks are a second apart
+            await queue.push_many([b"and on"] * 500)
+            assert ServerId(small.name) not in cluster.view.receivers
+        finally:
+            del small.config["maxmemory"]
+            before = cluster.view
+            await small.restart()
         await whole_again(cluster, before)
 
 
@@ -319,6 +358,37 @@ async def test_the_greatest_version_wins() -> None:
             assert await drain(cluster) == list(range(4, 10))
 
 
+async def test_servers_that_hold_nothing_are_no_copies() -> None:
+    """Named together with one that holds everything, they come back by catch-up."""
+    namespace, hub = new_namespace(), Hub()
+    told: list[zkrq.Event] = []
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(100))
+        await kill_all(servers)
+        await asyncio.gather(servers.redis[0].start(), *(server.restart(wipe=True) for server in servers.redis[1:]))
+        everybody = [server.name for server in servers.redis]
+        await in_process(servers, namespace, hub, on_event=told.append).recover(everybody)
+        recovered = next(event for event in told if isinstance(event, events.Recovered))
+        assert (recovered.servers, recovered.missing) == (("redis-1",), ("redis-2", "redis-3"))
+        async with in_process(servers, namespace, hub) as cluster:
+            await until(lambda: is_whole(cluster))
+            await servers.redis[0].kill()
+            assert await drain(cluster) == list(range(100))
+
+
+async def test_one_was_flushed_and_the_others_restarted() -> None:
+    """Nobody lives in the life that the view knows, though one process has never ended."""
+    async with servers_with_disks() as servers, in_process(servers, new_namespace()) as cluster:
+        await cluster.queue(QUEUE).push_many(range(100))
+        before = cluster.view
+        await asyncio.gather(*(server.kill() for server in servers.redis[1:]))
+        await command(servers.redis[0], "FLUSHALL")
+        await asyncio.gather(*(server.start() for server in servers.redis[1:]))
+        await whole_again(cluster, before)
+        assert await drain(cluster) == list(range(100))
+
+
 # -- adding and removing ---------------------------------------------------------------------------------------------
 
 
@@ -358,6 +428,33 @@ async def test_adding_what_cannot_be_added(servers: local.Servers) -> None:
         with pytest.raises(zkrq.Unavailable, match="does not answer"):
             await cluster.add_server("redis://127.0.0.1:1")
         assert cluster.view == view
+
+
+async def test_adding_another_ensembles_server_or_another_under_a_known_name(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with one_more_redis() as other, over_zookeeper(servers, namespace) as cluster:
+        with pytest.raises(zkrq.ConfigError, match="take another name"):
+            await cluster.add_server(other.url, name="redis-1")
+        await command(other, "HSET", f"{{{namespace}}}:server", "generation", "g", "epoch", "500", "name", "theirs")
+        with pytest.raises(zkrq.ConfigError, match="epoch 500"):
+            await cluster.add_server(other.url, name="new")
+        assert cluster.view.epoch == 1
+
+
+async def test_removing_the_last_one_that_holds_everything(servers: local.Servers) -> None:
+    """The others were restarted, and nobody has noticed yet."""
+    async with over_zookeeper(servers, new_namespace(), min_replicas=1) as cluster:
+        await cluster.queue(QUEUE).push("precious")
+        await asyncio.gather(*(server.restart(wipe=True) for server in servers.redis[1:]))
+        with suppress(zkrq.Unavailable):
+            await cluster.remove_server("redis-1")
+        await settled(lambda: _holds(cluster, 1))
+
+
+async def _holds(cluster: Cluster, items: int) -> bool:
+    with suppress(zkrq.ZkrqError):
+        return (await cluster.queue(QUEUE).size()).ready == items
+    return False
 
 
 async def test_removing_what_cannot_be_removed(servers: local.Servers) -> None:

@@ -18,6 +18,7 @@ from tests.lua.one_server import (
     GENERATION,
     WINDOW_MS,
     Applied,
+    Argument,
     Contents,
     Decided,
     OneServer,
@@ -25,11 +26,12 @@ from tests.lua.one_server import (
     Refused,
     ScriptFailed,
     put_and_claim,
+    read_decided,
 )
 from zkrq import local
 from zkrq.replication import copying
-from zkrq.replication.copying import Place, copy_items, copy_queue, queues_at, read_items
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.replication.copying import Copied, Place, copy_items, copy_queue, queues_at, read_items
+from zkrq.replication.records import Record, State, Version, fresh, pack
 from zkrq.replication.replies import Answer, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import ServerId
@@ -553,7 +555,12 @@ def test_items_are_read_and_copied_by_their_ids(server: OneServer, other: OneSer
     ids = server.put_numbered(2 * copying.READ_MAX + 1)
     server.put(*(Put(f"large{n}", bytes(600 * KIB)) for n in range(3)))
     large = [f"large{n}".encode() for n in range(3)]
-    found = finished(read_items(place_of(server), "q", [b"unknown", *large, ids[0].encode()]))
+
+    async def read() -> list[Copied]:
+        wanted = [b"unknown", *large, ids[0].encode()]
+        return [item async for items in read_items(place_of(server), "q", wanted) for item in items]
+
+    found = finished(read())
     assert sorted(item.id for item in found) == [ids[0].encode(), *large]
     asked = [id.encode() for id in ids] + large
     finished(copy_items(place_of(server), place_of(other), "q", [*asked, b"unknown"]))
@@ -1193,3 +1200,54 @@ def test_full_server_is_compared_copied_and_wiped(flagged: OneServer) -> None:
         assert flagged.key_names() == {"server"}
     finally:
         flagged.command("CONFIG", "SET", "maxmemory", 0)
+
+
+# -- carrying unfinished pushes on -------------------------------------------------------------------------------------
+
+
+def forward(server: OneServer, *items: str, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
+    now = time.time_ns() // 1000 if clock is None else clock
+    given: list[Argument] = []
+    for id in items:
+        given += (id, fresh(0, OLD_MS), 0, b"payload")
+    (decided,) = server.run("forward", *given, clock=now, window_ms=window_ms)
+    return read_decided(decided)
+
+
+OLD_MS = 1_700_000_000_000
+
+
+def test_unknown_items_are_carried_on_under_the_present_epoch(server: OneServer) -> None:
+    server.epoch = 7
+    decided = forward(server, "i", "i", "j")
+    assert {id: record.record.version for id, record in decided.items()} == {"i": (7, 2), "j": (7, 2)}
+    assert set(server.claim().handed) == {"i", "j"}
+
+
+def test_what_is_known_also_as_a_tombstone_is_left_alone(server: OneServer) -> None:
+    server.put("queued")
+    server.settle(*(claimed.settle("ack") for claimed in put_and_claim(server, "gone").decided.values()))
+    before = server.contents()
+    assert forward(server, "queued", "gone") == {}
+    assert server.contents() == before
+
+
+def test_nothing_is_carried_on_late(server: OneServer) -> None:
+    """Whoever was stopped between judging and deciding: meanwhile it may have been done, acked and forgotten."""
+    with pytest.raises(Refused, match="LATE"):
+        forward(server, "i", clock=time.time_ns() // 1000 - 11_000_000)
+    assert server.contents().records == {}
+
+
+def test_nothing_from_before_a_dropped_tombstone_is_carried_on(server: OneServer) -> None:
+    server.command("HSET", server.key("lead"), "floor_ms", OLD_MS + 1)
+    assert forward(server, "i") == {}
+
+
+def test_a_page_of_large_items_reads_no_more_than_it_sends(server: OneServer) -> None:
+    for n in range(40):
+        server.put(Put(f"i{n}", bytes(512 * KIB)))
+    server.command("CONFIG", "RESETSTAT")
+    server.run("page", cursor=0, count=200)
+    stats = cast("bytes", server.command("INFO", "commandstats")).decode()
+    assert f"cmdstat_hget:calls={2}," in stats

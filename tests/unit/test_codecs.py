@@ -46,10 +46,40 @@ def test_json_refuses_an_item_that_contains_itself() -> None:
         JSON.encode(item)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"{}x"])
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"{}x", b"{}{}", b"[1]]", b"1 2"])
 def test_json_refuses_bytes_that_are_none(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         JSON.decode(data)
+
+
+OLDER = '{"to":"Zoë","n":[1,-2.5,1e+22,true,null],"deep":{"":"\\"\\n\\u0000"},"2":"😀"}'.encode()
+
+
+def test_json_bytes_stay_as_they_are() -> None:
+    """Older producers wrote these, and older consumers read them."""
+    item = {"to": "Zoë", "n": [1, -2.5, 1e22, True, None], "deep": {"": '"\n\0'}, "2": "😀"}
+    assert JSON.decode(OLDER) == item
+    assert JSON.encode(item) == OLDER
+
+
+@pytest.mark.parametrize("data", [b' {"a": [1, 2]}\n', b'{"a":[1,2]}\r\n', b'\t{"a":[1,2]}'])
+def test_json_reads_what_people_and_other_programs_write(data: bytes) -> None:
+    assert JSON.decode(data) == {"a": [1, 2]}
+
+
+@pytest.mark.parametrize("key", [1, -1, 1.5, 1e300, True, False, None, (1, 2), b"a"])
+def test_json_keys_that_are_no_strings_are_refused(key: object) -> None:
+    """They would come back as strings, and 1 and "1" as one."""
+    for item in ({key: "a"}, {"1": "b", key: "a"}, [0, ({"deep": {"er": {key: 1}}},)]):
+        with pytest.raises(TypeError, match="keys must be"):
+            JSON.encode(item)
+
+
+@pytest.mark.parametrize(
+    "item", [{"1": {"-2.5e3": 1}}, {"true": 1, "null": [{"false": 2}]}, ['"1":', "null"], {"1:": '"'}]
+)
+def test_json_strings_that_look_like_numbers_are_fine(item: object) -> None:
+    assert JSON.decode(JSON.encode(item)) == item
 
 
 def test_json_tuples_come_back_as_lists() -> None:

@@ -30,7 +30,7 @@ def verdict(
     version: Version = FIRST,
 ) -> Verdict:
     record = Record(version, state, pushed_at_ms=pushed_at_ms)
-    return judge(record, has_payload=has_payload, now_ms=NOW, floor_ms=floor_ms)
+    return judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
 
 
 @pytest.mark.parametrize("has_payload", [True, False])
@@ -88,7 +88,7 @@ def test_every_case_is_in_the_table(
         (True, False, True): Verdict.FORGET,
         (True, False, False): Verdict.FORGET,
     }.get((state is not State.GONE and old, has_payload, pushed_at_ms >= floor_ms), Verdict.WAIT)
-    assert judge(record, has_payload=has_payload, now_ms=now_ms, floor_ms=floor_ms) is expected
+    assert judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms) is expected
 
 
 @given(states, moments, st.booleans(), moments, st.floats(0, NOW))
@@ -97,6 +97,6 @@ def test_time_only_ends_the_waiting(
 ) -> None:
     """Nothing that was decided is decided otherwise later."""
     record = Record(FIRST, state, pushed_at_ms=pushed_at_ms)
-    before = judge(record, has_payload=has_payload, now_ms=NOW, floor_ms=floor_ms)
-    after = judge(record, has_payload=has_payload, now_ms=NOW + later, floor_ms=floor_ms)
+    before = judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
+    after = judge(record, has_payload, now_ms=NOW + later, floor_ms=floor_ms)
     assert after is before or before is Verdict.WAIT

@@ -12,14 +12,14 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from zkrq.repair.places import HOLD_MS, NotNow, meet, place, reserve
+from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.copying import CopyFailed, Place, copy_queue, queues_at
 from zkrq.replication.founding import enrol
 from zkrq.replication.membership import Membership
-from zkrq.replication.replies import Status
-from zkrq.replication.server import Identity
+from zkrq.replication.replies import Status, Verdict
+from zkrq.replication.server import Identity, Server
 from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 
 COPY_TRIES = 20
@@ -52,35 +52,32 @@ class CatchUp:
     ) -> None:
         self._membership = membership
         self._id = server
-        self._server = membership.servers[server]
         self._repairer = repairer
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._copied = self._total = 0
-        self._began = self._reported = self._reserved = self._loop.time()
+        self._began = self._reported = self._loop.time()
 
     async def run(self) -> int:
         """Bring the server in; returns how many items were copied.
 
         Left in the middle it is continued, or begun anew, by whoever looks next.  Raises ``NotNow``, ``Unavailable``.
         """
+        view = await self._membership.refresh(self._membership.view)
+        server = self._membership.servers.get(self._id)
+        if server is None:
+            raise NotNow(f"{self._id} is no longer a server of this namespace")
+        who = (await meet({self._id: server}))[self._id]
+        self._reservation = Reservation(server, who.run_id, self._repairer)
+        await self._reservation.take()
         try:
-            view = await self._membership.refresh(self._membership.view)
-            if self._id not in view.servers:
-                raise NotNow(f"{self._id} is no longer a server of this namespace")
-            who = (await meet({self._id: self._server}))[self._id]
-            await self._reserve(who.run_id)
-            if self._id in view.learners:
-                return await self._complete(view)
-            return await self._complete(await self._admit(view, who))
+            if self._id not in view.learners:
+                view = await self._admit(view, server, who)
+            return await self._complete(view)
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
 
-    async def _reserve(self, run_id: str) -> None:
-        await reserve(self._server, run_id, self._repairer)
-        self._reserved = self._loop.time()
-
-    async def _admit(self, view: View, who: Identity) -> View:
+    async def _admit(self, view: View, server: Server, who: Identity) -> View:
         """Enrol and wipe it, make it a learner."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
@@ -91,19 +88,43 @@ class CatchUp:
         if twin:
             raise NotNow(f"{self._id} and {twin} are the same Redis server")
         await self._reach_members(view)
+        await self._check_room(view, who)
         kept = self._kept(view, who)
-        life = Life(who.run_id, kept or secrets.token_hex(8))
-        answer = await enrol(self._server, who, view.epoch, life, holding=True)
-        if answer.status is not Status.OK:
-            raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
         if not kept:
-            here = place(self._server, view.epoch, life)
-            for queue in await queues_at(here):
-                await here.ask("wipe", queue, [queue])
+            who = await self._wipe(view, server, who)
+        life = Life(who.run_id, kept or secrets.token_hex(8))
+        await self._enrol(view, server, who, life, holding=kept is not None)
         changed = await self._membership.change(view, partial(admit, server=self._id, life=life))
         if changed.learners.get(self._id) != life:
             raise NotNow("the view moved meanwhile")
         return changed
+
+    async def _wipe(self, view: View, server: Server, who: Identity) -> Identity:
+        """Empty it, under a generation that no view will ever name: not even a dump that is made meanwhile can bring
+        the old data back under a generation that is believed."""
+        passing = Life(who.run_id, secrets.token_hex(8))
+        await self._enrol(view, server, who, passing, holding=True)
+        here = place(server, view.epoch, passing)
+        for queue in await queues_at(here):
+            await here.ask("wipe", queue, [queue])
+        again = (await meet({self._id: server}))[self._id]
+        if (again.run_id, again.generation) != passing:
+            raise NotNow(f"{self._id} has changed while it was wiped")
+        return again
+
+    async def _enrol(self, view: View, server: Server, who: Identity, life: Life, *, holding: bool) -> None:
+        answer = await enrol(server, who, view.epoch, life, holding=holding)
+        if answer.status is not Status.OK:
+            raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
+
+    async def _check_room(self, view: View, who: Identity) -> None:
+        """Copying is not stopped by ``maxmemory``, so that removals always get through."""
+        if not who.maxmemory:
+            return
+        id = view.primary("")
+        needed = (await meet({id: self._membership.servers[id]}))[id].used_memory
+        if needed > who.maxmemory:
+            raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, {id} uses {needed}")
 
     def _kept(self, view: View, who: Identity) -> str | None:
         """The next generation of a server that is eligible and was only out of reach, None for any other.
@@ -128,10 +149,14 @@ class CatchUp:
         """Copy until nothing has moved meanwhile, then make the learner a member."""
         life = view.learners[self._id]
         for _ in range(COPY_TRIES):
-            await self._copy_all(view, life)
-            newest = await self._membership.refresh(view)
-            if newest.epoch == view.epoch:
-                newest = await self._membership.change(view, partial(promote, server=self._id, life=life))
+            try:
+                await self._copy_all(view)
+            except CopyFailed as failure:
+                newest = await self._after(view, failure)
+            else:
+                newest = await self._membership.refresh(view)
+                if newest.epoch == view.epoch:
+                    newest = await self._membership.change(view, partial(promote, server=self._id, life=life))
             if newest.members.get(self._id) == life:
                 return self._copied
             if newest.learners.get(self._id) != life:
@@ -139,32 +164,38 @@ class CatchUp:
             view = newest
         raise NotNow("the view moves all the time")
 
-    async def _copy_all(self, view: View, life: Life) -> None:
-        target = place(self._server, view.epoch, life)
-        sources: dict[str, Place] = {}
+    async def _after(self, view: View, failure: CopyFailed) -> View:
+        """The view to copy on under, newer than the one that it failed under."""
+        newest = view
+        if failure.answer.verdict is Verdict.EVICT:
+            newest = await self._membership.evict(view, {failure.server: failure.answer}, set())
+        elif failure.answer.verdict is Verdict.REFRESH:
+            newest = await self._membership.refresh(view)
+        if newest.epoch == view.epoch:
+            raise failure
+        return newest
+
+    async def _copy_all(self, view: View) -> None:
+        target = self._membership.place(view, self._id)
         self._copied = self._total = 0
-        first = self._source(view, "")
         await target.ask("seal", "", [])
-        for queue in await queues_at(first):
-            sources[queue] = source = self._source(view, queue)
-            items, *_ = await source.ask("standing", queue, [])
-            self._total += int(items)  # pyright: ignore[reportArgumentType]
+        queues = await queues_at(self._source(view, ""))
+        for queue in queues:
+            items, *_ = await self._source(view, queue).ask("standing", queue, [])
+            self._total += cast("int", items)
         self._began = self._loop.time()
-        for queue, source in sources.items():
-            await copy_queue(source, target, queue, self._note)
+        for queue in queues:
+            await copy_queue(self._source(view, queue), target, queue, self._note)
         self._tell()
 
     def _source(self, view: View, queue: str) -> Place:
-        id = view.primary(queue)
-        return place(self._membership.servers[id], view.epoch, view.members[id])
+        return self._membership.place(view, view.primary(queue))
 
     async def _note(self, items: int) -> None:
         self._copied += items
+        with suppress(NotNow):
+            await self._reservation.keep()
         now = self._loop.time()
-        if now - self._reserved > HOLD_MS / 3000:
-            with suppress(NotNow):
-                await self._reserve(self._membership.view.receivers[self._id].run_id)
-            self._reserved = now
         if now - self._reported >= PROGRESS_SECONDS:
             self._reported = now
             self._tell()

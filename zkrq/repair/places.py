@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from zkrq.replication.copying import Place
@@ -42,10 +43,25 @@ async def meet(servers: Mapping[ServerId, Server]) -> dict[ServerId, Identity]:
     return met
 
 
-async def reserve(server: Server, run_id: str, repairer: str) -> None:
-    """Take, or keep, the right to repair a server.  Raises ``NotNow``."""
-    answer = await server.call("reserve", "", 0, Life(run_id, ""), [repairer, HOLD_MS])
-    if answer.status is Status.TAKEN:
-        raise Taken(f"server {server.id} is being repaired by another client")
-    if answer.status is not Status.OK:
-        raise NotNow(f"server {server.id}: {answer.reason}")
+class Reservation:
+    """The right to repair a server, kept for as long as it is renewed now and then."""
+
+    def __init__(self, server: Server, run_id: str, repairer: str) -> None:
+        self._server = server
+        self._life = Life(run_id, "")
+        self._repairer = repairer
+        self._until = float("-inf")
+
+    async def take(self) -> None:
+        """Take it, or keep it.  Raises ``NotNow``."""
+        self._until = asyncio.get_running_loop().time() + HOLD_MS / 1000
+        answer = await self._server.call("reserve", "", 0, self._life, [self._repairer, HOLD_MS])
+        if answer.status is Status.TAKEN:
+            raise Taken(f"server {self._server.id} is being repaired by another client")
+        if answer.status is not Status.OK:
+            raise NotNow(f"server {self._server.id}: {answer.reason}")
+
+    async def keep(self) -> None:
+        """Renew it where half of its time is over.  Raises ``NotNow``."""
+        if asyncio.get_running_loop().time() > self._until - HOLD_MS / 2000:
+            await self.take()

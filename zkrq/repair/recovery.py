@@ -6,18 +6,19 @@ view's generation take part.  Otherwise an operator names the servers to go on w
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from zkrq.errors import ConfigError
-from zkrq.repair.places import NotNow, meet, place, reserve
+from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.copying import CopyFailed, copy_queue, queues_at
 from zkrq.replication.founding import enrol, identify
 from zkrq.replication.membership import Membership, someone_lives
 from zkrq.replication.replies import Status
-from zkrq.replication.server import Identity
+from zkrq.replication.server import Identity, Server
 from zkrq.replication.view import Life, ServerId, View, recover, restored
 
 
@@ -39,9 +40,11 @@ class Recovery:
         """Recover, if all members were restarted; None where it is not needed.  Raises ``NotNow``, ``Unavailable``."""
         view = await self._membership.refresh(self._membership.view)
         wanted = {**view.members, **view.eligible}
-        if await self._is_alive(view, view.members):
+        if await self._is_alive(view):
             return None
-        met = await meet({id: self._membership.servers[id] for id in wanted})
+        met = await meet(self._servers(wanted))
+        if someone_lives(view, met):
+            return None
         taking_part: dict[ServerId, Identity] = {}
         for id, who in met.items():
             if who.epoch > view.epoch:
@@ -55,30 +58,43 @@ class Recovery:
             )
         return await self._carry_out(view, taking_part, tuple(sorted(wanted.keys() - taking_part.keys())))
 
-    async def run_with(self, named: Collection[ServerId]) -> Outcome:
+    async def run_with(self, named: frozenset[ServerId]) -> Outcome:
         """Go on with what these servers hold, whatever it is, without waiting for others: for operators.
 
         Raises ``ConfigError`` where there is no need or no such server, ``NotNow``, ``Unavailable``.
         """
         view = await self._membership.refresh(self._membership.view)
-        unknown = sorted(set(named) - view.servers.keys())
+        unknown = sorted(named - view.servers.keys())
         if unknown or not named:
             raise ConfigError(f"no server of this namespace: {', '.join(unknown) or '(none named)'}")
-        if await self._is_alive(view, view.members):
+        if await self._is_alive(view):
             raise ConfigError("nothing to recover: a server of the view lives")
-        met = await meet({id: self._membership.servers[id] for id in sorted(named)})
-        missing = {**view.members, **view.eligible}.keys() - met.keys()
-        return await self._carry_out(view, met, tuple(sorted(missing)))
+        met = await meet(self._servers(named))
+        if someone_lives(view, met):
+            raise ConfigError("nothing to recover: a server of the view lives")
+        # Those that hold nothing are no copies of those that do: they come back by catch-up.
+        taking_part = {id: who for id, who in met.items() if who.generation} or met
+        missing = ({**view.members, **view.eligible}.keys() | named) - taking_part.keys()
+        return await self._carry_out(view, taking_part, tuple(sorted(missing)))
 
-    async def _is_alive(self, view: View, servers: Collection[ServerId]) -> bool:
-        return someone_lives(view, await identify({id: self._membership.servers[id] for id in servers}))
+    async def _is_alive(self, view: View) -> bool:
+        return someone_lives(view, await identify(self._servers(view.members)))
+
+    def _servers(self, ids: Iterable[ServerId]) -> dict[ServerId, Server]:
+        known = self._membership.servers
+        missing = [id for id in ids if id not in known]
+        if missing:
+            raise NotNow(f"the view moved meanwhile: {missing[0]} was removed")
+        return {id: known[id] for id in sorted(ids)}
 
     async def _carry_out(self, view: View, met: Mapping[ServerId, Identity], missing: tuple[ServerId, ...]) -> Outcome:
+        servers = self._servers(met)
+        held = {id: Reservation(servers[id], who.run_id, self._repairer) for id, who in met.items()}
         try:
-            for id, who in met.items():
-                await reserve(self._membership.servers[id], who.run_id, self._repairer)
-            await self._merge(view, met)
-            lives = {id: await self._renew(view, id, who) for id, who in met.items()}
+            for reservation in held.values():
+                await reservation.take()
+            await self._merge(view, servers, met, held)
+            lives = {id: await self._renew(view, servers[id], who) for id, who in met.items()}
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
         changed = await self._membership.change(view, partial(recover, lives=lives))
@@ -86,35 +102,38 @@ class Recovery:
             raise NotNow("the view moved meanwhile")
         return Outcome(changed, missing)
 
-    async def _merge(self, view: View, met: Mapping[ServerId, Identity]) -> None:
+    async def _merge(
+        self,
+        view: View,
+        servers: Mapping[ServerId, Server],
+        met: Mapping[ServerId, Identity],
+        held: Mapping[ServerId, Reservation],
+    ) -> None:
         """Afterwards each of them holds what any of them held."""
-        places = {
-            id: place(self._membership.servers[id], view.epoch, Life(who.run_id, who.generation))
-            for id, who in met.items()
+
+        async def keep(_: int) -> None:
+            for reservation in held.values():
+                await reservation.keep()
+
+        places = [
+            place(servers[id], view.epoch, Life(who.run_id, who.generation))
+            for id, who in sorted(met.items())
             if who.generation
-        }
-        if len(places) < 2:
-            return
-        base_id = min(places)
-        base = places.pop(base_id)
-
-        async def renew(_: int) -> None:
-            await reserve(self._membership.servers[base_id], met[base_id].run_id, self._repairer)
-
-        for other in places.values():
+        ]
+        for other in places[1:]:
             for queue in await queues_at(other):
-                await copy_queue(other, base, queue, renew)
-        for queue in await queues_at(base):
-            await asyncio.gather(*(copy_queue(base, other, queue, renew) for other in places.values()))
+                await copy_queue(other, places[0], queue, keep)
+        for other in places[1:]:
+            for queue in await queues_at(places[0]):
+                await copy_queue(places[0], other, queue, keep)
 
-    async def _renew(self, view: View, id: ServerId, who: Identity) -> Life:
-        """Give a server that took part the generation that follows its own."""
-        known = {**view.members, **view.eligible}.get(id, Life(who.run_id, who.generation))
-        life = Life(who.run_id, restored(known))
-        answer = await enrol(self._membership.servers[id], who, view.epoch, life, holding=True)
-        if answer.status is Status.LATE:  # merging took its time: ask for the time again
-            again = (await meet({id: self._membership.servers[id]}))[id]
-            answer = await enrol(self._membership.servers[id], again, view.epoch, life, holding=True)
+    async def _renew(self, view: View, server: Server, who: Identity) -> Life:
+        """Give a server that took part the generation that follows its own; a new one to one that holds nothing."""
+        known = {**view.members, **view.eligible}.get(server.id, Life(who.run_id, who.generation))
+        life = Life(who.run_id, restored(known) if who.generation else secrets.token_hex(8))
+        # Merging took its time: only its clock is asked for again, so that one that was flushed meanwhile is found out.
+        again = (await meet({server.id: server}))[server.id]
+        answer = await enrol(server, replace(who, clock_us=again.clock_us), view.epoch, life, holding=True)
         if answer.status is not Status.OK:
-            raise NotNow(f"{id} was not enrolled: {answer.reason}")
+            raise NotNow(f"{server.id} was not enrolled: {answer.reason}")
         return life

@@ -7,10 +7,11 @@ cannot reach a server is no obstacle; a reservation on the server keeps them fro
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
@@ -21,6 +22,7 @@ from zkrq.repair.places import NotNow, Taken
 from zkrq.repair.recovery import Outcome, Recovery
 from zkrq.repair.scrub import Scrub
 from zkrq.replication.replicas import Replicas
+from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId, View
 
 LOOK_SECONDS = 1.0
@@ -31,6 +33,9 @@ FOLLOWER_PATIENCE = 6.0
 
 SCRUB_SECONDS = 120.0
 """Between two scrubs of all queues; far less than tombstones live, so that a removal is never forgotten in between."""
+
+TROUBLE_SECONDS = 10.0
+"""Another reason why something cannot be repaired is logged after so long at the soonest."""
 
 _log = logging.getLogger("zkrq.repair")
 
@@ -60,7 +65,7 @@ class Repairer:
         self._known: View | None = None
         self._outside_since: dict[ServerId, float] = {}
         self._wanted: set[ServerId] = set()
-        self._trouble: dict[str, str] = {}
+        self._trouble: dict[str, tuple[str, float]] = {}
         self._progress: dict[ServerId, Progress] = {}
         self._patience = FOLLOWER_PATIENCE * random.uniform(1, 2)  # noqa: S311
 
@@ -93,10 +98,10 @@ class Repairer:
             self._alarm.clear()
             view = self._membership.view
             try:
-                if any(self._membership.servers[id].identity is None for id in view.receivers):
+                if any(server is None or server.identity is None for server in map(self._server, view.receivers)):
                     self._missed()
                 await self._recover_if_needed(view)
-                await self._bring_back(view)
+                await self._bring_back(self._membership.view)
             except ZkrqError as error:
                 self._note_trouble("view", str(error))
             try:
@@ -110,11 +115,14 @@ class Repairer:
         outside = view.servers.keys() - view.members.keys()
         self._outside_since = {id: self._outside_since.get(id, now) for id in sorted(outside)}
         self._wanted &= outside
-        for id in self._trouble.keys() - outside - {"view"}:
-            del self._trouble[id]
+        for about in [about for about in self._trouble if about.startswith("server ") and about[7:] not in outside]:
+            del self._trouble[about]
         for id in sorted(outside, key=lambda server: server not in view.learners):
             if id in self._wanted or (self._is_my_turn(id, now) and self._backoff.may_try(id, now)):
                 await self._catch_up(id)
+
+    def _server(self, id: ServerId) -> Server | None:
+        return self._membership.servers.get(id)
 
     def _is_my_turn(self, id: ServerId, now: float) -> bool:
         return self._coordinator.leading or now - self._outside_since[id] >= self._patience
@@ -133,7 +141,7 @@ class Repairer:
         except Taken:
             self._outside_since[id] = loop.time()  # somebody is at it: be patient again
         except NotNow as error:
-            self._note_trouble(id, str(error))
+            self._note_trouble(f"server {id}", str(error))
         else:
             epoch = self._membership.view.epoch
             self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
@@ -141,24 +149,29 @@ class Repairer:
             self._progress.pop(id, None)
 
     def _note_trouble(self, about: str, reason: str) -> None:
-        """Log a reason once, not with every try."""
-        if self._trouble.get(about) != reason:
-            self._trouble[about] = reason
-            extra = {"cluster": self._cluster, "server": about if about != "view" else None}
-            _log.info("%s not repaired for now: %s", about, reason, extra=extra)
+        """Log a reason when it is new, not with every try; and reasons that take turns not with every turn."""
+        now = asyncio.get_running_loop().time()
+        known, until = self._trouble.get(about, ("", now))
+        if known == reason or now < until:
+            return
+        self._trouble[about] = (reason, now + TROUBLE_SECONDS)
+        extra = {"cluster": self._cluster, "server": about[7:] if about.startswith("server ") else None}
+        _log.warning("%s: not now: %s", about, reason, extra=extra)
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     async def _recover_if_needed(self, view: View) -> None:
-        """Nothing is asked while a member is connected to in the life that the view knows."""
+        """Nothing is asked while a member is connected to in the life that the view knows, and some member answers."""
         for id, life in view.members.items():
-            who = self._membership.servers[id].identity
-            if who is not None and who.run_id == life.run_id:
+            server = self._server(id)
+            who = server.identity if server else None
+            if who is not None and who.run_id == life.run_id and not self._membership.nobody_answers:
+                self._trouble.pop("recovery", None)
                 return
         try:
             await self.recover()
         except NotNow as error:
-            self._note_trouble("view", str(error))
+            self._note_trouble("recovery", str(error))
 
     async def recover(self) -> None:
         """Recover if all members were restarted.  Raises ``NotNow``, ``Unavailable``."""
@@ -167,7 +180,7 @@ class Repairer:
         if outcome:
             self._tell_recovered(outcome)
 
-    async def recover_with(self, servers: Collection[ServerId]) -> None:
+    async def recover_with(self, servers: frozenset[ServerId]) -> None:
         """Go on with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
         recovery = Recovery(self._membership, repairer=self._token)
         try:
@@ -182,14 +195,15 @@ class Repairer:
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout
-        while True:
+        for tries in itertools.count(1):
             try:
-                return await self.recover()
-            except Taken as error:
-                if loop.time() > until:
-                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+                await self.recover()
             except NotNow as error:
-                raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+                # The view may have moved because somebody else has just recovered: then the next look says so.
+                if loop.time() > until or (tries > 1 and not isinstance(error, Taken)):
+                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+            else:
+                return
             await asyncio.sleep(LOOK_SECONDS)
 
     def _tell_recovered(self, outcome: Outcome) -> None:
@@ -207,12 +221,19 @@ class Repairer:
                 await self.scrub()
 
     async def scrub(self) -> None:
-        """Compare all queues once."""
+        """Compare all queues once; one that cannot be compared now is left to the next time."""
         scrub = Scrub(self._replicas)
         try:
-            for queue in await scrub.queues():
+            queues = await scrub.queues()
+        except NotNow as error:
+            self._note_trouble("scrub", str(error))
+            return
+        random.shuffle(queues)
+        for queue in queues:
+            try:
                 mended = await scrub.run(queue)
+            except (NotNow, ZkrqError) as error:
+                self._note_trouble(f"scrub of {queue}", str(error))
+            else:
                 if any(mended):
                     self._events.tell(Scrubbed(self._cluster, queue, *mended), logging.WARNING)
-        except (NotNow, ZkrqError) as error:
-            self._note_trouble("scrub", str(error))

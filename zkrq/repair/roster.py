@@ -12,7 +12,7 @@ from zkrq.replication.founding import check_name
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Status
 from zkrq.replication.server import Identity, Server, ServerError
-from zkrq.replication.view import ServerId, extend, remove
+from zkrq.replication.view import ServerId, View, extend, remove
 from zkrq.replication.wire import redact, without_credentials
 
 
@@ -33,7 +33,17 @@ class Roster:
         while True:
             view = await self._membership.refresh(self._membership.view)
             if id in view.servers:
+                if view.servers[id] != public:
+                    raise ConfigError(
+                        f"{id} is the server at {view.servers[id]}: remove that first, or take another name"
+                    )
                 return
+            check_name(id, who.name if who.name in view.servers else "", redact(url), self._namespace)
+            if who.epoch > view.epoch:
+                raise ConfigError(
+                    f"server {id} has seen epoch {who.epoch} of a namespace {self._namespace!r}, later than the view's "
+                    f"{view.epoch}: is it another ZooKeeper's? Remove its keys, {{{self._namespace}}}:*, first"
+                )
             twin = next((other for other, life in view.receivers.items() if life.run_id == who.run_id), None)
             if twin:
                 raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
@@ -50,7 +60,6 @@ class Roster:
             raise Unavailable(f"server {id} at {redact(url)} does not answer: {error}") from error
         finally:
             server.drop()
-        check_name(id, who.name, redact(url), self._namespace)
         return who
 
     async def wait_in_sync(self, id: ServerId, timeout: float) -> bool:
@@ -73,8 +82,22 @@ class Roster:
             if id not in view.servers:
                 raise ConfigError(f"{id!r} is no server of this namespace: {', '.join(view.servers)}")
             try:
-                changed = await self._membership.change(view, partial(remove, server=id))
+                remove(view, id, by="")
             except ValueError as error:
                 raise ConfigError(f"server {id!r} cannot be removed: {error}") from error
+            await self._check_rest(view, id)
+            changed = await self._membership.change(view, partial(remove, server=id))
             if id not in changed.servers:
                 return
+
+    async def _check_rest(self, view: View, leaving: ServerId) -> None:
+        """Who stays must answer, or the one that leaves might be the last that holds everything."""
+        if leaving not in view.members:
+            return
+        staying = [id for id in view.members if id != leaving]
+        answers = await asyncio.gather(*(self._membership.call(id, "seal", "", view) for id in staying))
+        well = sum(answer.status is Status.OK for answer in answers)
+        if staying and well < max(1, view.min_replicas):
+            raise Unavailable(
+                f"server {leaving} is in sync, and only {well} other(s) answer; nothing was changed, retry later"
+            )

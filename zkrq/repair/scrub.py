@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
-from zkrq.repair.places import NotNow, place
+from zkrq.repair.places import NotNow
 from zkrq.replication.copying import Copied, CopyFailed, Place, install_items, queues_at, read_items
 from zkrq.replication.records import Record, State, Version, pack, unpack
 from zkrq.replication.replicas import PUT_WINDOW_MS, Replicas
-from zkrq.replication.view import ServerId, View
+from zkrq.replication.wire import Arguments
 
 PAGE = 500
 """Items compared in one step."""
@@ -28,6 +28,13 @@ REST = 10.0
 """After each step the scrub rests this many times as long as the step took, so that it takes a tenth at most."""
 
 
+FORWARD_WINDOW_MS = 10_000
+"""A push is carried on within so long after it was judged, or not at all: see ``lua/forward.lua``."""
+
+Heads = Mapping[bytes, bytes]
+"""Id -> how its record begins."""
+
+
 class Verdict(enum.Enum):
     """What is to be done about an item that the primary does not know."""
 
@@ -36,7 +43,7 @@ class Verdict(enum.Enum):
     FORGET = "it was removed long ago, or never was"
 
 
-def judge(record: Record, *, has_payload: bool, now_ms: float, floor_ms: float) -> Verdict:
+def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Verdict:
     """``floor_ms``: the primary has dropped tombstones of what was removed before then."""
     if record.state is State.GONE or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
         return Verdict.WAIT
@@ -64,15 +71,15 @@ class Scrub:
         """All there are.  Raises ``NotNow``."""
         view = self._membership.view
         try:
-            return await queues_at(self._place(view, view.primary("")))
+            return await queues_at(self._membership.place(view, view.primary("")))
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
 
     async def run(self, queue: str) -> Mended:
         """One look at every item of a queue.  Raises ``NotNow`` where the view moves, ``Unavailable``."""
         view = self._membership.view
-        primary = self._place(view, view.primary(queue))
-        followers = [self._place(view, id) for id in sorted(view.members.keys() - {primary.server})]
+        primary = self._membership.place(view, view.primary(queue))
+        followers = [self._membership.place(view, id) for id in sorted(view.members.keys() - {primary.server})]
         affirmed = forwarded = forgotten = 0
         try:
             for follower in followers:
@@ -83,64 +90,84 @@ class Scrub:
             raise NotNow(str(failure)) from failure
         return Mended(affirmed, forwarded, forgotten)
 
-    def _place(self, view: View, id: ServerId) -> Place:
-        return place(self._membership.servers[id], view.epoch, view.members[id])
-
     async def _compare(self, primary: Place, follower: Place, queue: str) -> int:
         """Have the primary affirm what the follower does not know, or knows otherwise."""
         cursor, affirmed = b"0", 0
         while True:
-            began = time.monotonic()
+            pace = Pace()
             cursor, heads = await _heads(primary, queue, cursor)
             ids = await self._different(follower, queue, heads)
             if ids:
-                await asyncio.sleep(SECOND_LOOK_SECONDS)
-                heads = [part for item in await read_items(primary, queue, ids) for part in (item.id, item.record[:10])]
-                ids = await self._different(follower, queue, heads)
+                await pace.sleep(SECOND_LOOK_SECONDS)
+                ids = await self._still_different(primary, follower, queue, heads, ids)
             if ids:
                 await self._replicas.decide("affirm", queue, list(ids))
                 affirmed += len(ids)
             if cursor == b"0":
                 return affirmed
-            await _rest(began)
+            await pace.rest()
 
-    async def _different(self, there: Place, queue: str, heads: Sequence[bytes]) -> list[bytes]:
+    async def _different(self, there: Place, queue: str, heads: Heads) -> list[bytes]:
         if not heads:
             return []
-        unknown, different = await there.ask("compare", queue, list(heads))
-        return _at(heads, cast("list[int]", unknown) + cast("list[int]", different))
+        unknown, different = await there.ask("compare", queue, [part for head in heads.items() for part in head])
+        return _at(heads, unknown) + _at(heads, different)
+
+    async def _still_different(
+        self, primary: Place, follower: Place, queue: str, before: Heads, ids: Sequence[bytes]
+    ) -> list[bytes]:
+        """Of these, the ones that the primary has not touched meanwhile: others were under way."""
+        _, now = await _heads(primary, queue, b"0", ids)
+        return await self._different(follower, queue, {id: now[id] for id in ids if now.get(id) == before[id]})
 
     async def _find_unknown(self, primary: Place, follower: Place, queue: str) -> tuple[int, int]:
         """What only the follower knows; returns how many pushes were carried on, and how many items forgotten."""
         cursor, forwarded, forgotten = b"0", 0, 0
         while True:
-            began = time.monotonic()
+            pace = Pace()
             cursor, heads = await _heads(follower, queue, cursor)
             if heads:
-                unknown, _ = await primary.ask("compare", queue, list(heads))
-                items = await read_items(follower, queue, _at(heads, cast("list[int]", unknown)))
-                counts = await self._deal_with(primary, follower, queue, items)
-                forwarded, forgotten = forwarded + counts[0], forgotten + counts[1]
+                flat: Arguments = [part for head in heads.items() for part in head]
+                unknown, _ = await primary.ask("compare", queue, flat)
+                async for items in read_items(follower, queue, _at(heads, unknown)):
+                    counts = await self._deal_with(primary, follower, queue, items)
+                    forwarded, forgotten = forwarded + counts[0], forgotten + counts[1]
             if cursor == b"0":
                 return forwarded, forgotten
-            await _rest(began)
+            await pace.rest()
 
     async def _deal_with(self, primary: Place, follower: Place, queue: str, items: Sequence[Copied]) -> tuple[int, int]:
-        if not items:
-            return 0, 0
-        _, _, floor_ms, _ = await primary.ask("standing", queue, [])
-        floor, now = float(cast("bytes", floor_ms)), time.time() * 1000
+        _, clock, floor_ms, _ = cast("tuple[int, int, bytes, object]", await primary.ask("standing", queue, []))
+        now_ms = time.time() * 1000
         judged = [
-            (item, judge(unpack(item.record), has_payload=item.payload is not None, now_ms=now, floor_ms=floor))
+            (item, judge(unpack(item.record), item.payload is not None, now_ms=now_ms, floor_ms=float(floor_ms)))
             for item in items
         ]
         forward = [item for item, verdict in judged if verdict is Verdict.FORWARD]
         forget = [item for item, verdict in judged if verdict is Verdict.FORGET]
         await install_items(follower, queue, [_tombstone_for(item) for item in forget])
-        await install_items(primary, queue, forward)
-        if forward:
-            await self._replicas.decide("affirm", queue, [item.id for item in forward])
-        return len(forward), len(forget)
+        if not forward:
+            return 0, len(forget)
+        arguments: Arguments = [queue, clock, FORWARD_WINDOW_MS]
+        for id, record, left_ms, payload in forward:
+            arguments += (id, record, left_ms, payload or b"")
+        decision = await self._replicas.decide("forward", queue, arguments)
+        return len(decision.decided), len(forget)
+
+
+class Pace:
+    """Lets a scrub rest in proportion to what it has worked."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Time that does not count as work."""
+        await asyncio.sleep(seconds)
+        self._began += seconds
+
+    async def rest(self) -> None:
+        await asyncio.sleep(REST * max(0.0, time.monotonic() - self._began))
 
 
 def _tombstone_for(item: Copied) -> Copied:
@@ -148,14 +175,14 @@ def _tombstone_for(item: Copied) -> Copied:
     return Copied(item.id, pack(Record(Version(epoch, n + 1), State.GONE)), b"0", None)
 
 
-def _at(heads: Sequence[bytes], positions: Sequence[int]) -> list[bytes]:
-    """The ids at these positions of a list of ids and heads."""
-    return [heads[2 * position - 2] for position in positions]
+def _at(heads: Heads, positions: object) -> list[bytes]:
+    """The ids at these positions."""
+    ids = list(heads)
+    return [ids[position - 1] for position in cast("list[int]", positions)]
 
 
-async def _heads(there: Place, queue: str, cursor: bytes) -> tuple[bytes, list[bytes]]:
-    return cast("tuple[bytes, list[bytes]]", await there.ask("heads", queue, [cursor, PAGE]))
-
-
-async def _rest(began: float) -> None:
-    await asyncio.sleep(REST * (time.monotonic() - began))
+async def _heads(there: Place, queue: str, cursor: bytes, ids: Sequence[bytes] = ()) -> tuple[bytes, Heads]:
+    """One page, or the heads of these ids."""
+    next_cursor, flat = await there.ask("heads", queue, [cursor, PAGE, *ids])
+    parts = iter(cast("list[bytes]", flat))
+    return cast("bytes", next_cursor), dict(zip(parts, parts, strict=True))

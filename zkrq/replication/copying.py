@@ -6,14 +6,14 @@ copying may be repeated, interrupted, and done twice at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.view import ServerId
 from zkrq.replication.wire import Arguments
 
-READ_MAX = 500
+READ_MAX = 200
 """Items read in one call."""
 
 PAGE = 200
@@ -63,24 +63,24 @@ class Moments(NamedTuple):
 NOW = Moments(0, 0)
 
 
-async def read_items(source: Place, queue: str, ids: Sequence[bytes]) -> list[Copied]:
-    """Up to ``READ_MAX`` items by their ids, those left out that are unknown; as many calls as their payloads need."""
-    found: list[Copied] = []
+async def read_items(
+    source: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW
+) -> AsyncGenerator[list[Copied]]:
+    """Items by their ids, in parts of which each fits into memory; those are left out that are unknown.
+
+    Raises ``CopyFailed``.
+    """
     left = list(ids)
     while left:
-        flat, beyond = await source.ask("read", queue, [NOW.source, *left])
-        found += _items(flat)
-        left = cast("list[bytes]", beyond)
-    return found
+        flat, beyond = await source.ask("read", queue, [moments.source, *left[:READ_MAX]])
+        left = cast("list[bytes]", beyond) + left[READ_MAX:]
+        yield list(_items(flat))
 
 
 async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW) -> None:
     """Have ``target`` learn what ``source`` knows of these items.  Raises ``CopyFailed``."""
-    left = list(ids)
-    while left:
-        flat, beyond = await source.ask("read", queue, [moments.source, *left[:READ_MAX]])
-        await install_items(target, queue, list(_items(flat)), moments)
-        left = cast("list[bytes]", beyond) + left[READ_MAX:]
+    async for items in read_items(source, queue, ids, moments):
+        await install_items(target, queue, items, moments)
 
 
 async def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> None:

@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import NotEnoughReplicas, Unavailable
+from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable
 from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
+from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.server import Identity, Server
@@ -27,6 +28,9 @@ EVICTION_GRACE = 5.0
 
 RETRY_PAUSE = 0.1
 """Seconds between tries while an eviction has to wait."""
+
+
+_log = logging.getLogger("zkrq.view")
 
 
 class ViewChange(Protocol):
@@ -64,6 +68,8 @@ class Membership:
         self._changing = asyncio.Lock()
         self._failing_since: dict[tuple[ServerId, Life], float] = {}
         self._watchers: list[Callable[[View], None]] = []
+        self.nobody_answers = False
+        """Whether all members have failed this client, as far as it knows."""
 
     @property
     def view(self) -> View:
@@ -178,6 +184,7 @@ class Membership:
             case Eviction.HALTING:
                 return now - max(since) >= self._grace
             case Eviction.IMPOSSIBLE:
+                self.nobody_answers = True
                 return False
 
     def _adopt(self, view: View, version: int) -> None:
@@ -186,8 +193,9 @@ class Membership:
             if view.epoch < old.epoch:
                 raise Unavailable(f"ZooKeeper's view went back from epoch {old.epoch} to {view.epoch}: it lost data")
             return
+        self._follow(view, old)
         self._view, self._version = view, version
-        self._follow(view)
+        self.nobody_answers = False
         kept = view.receivers
         self._failing_since = {key: at for key, at in self._failing_since.items() if kept.get(key[0]) == key[1]}
         self._events.tell(ViewChanged(self._namespace, view.epoch, tuple(view.members), tuple(view.learners)))
@@ -196,13 +204,24 @@ class Membership:
         for changed in tuple(self._watchers):
             changed(view)
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: View, old: View | None) -> None:
         """Have a ``Server`` for everyone in the namespace, and nobody else."""
-        for id in self.servers.keys() - view.servers.keys():
+        for id in sorted(self.servers.keys() - view.servers.keys()):
             self.servers.pop(id).drop()
-            self._urls.pop(id, None)  # should the name come back, it is another server's
+            if old and id in old.servers:
+                self._urls.pop(id, None)  # should the name come back, it is another server's
         for id in sorted(view.servers.keys() - self.servers.keys()):
-            self.servers[id] = self._make_server(id, self._urls.get(id) or self.url_for(view.servers[id]))
+            self.servers[id] = self._make(id, view.servers[id])
+
+    def _make(self, id: ServerId, url: str) -> Server:
+        try:
+            return self._make_server(id, self._urls.get(id) or self.url_for(url))
+        except ConfigError as error:
+            _log.warning("server %s is tried without credentials: %s", id, error, extra=self._extra(id))
+            return self._make_server(id, url)
+
+    def _extra(self, server: ServerId) -> dict[str, str]:
+        return {"cluster": self._namespace, "server": server}
 
     # -- calling -------------------------------------------------------------------------------------------------------
 
@@ -215,9 +234,19 @@ class Membership:
         if known is None:
             return Answer(Status.GONE, (), "it was removed from the namespace")
         answer = await known.call(script, queue, view.epoch, life, arguments or ())
-        if self._failing_since and answer.status in (Status.OK, Status.STALE):
-            self._failing_since.pop((server, life), None)
+        if answer.status in (Status.OK, Status.STALE):
+            self.nobody_answers = False
+            if self._failing_since:
+                self._failing_since.pop((server, life), None)
         return answer
+
+    def place(self, view: View, server: ServerId) -> Place:
+        """A server of ``view``, to copy from or to."""
+
+        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
+            return await self.call(server, script, queue, view, arguments)
+
+        return Place(server, call)
 
     def check_writable(self, view: View) -> None:
         """Raises ``NotEnoughReplicas`` where no push can complete."""

@@ -11,10 +11,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
-from zkrq.replication.copying import CopyFailed, Place, copy_items
+from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership
 from zkrq.replication.replies import MAY_HAVE_HAPPENED, Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
@@ -107,7 +108,12 @@ class Replicas:
 
     async def _next_view(self, view: View, answers: Mapping[ServerId, Answer]) -> View:
         """The view to go on with after these answers."""
-        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        failed = {
+            id: answer
+            for id, answer in answers.items()
+            # A learner that is full must not halt the pushes that all members take.
+            if answer.verdict is Verdict.EVICT or (answer.status is Status.REFUSED and id in view.learners)
+        }
         newer = view
         if failed:
             newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
@@ -241,16 +247,11 @@ class Replicas:
     async def _copy(self, queue: str, view: View, ids: Sequence[bytes], *, to: ServerId) -> dict[ServerId, Answer]:
         """Copy items with their payloads from the primary; returns the answer of the server that failed, if one did."""
         try:
-            await copy_items(self._place(view.primary(queue), view), self._place(to, view), queue, ids)
+            place = partial(self.membership.place, view)
+            await copy_items(place(view.primary(queue)), place(to), queue, ids)
         except CopyFailed as failure:
             return {failure.server: failure.answer}
         return {}
-
-    def _place(self, server: ServerId, view: View) -> Place:
-        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
-            return await self.membership.call(server, script, queue, view, arguments)
-
-        return Place(server, call)
 
     async def align_claims(self, queue: str, owner: str) -> None:
         """Where another server than the primary knows of claims of this owner, have it learn what the primary knows of

@@ -50,6 +50,8 @@ class Identity:
     name: str
     queues: int
     clock_us: int
+    maxmemory: int
+    used_memory: int
 
     @property
     def unfit(self) -> str | None:
@@ -149,6 +151,7 @@ class Server:
         self._connecting = asyncio.Lock()
         self._shun_until = -math.inf
         self._shun_reason = ""
+        self._dropped = False
         self._log = logging.LoggerAdapter(_log, {"cluster": namespace, "server": id})
 
     def __repr__(self) -> str:
@@ -248,6 +251,8 @@ class Server:
         async with self._connecting:
             if self._link and not self._link.lost:
                 return self._link
+            if self._dropped:
+                raise ServerError(Status.GONE, "no longer a server of this namespace")
             link = _Link(self._dial())
             try:
                 await link.wire.connect()
@@ -264,8 +269,6 @@ class Server:
                 raise
             try:
                 link.identity = await self._ask_identity(link)
-                if link.identity.unfit:
-                    raise ServerError(Status.UNFIT, link.identity.unfit)
             except BaseException:
                 reader.cancel()
                 raise
@@ -289,7 +292,7 @@ class Server:
             raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
         seconds, microseconds = cast(list[bytes], clock)
         generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
-        return Identity(
+        identity = Identity(
             run_id=fields["run_id"],
             version=tuple(int(part) for part in fields["redis_version"].split(".") if part.isdecimal()),
             role=fields["role"],
@@ -300,10 +303,16 @@ class Server:
             name=name,
             queues=cast(int, count),
             clock_us=int(seconds) * 1_000_000 + int(microseconds),
+            maxmemory=int(fields.get("maxmemory", 0)),
+            used_memory=int(fields.get("used_memory", 0)),
         )
+        if identity.unfit:
+            raise ServerError(Status.UNFIT, identity.unfit)
+        return identity
 
     def drop(self) -> None:
-        """Give the connection up: the server belongs to the namespace no more."""
+        """Give the connection up for good: the server belongs to the namespace no more."""
+        self._dropped = True
         if self._link:
             self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
             self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")

@@ -123,10 +123,13 @@ def without_credentials(url: str) -> str:
 
 
 def with_credentials_of(url: str, other: str) -> str:
-    """A URL that ``without_credentials`` made, with the user, the password and the options of another one."""
+    """What ``without_credentials`` made, with the user and the password of another URL; with its options too where
+    it is of the same kind."""
     parts, known = urlsplit(url), urlsplit(other)
     credentials, at, _ = known.netloc.rpartition("@")
-    options = [option for option in parse_qsl(known.query) if option[0] != "db"] + parse_qsl(parts.query)
+    kept = {"username", "password"} if parts.scheme != known.scheme else {name for name, _ in parse_qsl(known.query)}
+    options = [(name, value) for name, value in parse_qsl(known.query) if name in kept - {"db"}]
+    options += parse_qsl(parts.query)
     query = f"?{urlencode(options)}" if options else ""
     return f"{parts.scheme}://{credentials}{at}{parts.netloc}{parts.path}{query}"
 

@@ -1,7 +1,7 @@
 -- purpose: items as another server is to have them: id, record, left_ms and payload, false where there is none.
 -- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that name
 -- one moment each, there and here, keep the order of their items.
--- Payloads are sent up to a limit; the ids of those beyond it are named instead, to be asked for again.
+-- Once so many bytes of payloads are together, the ids of the rest are named instead, to be asked for again.
 local BYTES_MAX = 1048576
 local counted_from_us = clock == '0' and now_us or tonumber(clock)
 
@@ -12,11 +12,12 @@ local function copies_of(ids, packed_of)
     local packed = packed_of(i)
     if packed then
       local r = read_head(packed)
-      local payload = r.state ~= 'X' and redis.call('HGET', payloads, id)
-      if payload then bytes = bytes + #payload end
-      if payload and bytes > BYTES_MAX and bytes > #payload then
+      local size = r.state == 'X' and 0 or redis.call('HSTRLEN', payloads, id)
+      bytes = bytes + size
+      if size > 0 and bytes > BYTES_MAX and bytes > size then
         left_out[#left_out + 1] = id
       else
+        local payload = r.state ~= 'X' and redis.call('HGET', payloads, id)
         local at = #found
         found[at + 1], found[at + 2] = id, packed
         found[at + 3] = string.format('%.3f', (stands_at_us(id, r) - counted_from_us) / 1000)

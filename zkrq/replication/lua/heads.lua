@@ -1,12 +1,25 @@
 #!lua flags=allow-oom
--- purpose: read one page of which items this server knows and in which version, to compare it with another server.
+-- purpose: read which items this server knows and in which version, to compare it with another server: one page of all
+-- of them, or, where ids are given, of these.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
 -- KEYS: server records
--- ARGV: epoch generation cursor count
+-- ARGV: epoch generation cursor count / id
 -- reply: OK cursor [id head of each: format, version and state as the record begins with them]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate record
-local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
-for i = 2, #page[2], 2 do page[2][i] = string.sub(page[2][i], 1, HEAD_LENGTH) end
-return {'OK', page[1], page[2]}
+local next_cursor, heads = '0', {}
+if ARGV[first] then
+  for i = first, #ARGV do
+    local packed = redis.call('HGET', records, ARGV[i])
+    if packed then
+      heads[#heads + 1] = ARGV[i]
+      heads[#heads + 1] = packed
+    end
+  end
+else
+  local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
+  next_cursor, heads = page[1], page[2]
+end
+for i = 2, #heads, 2 do heads[i] = string.sub(heads[i], 1, HEAD_LENGTH) end
+return {'OK', next_cursor, heads}

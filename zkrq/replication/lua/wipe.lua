@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: forget a queue, on a server that was enrolled under a new generation and is in no view yet.  A late
+-- purpose: forget a queue, on a server that was enrolled under a passing generation and is in no view.  A late
 -- duplicate comes too late: the server has adopted a later epoch by then.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
 -- ARGV: epoch generation queue

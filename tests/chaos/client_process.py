@@ -1,0 +1,241 @@
+"""Producers and consumers in a process of their own, that write down all they see (record.py).
+
+Told what to do by one JSON object as the argument (``Orders``), then by lines on standard input: ``stop`` ends the
+producers, and is answered with ``idle`` when their last pushes have returned; the end of the input ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import logging
+import random
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import zkrq
+from tests.chaos.record import Kind, Recorder
+from zkrq.cluster import Cluster
+from zkrq.replication.view import View
+from zkrq.retry import Retry, constant
+
+QUEUE = "jobs"
+
+CONNECTED, STOP, IDLE = "connected", "stop", "idle"
+
+RETRY_PAUSE = 0.05
+"""Seconds before a push, or a settling, is tried again."""
+
+GIVE_UP = 200.0
+"""Seconds after which a push is not repeated any more: well within the time in which that is allowed."""
+
+WORK = 0.01
+"""Seconds that a handler takes on average."""
+
+LONG_ONE_IN = 10
+"""One handler in so many takes up to ``Orders.long_work``, so that several hold a claim during every fault."""
+
+CAREFUL = 0.5
+"""Part of the handlers that give up a claim which, by its own word, no longer holds; the others try to settle it."""
+
+DELAYED = 0.5
+"""Part of the pushes that is for later, so that there is always something in the queue to be lost."""
+
+VERBS = {"ack": 0.9, "nack": 0.05, "release": 0.05}
+"""How claims are settled, and how often so."""
+
+_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """All that a client process needs to know.  Times are in seconds; ``pause`` is what a producer rests on average,
+    ``delay`` for how much later a push is at most, ``long_work`` what a slow handler takes at most."""
+
+    name: str
+    log: str
+    redis: dict[str, str]
+    zookeeper: str
+    namespace: str
+    min_replicas: int
+    seed: str
+    session_timeout: float
+    command_timeout: float
+    operation_timeout: float
+    claim_timeout: float
+    producers: int
+    consumers: int
+    pause: float
+    delay: float
+    long_work: float
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Client:
+    """The producers and consumers of this process."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._recorder = Recorder(Path(orders.log), orders.name)
+        self._note = self._recorder.note
+        self._chance = random.Random(f"{orders.seed} {orders.name}")
+        self._stopping = False
+        self._cluster: Cluster = zkrq.connect(
+            orders.redis,
+            orders.zookeeper,
+            namespace=orders.namespace,
+            min_replicas=orders.min_replicas,
+            owner=orders.name,
+            session_timeout=orders.session_timeout,
+            command_timeout=orders.command_timeout,
+            operation_timeout=orders.operation_timeout,
+            on_event=self._heard,
+        )
+
+    async def run(self) -> None:
+        async with self._cluster as cluster:
+            retry = Retry(max_attempts=None, backoff=constant(0.1))
+            queue: zkrq.Queue[Any] = cluster.queue(QUEUE, claim_timeout=self._orders.claim_timeout, retry=retry)
+            say(CONNECTED)
+            consumers = [asyncio.create_task(self._consume(queue)) for _ in range(self._orders.consumers)]
+            producers = [asyncio.create_task(self._produce(queue)) for _ in range(self._orders.producers)]
+            listening = asyncio.create_task(self._listen(producers))
+            await asyncio.wait([listening, *consumers], return_when=asyncio.FIRST_COMPLETED)
+            for task in (*producers, *consumers):
+                if task.done():
+                    task.result()  # whatever ended it, it should not have ended
+                task.cancel()
+            await asyncio.wait([*producers, *consumers])
+
+    async def _listen(self, producers: list[asyncio.Task[None]]) -> None:
+        while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            assert line == STOP
+            self._stopping = True
+            await asyncio.gather(*producers)
+            say(IDLE)
+
+    # -- producing -----------------------------------------------------------------------------------------------------
+
+    async def _produce(self, queue: zkrq.Queue[Any]) -> None:
+        while not self._stopping:
+            await self._push(queue)
+            await asyncio.sleep(self._chance.expovariate(1 / self._orders.pause))
+
+    async def _push(self, queue: zkrq.Queue[Any]) -> None:
+        """One item, tried until its push returns."""
+        id = zkrq.new_id()
+        priority = self._chance.randrange(3)
+        delay = self._chance.uniform(0, self._orders.delay) if self._chance.random() < DELAYED else None
+        until = time.monotonic() + GIVE_UP
+        while time.monotonic() < until:
+            self._note(Kind.PUSHING, id)
+            try:
+                await queue.push({"id": id, "filling": "." * 100}, id=id, priority=priority, delay=delay)
+            except zkrq.OutcomeUnknown:
+                self._note(Kind.PUSH_UNKNOWN, id)
+            except (zkrq.NotEnoughReplicas, zkrq.Unavailable):
+                self._note(Kind.PUSH_REFUSED, id)
+            else:
+                self._note(Kind.PUSHED, id)
+                return
+            await asyncio.sleep(RETRY_PAUSE)
+
+    # -- consuming -----------------------------------------------------------------------------------------------------
+
+    async def _consume(self, queue: zkrq.Queue[Any]) -> None:
+        async for claim in queue.pop():
+            assert claim.item["id"] == claim.id
+            self._note(Kind.DELIVERED, claim.id, claim.token, claim.owner)
+            careful = self._chance.random() < CAREFUL
+            await self._work(claim)
+            if self._holds(claim) or not (careful or claim.lost):
+                await self._settle(claim, careful)
+
+    async def _work(self, claim: zkrq.Claim[Any]) -> None:
+        """Take some time, unless the claim is lost meanwhile."""
+        longest = self._orders.long_work if self._chance.randrange(LONG_ONE_IN) == 0 else 2 * WORK
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._chance.uniform(0, longest)):
+                await claim.lost
+
+    def _holds(self, claim: zkrq.Claim[Any]) -> bool:
+        """Whether the claim still holds by its own word; if not, that is written down."""
+        if not claim.holds:
+            # The loop's clock is time.monotonic: a deadline that has passed was the end of it.
+            ended_at = min(time.monotonic(), claim.deadline_at)
+            self._note(Kind.LOST, claim.id, claim.token, claim.lost.reason or "its deadline passed", at=ended_at)
+        return claim.holds
+
+    async def _settle(self, claim: zkrq.Claim[Any], careful: bool) -> None:
+        """Settle one claim, tried until it is settled or lost."""
+        (verb,) = self._chance.choices(list(VERBS), list(VERBS.values()))
+        settle = {"ack": claim.ack, "nack": claim.nack, "release": claim.release}[verb]
+        while True:
+            self._note(Kind.SETTLING, claim.id, claim.token, verb)
+            try:
+                await settle()
+            except zkrq.OutcomeUnknown:
+                self._note(Kind.SETTLE_UNKNOWN, claim.id, claim.token, verb)
+            except zkrq.Unavailable:
+                self._note(Kind.SETTLE_REFUSED, claim.id, claim.token, verb)
+            except zkrq.ClaimLost as error:
+                self._note(Kind.LOST, claim.id, claim.token, f"{verb}: {error}")
+                return
+            else:
+                self._note(Kind.SETTLED, claim.id, claim.token, verb)
+                return
+            await asyncio.sleep(RETRY_PAUSE)
+            if careful and not self._holds(claim):
+                return
+
+    # -- hearing -------------------------------------------------------------------------------------------------------
+
+    def _heard(self, event: zkrq.Event) -> None:
+        match event:
+            case zkrq.ViewChanged():
+                self._note(Kind.VIEW, detail=_shown(self._cluster.view))
+            case zkrq.OwnerFenced(owner=owner) | zkrq.SessionLost(owner=owner):
+                self._note(Kind.OWNER_ENDED, detail=owner)
+            case _:
+                pass
+        self._note(Kind.EVENT, detail=str(event))
+
+
+def _shown(view: View) -> str:
+    """The view in a line: epoch, the queue's primary, and the members in the lives that it names."""
+    lives = (f"{id}={life.run_id}/{life.generation}" for id, life in view.members.items())
+    return f"{view.epoch} {view.primary(QUEUE)} {','.join(lives)}"
+
+
+def say(word: str) -> None:
+    print(word, flush=True)
+
+
+def _log_by_the_shared_clock() -> None:
+    """The library's log, on standard error, under the same clock as the entries."""
+    formatter = logging.Formatter("%(monotonic).6f %(levelname)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+
+    def stamp(record: logging.LogRecord) -> bool:
+        record.monotonic = time.monotonic()
+        return True
+
+    handler.addFilter(stamp)
+    logging.getLogger("zkrq").addHandler(handler)
+    logging.getLogger("zkrq").setLevel(logging.INFO)
+
+
+if __name__ == "__main__":
+    # A process that is stopped would outlive a controller that was killed.
+    ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
+    _log_by_the_shared_clock()
+    asyncio.run(Client(Orders(**json.loads(sys.argv[1]))).run())

@@ -1,0 +1,372 @@
+"""What a run plays on: servers, client processes, and a proxy between each client and each server, so that every pair
+can be cut by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast
+
+from tests.chaos import client_process
+from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, STOP, Orders
+from tests.chaos.record import CONTROLLER, Journal, Kind
+from tests.proxy import Proxy
+from zkrq import local
+from zkrq.replication.keys import key
+from zkrq.replication.wire import Word, dial, pack
+
+CLIENTS = 2
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds that a server may take for a command of ours; none is sent to one that is stopped."""
+
+CONNECT_TIMEOUT = 30.0
+IDLE_TIMEOUT = 45.0
+LEAVE_TIMEOUT = 20.0
+"""Seconds that the client processes may take to connect, to have their last pushes returned, to end."""
+
+POLL = 0.1
+
+STATES = ("ready", "scheduled", "claimed", "dead")
+"""Where an item of the queue may stand; each is an index in Redis."""
+
+READ_INDEXES = """
+local found = {}
+for i, index in ipairs(KEYS) do found[i] = redis.call('ZRANGE', index, 0, -1) end
+return found
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The times of a run, in seconds.
+
+    seconds: under load and faults; what has begun by then is brought to its end.
+    hold: a fault's length, where it is not in the fault's name.  pause: at most, between one and the next.
+    zookeeper_down: how long all of ZooKeeper is away.  outlived: how much longer than a session a client is stopped.
+    claim_timeout: longer than a client is stopped, so that it goes on in good faith.
+    delay: for how much later a push is at most.  long_work: what a slow handler takes at most.
+    whole: within which every server must be back in the view.  drain: within which the queue must be empty.
+    once: whether one fault is enough.
+    """
+
+    seconds: float
+    hold: float
+    pause: float
+    zookeeper_down: float
+    outlived: float
+    session_timeout: float
+    command_timeout: float
+    operation_timeout: float
+    claim_timeout: float
+    delay: float
+    long_work: float
+    whole: float
+    drain: float
+    once: bool = False
+
+
+LONG = Pace(
+    seconds=20,
+    hold=2.0,
+    pause=3.0,
+    zookeeper_down=60,
+    outlived=2.0,
+    session_timeout=4,
+    command_timeout=0.75,
+    operation_timeout=6,
+    claim_timeout=8,
+    delay=4.0,
+    long_work=1.5,
+    whole=45,
+    drain=45,
+)
+
+SHORT = Pace(
+    seconds=1.0,
+    hold=0.4,
+    pause=0.2,
+    zookeeper_down=4,
+    outlived=1.0,
+    session_timeout=3,
+    command_timeout=0.5,
+    operation_timeout=3,
+    claim_timeout=5,
+    delay=0.5,
+    long_work=0.5,
+    whole=30,
+    drain=30,
+    once=True,
+)
+"""For one fault in the least time."""
+
+
+class Sight(NamedTuple):
+    """The newest view that any client has told of: its members, in which life each."""
+
+    epoch: int
+    primary: str
+    members: Mapping[str, str]
+
+
+class ClientProcess:
+    """One client process, as its controller sees it.  ``proxies`` are its ways to the servers, by their names."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, proxies: Mapping[str, Proxy]) -> None:
+        self.name = name
+        self.proxies = proxies
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def hear(self, expected: str) -> None:
+        assert self._process.stdout
+        heard = (await self._process.stdout.readline()).decode().strip()
+        if heard != expected:
+            raise RuntimeError(f"{self.name} said {heard!r} instead of {expected!r}: see its log of errors")
+
+    def tell(self, word: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(f"{word}\n".encode())
+
+    async def leave(self) -> int:
+        """Have it end in good order; returns its exit code."""
+        assert self._process.stdin
+        self._process.stdin.close()
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+
+class Stage:
+    """Everything that faults can be done to."""
+
+    def __init__(
+        self,
+        servers: local.Servers,
+        clients: list[ClientProcess],
+        journal: Journal,
+        pace: Pace,
+        namespace: str,
+        chance: random.Random,
+    ) -> None:
+        self.servers = servers
+        self.clients = clients
+        self.journal = journal
+        self.pace = pace
+        self.chance = chance
+        self.namespace = namespace
+        self.sight = Sight(0, "", {})
+        self.progress = 0
+        """Pushes that returned and claims that were settled, so far."""
+        self.troubles: list[str] = []
+        """What else did not go as it should, as sentences."""
+        self._recorder = journal.recorder(CONTROLLER)
+
+    def note(self, kind: Kind, detail: str = "", at: float | None = None) -> None:
+        self._recorder.note(kind, detail=detail, at=at)
+
+    def close(self) -> None:
+        self._recorder.close()
+
+    def look(self) -> Sight:
+        """Read what the clients have written down meanwhile; the newest view."""
+        for entry in self.journal.poll():
+            self.progress += entry.kind in (Kind.PUSHED, Kind.SETTLED)
+            if entry.kind is Kind.VIEW:
+                epoch, primary, members = entry.detail.split()
+                told = Sight(int(epoch), primary, dict(_pair(member) for member in members.split(",")))
+                self.sight = max(self.sight, told, key=lambda sight: sight.epoch)
+        return self.sight
+
+    async def missing(self) -> list[str]:
+        """The servers that are not in the newest view in the life that they live now.
+
+        Members by name would not do: while ZooKeeper is away, the view goes on naming servers that lost their data.
+        """
+        return [server.name for server in self.servers.redis if not await self._is_believed(server)]
+
+    async def _is_believed(self, server: local.LocalRedis) -> bool:
+        try:
+            run_id = re.search(rb"run_id:(\w+)", await info(server, "server"))
+            generation = await command(server, "HGET", key(self.namespace, "", "server"), "generation")
+        except (OSError, TimeoutError):
+            return False
+        if run_id is None or not isinstance(generation, bytes):
+            return False
+        return self.look().members.get(server.name) == f"{run_id[1].decode()}/{generation.decode()}"
+
+    async def become_whole(self, timeout: float) -> bool:
+        """Wait until every server is in the view; False when one was not in time."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout
+        while missing := await self.missing():
+            if loop.time() > until:
+                self.troubles.append(f"{', '.join(missing)} not back in the view after {timeout:g} s")
+                return False
+            await asyncio.sleep(POLL)
+        return True
+
+    @property
+    def primary(self) -> local.LocalRedis:
+        """The server that decides for the queue."""
+        name = self.look().primary
+        return next(server for server in self.servers.redis if server.name == name)
+
+    async def left_over(self) -> dict[str, str]:
+        """Everything that is in the queue, by the word of its primary: id -> in which state.
+
+        All indexes are read at one moment: an item that is nacked between two looks would be seen in neither.
+        """
+        indexes = [key(self.namespace, QUEUE, state) for state in STATES]
+        found = await command(self.primary, "EVAL", READ_INDEXES, len(indexes), *indexes)
+        if not isinstance(found, list):
+            raise TypeError(f"the queue could not be read: {found!r}")
+        pairs = zip(STATES, cast("list[list[bytes]]", found), strict=True)
+        return {id.decode(): state for state, ids in pairs for id in ids}
+
+    async def heal(self) -> None:
+        """Undo whatever was done to anybody, except for lost data."""
+        for client in self.clients:
+            client.signal(signal.SIGCONT)
+            for proxy in client.proxies.values():
+                proxy.flow()
+                await proxy.accept()
+        await restore(self.servers)
+
+
+async def restore(servers: local.Servers) -> None:
+    """Have every server run again, as a master without limits."""
+    for server in servers.all:
+        server.resume()
+    await servers.start()
+    for server in servers.redis:
+        await command(server, "REPLICAOF", "NO", "ONE")
+        await command(server, "CONFIG", "SET", "maxmemory", 0)
+
+
+async def command(server: local.LocalRedis, *words: Word) -> object:
+    """One command to one server, past all proxies; its reply."""
+    wire = dial(server.url, ANSWER_TIMEOUT)()
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            await wire.connect()
+            await wire.send(pack(words))
+            return await wire.receive()
+    finally:
+        await wire.close()
+
+
+async def info(server: local.LocalRedis, section: str) -> bytes:
+    """What a server tells of itself."""
+    reply = await command(server, "INFO", section)
+    assert isinstance(reply, bytes)
+    return reply
+
+
+async def until(condition: Callable[[], bool], timeout: float) -> bool:
+    """Wait until something becomes true; False when it did not in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout):
+            while not condition():
+                await asyncio.sleep(POLL)
+            return True
+    return False
+
+
+@asynccontextmanager
+async def set_stage(
+    servers: local.Servers, directory: Path, namespace: str, *, min_replicas: int, pace: Pace, seed: str
+) -> AsyncGenerator[Stage, None]:
+    """Start the client processes, connected through their proxies; they are gone when this is left."""
+    journal = Journal(directory)
+    async with AsyncExitStack() as stack:
+        clients: list[ClientProcess] = []
+        for number in range(1, CLIENTS + 1):
+            name = f"client-{number}"
+            proxies = {
+                server.name: await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.all
+            }
+            orders = Orders(
+                name=name,
+                log=str(journal.file(name)),
+                redis={server.name: f"redis://{proxies[server.name].address}" for server in servers.redis},
+                zookeeper=",".join(proxies[server.name].address for server in servers.zookeeper),
+                namespace=namespace,
+                min_replicas=min_replicas,
+                seed=seed,
+                session_timeout=pace.session_timeout,
+                command_timeout=pace.command_timeout,
+                operation_timeout=pace.operation_timeout,
+                claim_timeout=pace.claim_timeout,
+                producers=3,
+                consumers=16,
+                pause=0.025,
+                delay=pace.delay,
+                long_work=pace.long_work,
+            )
+            clients.append(ClientProcess(name, await _spawn(orders, directory / f"{name}.stderr"), proxies))
+            stack.push_async_callback(clients[-1].end)
+        async with asyncio.timeout(CONNECT_TIMEOUT):
+            await asyncio.gather(*(client.hear(CONNECTED) for client in clients))
+        stage = Stage(servers, clients, journal, pace, namespace, random.Random(seed))
+        stack.callback(stage.close)
+        yield stage
+
+
+async def _spawn(orders: Orders, errors: Path) -> asyncio.subprocess.Process:
+    with errors.open("ab") as output:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", client_process.__name__, orders.dump()),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=output,
+            process_group=0,  # Ctrl-C is the controller's to deal with
+        )
+
+
+async def quiesce(stage: Stage) -> None:
+    """Have the producers stop and their last pushes return."""
+    for client in stage.clients:
+        client.tell(STOP)
+    try:
+        async with asyncio.timeout(IDLE_TIMEOUT):
+            await asyncio.gather(*(client.hear(IDLE) for client in stage.clients))
+    except TimeoutError:
+        stage.troubles.append(f"the last pushes did not return within {IDLE_TIMEOUT:g} s")
+    except RuntimeError as error:
+        stage.troubles.append(str(error))
+
+
+async def dismiss(stage: Stage) -> None:
+    """Have the clients end in good order."""
+    try:
+        async with asyncio.timeout(LEAVE_TIMEOUT):
+            codes = await asyncio.gather(*(client.leave() for client in stage.clients))
+    except TimeoutError:
+        stage.troubles.append(f"a client did not end within {LEAVE_TIMEOUT:g} s")
+        return
+    ended = zip(stage.clients, codes, strict=True)
+    stage.troubles += [f"{client.name} ended with code {code}" for client, code in ended if code != 0]
+
+
+def _pair(member: str) -> tuple[str, str]:
+    name, _, life = member.partition("=")
+    return name, life

@@ -1,0 +1,61 @@
+"""Each fault for a moment, under load: nothing is lost, comes back, is held twice or left lying.
+
+``python -m tests.chaos`` does the same for longer, again and again, and shows what it saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.faults import FAULTS, Lane
+from tests.chaos.report import complaints
+from tests.chaos.run import MIXED, NAMES, run
+from tests.chaos.stage import SHORT, restore
+from tests.harness import new_namespace
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+LONG_ONES = {"redis-stopped-5s", "redis-stopped-30s", MIXED}
+
+
+def _hits_redis(name: str) -> bool:
+    return name in FAULTS and FAULTS[name].lane is Lane.REDIS
+
+
+CASES = [
+    pytest.param(
+        name,
+        min_replicas,
+        # How many servers a push needs makes no difference where none of them fails.
+        marks=pytest.mark.chaos if name in LONG_ONES or (min_replicas == 1 and not _hits_redis(name)) else (),
+    )
+    for name in NAMES
+    for min_replicas in (1, 2)
+]
+
+
+@pytest.fixture
+async def whole_servers(shared_servers: local.Servers) -> AsyncGenerator[local.Servers, None]:
+    """The shared servers, all of them healthy masters again afterwards."""
+    yield shared_servers
+    await restore(shared_servers)
+
+
+@pytest.mark.parametrize(("fault", "min_replicas"), CASES)
+async def test_a_fault_under_load(whole_servers: local.Servers, fault: str, min_replicas: int, tmp_path: Path) -> None:
+    result = await run(
+        whole_servers,
+        fault,
+        new_namespace(),
+        min_replicas=min_replicas,
+        pace=SHORT,
+        seed=f"{fault} {min_replicas}",
+        directory=tmp_path,
+    )
+    assert not complaints(result), f"logs: {tmp_path}"
+    assert result.fired
+    assert result.outcome.acked

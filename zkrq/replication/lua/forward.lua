@@ -1,0 +1,28 @@
+#!lua flags=allow-oom
+-- purpose: decide that unfinished pushes, of which only another server knows, go on: records that are unknown here.
+-- One from before the youngest dropped tombstone may be an item that was removed; it is left out.
+-- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms the
+-- call is too late: meanwhile somebody else may have done the same, and the item's tombstone may be gone already.
+-- left_ms: until due time or deadline, negative for what is past.
+-- KEYS: server queues records payloads ready scheduled claimed dead tombstones lead waiting
+-- ARGV: epoch generation queue clock window_ms / id record left_ms payload
+-- reply: OK [id record left_ms of each]
+-- reply: LATE
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate clock record index wake reply
+if now_us > clock + window_ms * 1000 then return {'LATE'} end
+local floor_ms = tonumber(redis.call('HGET', lead, 'floor_ms') or 0)
+local readied = 0
+for i = first, #ARGV, 4 do
+  local id, r = ARGV[i], read_record(ARGV[i + 1])
+  if redis.call('HEXISTS', records, id) == 0 and not position_of[id] and r.pushed_at >= floor_ms then
+    append_pair(new_payloads, id, ARGV[i + 3])
+    decide(id, r, r.state, r.token, now_us + math.floor(ARGV[i + 2] * 1000 + 0.5))
+    if r.state == 'Q' then readied = readied + 1 end
+  end
+end
+if decided.n > 0 then redis.call('SADD', queues, queue) end
+commit()
+wake(readied)
+return {'OK', decided}
