@@ -243,6 +243,8 @@ class Claim(Generic[T]):
     async def extended(self, seconds: float) -> None:
         """The extension itself."""
         started = asyncio.get_running_loop().time()
+        # From here on it may end as early as that, whether its answer is heard or not.
+        self.deadline_at = min(self.deadline_at, started + seconds)
         if not await self._holder.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
             if self._settled is None:
                 self.lose("its extension was refused")

@@ -146,9 +146,15 @@ class Feed(Generic[T]):
 
     # -- handing out ---------------------------------------------------------------------------------------------------
 
-    def _draw(self, want: int) -> list[Claim[T]]:
-        """Claims from the buffer; those lost meanwhile are left out."""
+    def _draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
+        """Claims from the buffer; those lost meanwhile are left out.
+
+        While the session is not certain others may have fenced this process: only what Redis has given it just now
+        (``fresh``) is handed out, the rest goes back.
+        """
         drawn: list[Claim[T]] = []
+        if not fresh and not self._held.is_certain():
+            self._release_all()
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
             if claim.holds:
@@ -159,11 +165,11 @@ class Feed(Generic[T]):
             self._look()
         return drawn
 
-    def _serve(self) -> None:
+    def _serve(self, *, fresh: bool = False) -> None:
         while self._waiters and self._buffer:
             waiter = self._waiters[0]
             if not waiter.future.done():
-                drawn = self._draw(waiter.want)
+                drawn = self._draw(waiter.want, fresh=fresh)
                 if not drawn:
                     return
                 waiter.future.set_result(drawn)
@@ -182,7 +188,11 @@ class Feed(Generic[T]):
 
     def _hand_back(self) -> None:
         """Release what was claimed, if nobody is left who wants it."""
-        while self._buffer and not self._streams and not self._waiters:
+        if not self._streams and not self._waiters:
+            self._release_all()
+
+    def _release_all(self) -> None:
+        while self._buffer:
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
     def _hand_back_surplus(self) -> None:
@@ -231,6 +241,8 @@ class Feed(Generic[T]):
         elapsed = max(now - self._taken_since, 1e-3)
         lately = int(self._taken / elapsed * PREFETCH_SECONDS) if None in self._streams else 0
         self._ahead = min(CLAIM_MAX, lately + sum(prefetch or 0 for prefetch in self._streams))
+        if not self._held.is_certain():
+            self._ahead = 0
         if elapsed > PREFETCH_SECONDS:
             self._taken, self._taken_since = self._taken // 2, now - elapsed / 2
 
@@ -252,7 +264,7 @@ class Feed(Generic[T]):
                     continue
                 failures, self._trouble = 0, None
                 self._looks += 1
-                self._serve()
+                self._serve(fresh=True)
                 self._hand_back()
                 if next_ms == 0 and self._wanted():
                     continue

@@ -61,7 +61,8 @@ class Held:
         self._queue = queue
         self._retry = retry
         self._events = events
-        self._is_certain = is_certain
+        self.is_certain = is_certain
+        """Whether the session certainly lives; without that, others may have fenced this process."""
         # Weak: a claim that its consumer has dropped is extended no longer, and comes back when its time is over.
         self._claims: WeakSet[Claim[Any]] = WeakSet()
         self._tasks = tasks
@@ -153,7 +154,7 @@ class Held:
         while True:
             await asyncio.sleep(pause)
             # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
-            soon = loop.time() + self.claim_timeout * EXTEND_AT if self._is_certain() else math.inf
+            soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
             due = [claim for claim in self._claims if claim.deadline_at < soon and claim.timer is None]
             for claim in due:
                 claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -154,6 +154,7 @@ class Line:
     """Slots that are its own: those of running items, and those that it has got for the next ones."""
     granted: int = 0
     """Of these, what has not been used yet."""
+    idle: bool = True
     passed: float = 0.0
     """Slots that it was given so far, by its weight."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
@@ -167,7 +168,7 @@ class Line:
 def next_line(wanting: Sequence[Line], concurrency: int) -> Line:
     """Who gets a free slot: of those that have not got their share of the slots, the one that was given least so far.
 
-    Shares are seldom whole numbers.  Whoever is below its own, if only by a part of a slot, may have one more; so in the
+    Shares are seldom whole numbers.  Whoever is below its own, if only by a part of a slot, may have one more; in the
     long run the parts even out by the number of items ("start-time fair queueing": Goyal et al., 1996).
     """
     total = sum(line.weight for line in wanting)
@@ -234,10 +235,10 @@ class Worker:
     ) -> Self:
         """Serve a queue too; to be called before it runs.
 
-        ``handler(item)``, or ``handler(item, claim)`` where it has two parameters without a default.  Returning acks the
-        item; what the handler raises decides as in ``async with claim``: ``RetryLater``, ``Reject``, and for anything
-        else the queue's retry policy.  It may also settle the claim itself.  An ack whose outcome is not known is
-        repeated for as long as the claim holds.
+        ``handler(item)``, or ``handler(item, claim)`` where it has two parameters without a default.  When it returns,
+        the item is acked; what it raises decides as in ``async with claim``: ``RetryLater``, ``Reject``, and for
+        anything else the queue's retry policy.  It may also settle the claim itself.  An ack whose outcome is not known
+        is repeated for as long as the claim holds.
 
         A handler that is not ``async`` runs in a thread, which nobody can stop: see ``time_limit``.
 
@@ -292,7 +293,7 @@ class Worker:
         Cancelled, it drains: nothing more is claimed, running handlers get ``grace`` seconds and are then cancelled,
         and what was not finished is handed back at once, without counting a failure.  A second cancellation ends the
         grace.  A handler that does not end within ``STOP_SECONDS`` of being cancelled is left behind, and logged; its
-        item goes back as well.  A thread cannot be stopped: its item goes back, and the process ends when the thread has.
+        item goes back as well.  A thread cannot be stopped: its item goes back, and the process lasts until it returns.
 
         A cancel scope of anyio cancels over and over, so there the drain is shielded and only ``grace`` bounds it.
         Raises ``ConfigError`` where there is no queue, or when it runs already.
@@ -371,8 +372,9 @@ class Worker:
 
     def _want(self, line: Line, count: int) -> None:
         """The queue could use so many slots."""
-        if line.want <= line.granted:  # it did not want any: what it left to others is not owed to it
+        if line.idle:  # what it left to others is not owed to it
             line.passed = max(line.passed, self._clock)
+        line.idle = False
         line.want = count
         self._allot()
 
@@ -402,16 +404,13 @@ class Worker:
         line.want = max(0, line.want - count)
         return count
 
-    def _give_back(self, line: Line, count: int) -> None:
-        """The slots are not used."""
-        line.slots -= count
-        line.passed -= count / line.weight
+    def _leave(self, line: Line, unused: int = 0) -> None:
+        """The queue has nothing more: others may have what it was granted, and ``unused`` slots that it took."""
+        unused += line.granted
+        line.idle, line.want, line.granted = True, 0, 0
+        line.slots -= unused
+        line.passed -= unused / line.weight
         self._allot()
-
-    def _want_nothing(self, line: Line) -> None:
-        line.want = 0
-        count, line.granted = line.granted, 0
-        self._give_back(line, count)
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -425,7 +424,7 @@ class Worker:
         except Closed:
             pass
         finally:
-            self._want_nothing(line)
+            self._leave(line)
 
     async def _ask(self, line: Line, timeout: float | None) -> bool:
         """Claim as many items as there are slots for; whether there may be more.
@@ -443,14 +442,13 @@ class Worker:
             for claim in claims:
                 self._start(line, claim)
             if len(claims) < count:
-                line.want = 0
-                self._give_back(line, count - len(claims))
+                self._leave(line, count - len(claims))
         return len(claims) == count
 
     async def _listen(self, line: Line) -> None:
         """Wait until an idle queue has items; no slots are kept for them meanwhile."""
         while True:
-            self._want_nothing(line)
+            self._leave(line)
             total = sum(line.weight for line in self._lines)
             share = math.floor(self._concurrency * line.weight / total)
             count = max(1, min(share, self._free, TAKE_MAX))
@@ -505,29 +503,26 @@ class Worker:
         cancelled: asyncio.CancelledError | None = None
         raised: list[Exception] = []
         try:
-            try:
-                async with claim:
-                    await self._run_hook(line, claim, line.before and partial(line.before, claim))
-                    if _verb(claim) is None:
-                        await self._handle(job, raised)
-                    while _verb(claim) is None:
-                        await _ack(claim)
-            except asyncio.CancelledError as reason:
-                error = cancelled = reason
-            except Exception as reason:
-                error = reason
-            if raised and (error is None or cancelled):
-                error = raised[0]
-            outcome = Outcome(_ending(claim), error, loop.time() - began)
-            line.endings[_COUNTED_AS[outcome.ending]] += 1
-            _tell(line, claim, outcome, failed=bool(raised))
-            await self._run_hook(line, claim, line.after and partial(line.after, claim, outcome))
-            if cancelled:
-                raise cancelled
-            if job.thread:
-                await asyncio.wait([job.thread])
-        finally:
-            job.thread = None
+            async with claim:
+                await self._run_hook(line, claim, line.before and partial(line.before, claim))
+                if _verb(claim) is None:
+                    await self._handle(job, raised)
+                while _verb(claim) is None:
+                    await _ack(claim)
+        except asyncio.CancelledError as reason:
+            error = cancelled = reason
+        except Exception as reason:
+            error = reason
+        if raised and (error is None or cancelled):
+            error = raised[0]
+        outcome = Outcome(_ending(claim), error, loop.time() - began)
+        line.endings[_COUNTED_AS[outcome.ending]] += 1
+        _tell(line, claim, outcome, failed=bool(raised))
+        await self._run_hook(line, claim, line.after and partial(line.after, claim, outcome))
+        if cancelled:
+            raise cancelled
+        if job.thread:
+            await asyncio.wait([job.thread])
 
     async def _handle(self, job: _Job, raised: list[Exception]) -> None:
         """The handler, within its time; what it raises is also put into ``raised``."""
@@ -669,7 +664,7 @@ def _tell(line: Line, claim: Claim[Any], outcome: Outcome, *, failed: bool) -> N
 
 def _ended_late(line: Line, id: str, thread: asyncio.Task[object]) -> None:
     if not thread.cancelled():
-        line.log.info("item %s: the handler that was given up has ended: %r", id, thread.exception() or "well")
+        line.log.info("item %s: the handler that was given up has ended: %s", id, thread.exception() or "well")
 
 
 async def _wait_ended(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:

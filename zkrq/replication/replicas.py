@@ -17,7 +17,7 @@ from typing import NamedTuple, cast
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership
-from zkrq.replication.replies import MAY_HAVE_HAPPENED, Answer, Status, Verdict
+from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments
 
@@ -78,7 +78,7 @@ class _Effort:
             raise _Expired(self.trouble or "no time left")
 
     def note(self, answers: Mapping[ServerId, Answer]) -> None:
-        self.touched = self.touched or any(answer.status in MAY_HAVE_HAPPENED for answer in answers.values())
+        self.touched = self.touched or any(answer.may_have_happened for answer in answers.values())
         self.trouble = _reasons(answers) or self.trouble
 
 

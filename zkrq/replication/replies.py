@@ -57,15 +57,24 @@ MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Sta
 
 
 class Answer(NamedTuple):
-    """One server's answer to one call: ``body`` is what followed the status, ``reason`` is for people."""
+    """One server's answer to one call: ``body`` is what followed the status, ``reason`` is for people.
+
+    ``repeated``: this answers the second try of a call whose first may have been executed.
+    """
 
     status: Status
     body: tuple[object, ...] = ()
     reason: str = ""
+    repeated: bool = False
 
     @property
     def verdict(self) -> Verdict:
         return VERDICTS[self.status]
+
+    @property
+    def may_have_happened(self) -> bool:
+        """Whether the call may have been executed."""
+        return self.repeated or self.status in MAY_HAVE_HAPPENED
 
 
 _STATUS_OF = {status.value.encode(): status for status in Status}

@@ -109,6 +109,8 @@ class _Link:
         try:
             while True:
                 reply = await self.wire.receive()
+                if self.lost:
+                    return  # given up meanwhile: nobody waits for this reply any more
                 future = self._waiting.popleft()
                 if not future.done():
                     future.set_result(reply)
@@ -192,6 +194,7 @@ class Server:
         loop = asyncio.get_running_loop()
         if loop.time() < self._shun_until:
             return Answer(Status.UNREACHABLE, (), self._shun_reason)
+        repeated = False
         for last in (True,) if once else (False, True):
             due = loop.time() + self._timeout
             link: _Link | None = None
@@ -199,12 +202,15 @@ class Server:
                 async with asyncio.timeout_at(due):
                     link = await self._connected()
                     if link.identity.run_id != life.run_id:
-                        return Answer(Status.GONE, (), "the server was restarted")
-                    return await self._run(link, script, queue, (epoch, life.generation, *arguments))
+                        return Answer(Status.GONE, (), "the server was restarted", repeated)
+                    answer = await self._run(link, script, queue, (epoch, life.generation, *arguments))
+                    return answer._replace(repeated=True) if repeated else answer
             except ServerError as error:
                 if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
-                    return error.answer
+                    return error.answer._replace(repeated=repeated)
+                repeated = link is not None
             except TimeoutError:
+                repeated = link is not None
                 if not last and loop.time() > due + LATE_SECONDS:
                     continue  # this process was late, not the server, whose answer may be waiting to be read
                 self._shun(f"no answer within {self._timeout:g} s", link)

@@ -1,0 +1,303 @@
+"""Recurring pushes: every process that declares one computes the same moments, and pushes under the same ids.
+
+The id of such an item is made of the schedule's name and the moment, so it is there once however many processes push
+it, and nobody has to be elected.  It carries its moment as other ids carry the time when they were made: the servers
+refuse it when it comes too late (see ``ids.py``), and they know what was removed for longer than that.  So a process
+that was asleep cannot repeat a moment that is done; hence the bound of ``catch_up``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar, cast
+
+from zkrq.checks import Duration, check_duration, check_id, check_moment
+from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable
+from zkrq.queue import Queue
+from zkrq.replication.replicas import PUT_WINDOW
+from zkrq.tasks import Tasks
+
+T = TypeVar("T")
+
+MIN_PERIOD = 0.1
+"""Seconds between two moments, at least."""
+
+MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
+"""Seconds that a moment may be late; later, servers whose clocks are ahead would refuse the push."""
+
+LOOK_SECONDS = 30.0
+"""Whoever waits for a moment looks at the clock again after so long: it may have been set."""
+
+FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
+"""Seconds before a push is repeated, doubled from the one to the other."""
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_log = logging.getLogger("zkrq.recurring")
+
+
+# -- moments, without a clock --------------------------------------------------------------------------------------
+
+
+class Schedule(Protocol):
+    """A row of moments."""
+
+    def after(self, moment: datetime, /) -> datetime:
+        """The first of them that is later than this."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Multiples of a period since 1970 began, in UTC, plus an offset."""
+
+    period_ms: int
+    offset_ms: int
+
+    def __str__(self) -> str:
+        offset = f" + {self.offset_ms / 1000:g} s" if self.offset_ms else ""
+        return f"every {self.period_ms / 1000:g} s{offset}"
+
+    def after(self, moment: datetime, /) -> datetime:
+        since_ms = (moment - EPOCH) // timedelta(milliseconds=1) - self.offset_ms
+        count = since_ms // self.period_ms + 1
+        return EPOCH + timedelta(milliseconds=count * self.period_ms + self.offset_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """What a cron expression says, by the clocks of a zone."""
+
+    expression: str
+    zone: tzinfo
+
+    def __str__(self) -> str:
+        return f"{self.expression} ({self.zone})"
+
+    def after(self, moment: datetime, /) -> datetime:
+        # Compared in UTC: two times of one zone are compared by what its clocks show.  Where they are set back, the
+        # iterator may begin with a moment that is over.
+        start = moment.astimezone(UTC)
+        for found in _cronsim(self.expression, moment.astimezone(self.zone)):
+            if found.astimezone(UTC) > start:
+                return found
+        raise ConfigError(f"{self.expression!r} has no moment within 50 years")
+
+
+def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
+    try:
+        import cronsim
+    except ImportError as error:
+        raise ConfigError("cron expressions need cronsim: install zkrq[cron]") from error
+    try:
+        return cronsim.CronSim(expression, start)
+    except cronsim.CronSimError as error:
+        raise ConfigError(f"{expression!r} is not a cron expression: {error}") from error
+
+
+def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | None = None) -> Schedule:
+    """The schedule that ``every`` describes.  Raises ``ConfigError``."""
+    offset_seconds = check_duration("offset", offset)
+    if isinstance(when, str):
+        if offset_seconds:
+            raise ConfigError("offset is for a period in seconds, not for a cron expression")
+        cron = Cron(" ".join(when.split()), zone or UTC)
+        cron.after(EPOCH)
+        return cron
+    if zone is not None:
+        raise ConfigError("zone is for a cron expression, not for a period in seconds")
+    seconds = check_duration("the period", when)
+    if seconds < MIN_PERIOD:
+        raise ConfigError(f"the period is {seconds:g} s: must be at least {MIN_PERIOD:g} s")
+    if offset_seconds >= seconds:
+        raise ConfigError(f"offset is {offset_seconds:g} s: must be less than the period, {seconds:g} s")
+    return Period(round(seconds * 1000), round(offset_seconds * 1000))
+
+
+def next_moments(
+    when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | None = None
+) -> list[datetime]:
+    """The first ``count`` moments of a schedule that are later than ``after``: what ``Cluster.every`` would do.
+
+    Raises ``ConfigError`` for a bad schedule, or an ``after`` without a time zone.
+    """
+    schedule = read_schedule(when, offset=offset, zone=zone)
+    moments: list[datetime] = []
+    moment = check_moment("after", after)
+    while len(moments) < count:
+        moment = schedule.after(moment)
+        moments.append(moment)
+    return moments
+
+
+def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    """The last moment that is later than ``after`` and not later than ``until``, or None."""
+    found: datetime | None = None
+    until = until.astimezone(UTC)
+    while (moment := schedule.after(found or after)) <= until:
+        found = moment
+    return found
+
+
+def id_of(name: str, moment: datetime) -> str:
+    """The id of a schedule's item: in the format of ``ids.py``, so it carries the moment."""
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return f"{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
+
+
+# -- pushing -----------------------------------------------------------------------------------------------------------
+
+
+def now() -> datetime:
+    """The time by this machine's clock."""
+    return datetime.fromtimestamp(time.time(), UTC)
+
+
+class Recurring(Generic[T]):
+    """A declared schedule: pushes at each moment until it is cancelled or the cluster is closed.
+
+    ``async with`` cancels it at its end.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        queue: Queue[T],
+        item: T | Callable[[datetime], T],
+        *,
+        name: str,
+        priority: int,
+        catch_up: float,
+        clock: Callable[[], datetime] = now,
+    ) -> None:
+        self.name = name
+        self.queue = queue
+        self.last: datetime | None = None
+        """The last moment that was pushed here, or given up; None: none yet."""
+        self._schedule = schedule
+        self._item = item
+        self._priority = priority
+        self._catch_up = timedelta(seconds=catch_up)
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._forget: Callable[[], object] | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self._task and not self._task.done() else "cancelled"
+        return f"<Recurring {self.name!r} into {self.queue.name!r}, {self._schedule}, {state}>"
+
+    def begin(self, tasks: Tasks, forget: Callable[[], object]) -> None:
+        """Push from now on; ``forget`` is called when it is cancelled."""
+        self._forget = forget
+        self._task = tasks.keep(self._run, f"recurring {self.name}")
+
+    def cancel(self) -> None:
+        """Push no more; idempotent.  A push that is under way may still arrive.  Other processes go on."""
+        if self._task:
+            self._task.cancel()
+        if self._forget:
+            forget, self._forget = self._forget, None
+            forget()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+        if self._task:
+            await asyncio.wait([self._task])
+
+    def due(self, present: datetime) -> datetime | None:
+        """The moment that is to be pushed now: the last one, unless it is done or too long ago."""
+        start = present - self._catch_up
+        return latest(self._schedule, max(self.last, start) if self.last else start, present)
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE
+        tried: datetime | None = None
+        while True:
+            present = self._clock()
+            moment = self.due(present)
+            if tried and tried != moment:
+                _log.warning("recurring %s: %s was missed here", self.name, tried, extra={"queue": self.queue.name})
+                tried, pause = None, FIRST_PAUSE
+            if moment is None:
+                ahead = self._schedule.after(max(self.last, present) if self.last else present) - present
+                await asyncio.sleep(min(ahead.total_seconds(), LOOK_SECONDS))
+            elif await self._push(moment):
+                self.last, tried, pause = moment, None, FIRST_PAUSE
+            else:  # before the next try a later moment may take its place
+                tried = moment
+                await asyncio.sleep(pause)
+                pause = min(MAX_PAUSE, pause * 2)
+
+    async def _push(self, moment: datetime) -> bool:
+        """Whether this moment is dealt with."""
+        extra = {"queue": self.queue.name}
+        try:
+            item = cast("Callable[[datetime], T]", self._item)(moment) if callable(self._item) else self._item
+            await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
+        except (OutcomeUnknown, NotEnoughReplicas, Unavailable) as error:
+            _log.warning("recurring %s: the push of %s failed, trying on: %s", self.name, moment, error, extra=extra)
+            return False
+        except Closed:
+            self.cancel()
+        except Exception:  # of the user's function, or of the item that it made
+            _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=extra)
+        return True
+
+
+class Schedules:
+    """What one cluster object has declared."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        self._declared: dict[tuple[str, str], Recurring[Any]] = {}
+
+    def declare(
+        self,
+        when: Duration | str,
+        queue: Queue[T],
+        item: T | Callable[[datetime], T],
+        *,
+        name: str | None = None,
+        offset: Duration = 0.0,
+        zone: tzinfo | None = None,
+        catch_up: Duration = MAX_CATCH_UP,
+        priority: int = 0,
+        clock: Callable[[], datetime] = now,
+    ) -> Recurring[T]:
+        """See ``Cluster.every``."""
+        schedule = read_schedule(when, offset=offset, zone=zone)
+        late = check_duration("catch_up", catch_up)
+        if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
+            raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s")
+        name = _name(schedule, item) if name is None else check_id("name", name)
+        key = queue.name, name
+        if key in self._declared:
+            raise ConfigError(f"{name!r} is declared for queue {queue.name!r} here already: it would be pushed once")
+        recurring = Recurring(schedule, queue, item, name=name, priority=priority, catch_up=late, clock=clock)
+        recurring.begin(self._tasks, lambda: self._declared.pop(key, None))
+        self._declared[key] = recurring
+        return recurring
+
+
+def _name(schedule: Schedule, item: object) -> str:
+    """A name that is the same in every process."""
+    try:
+        text = item.hex() if isinstance(item, bytes) else json.dumps(item, sort_keys=True)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            "give it a name: only for bytes and for what JSON can write does every process find the same one"
+        ) from None
+    return f"{schedule}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"
