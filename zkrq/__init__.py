@@ -4,6 +4,7 @@ Every item is written to N independent Redis servers at once; ZooKeeper sessions
 may be believed.
 """
 
+from zkrq import typed
 from zkrq.claims import Claim, Lost
 from zkrq.cluster import Cluster, Health, ServerHealth, connect, embedded
 from zkrq.codecs import JSON, RAW, Codec
@@ -88,4 +89,5 @@ __all__ = [
     "exponential",
     "linear",
     "new_id",
+    "typed",
 ]

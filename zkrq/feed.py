@@ -16,7 +16,7 @@ from typing import Generic, TypeVar, cast
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
-from zkrq.errors import Closed, Unavailable, ZkrqError
+from zkrq.errors import Closed, CodecError, Unavailable, ZkrqError
 from zkrq.held import Held
 from zkrq.replication.replicas import PUT_WINDOW_MS, Decision, Replicas
 from zkrq.replication.wire import Arguments
@@ -341,7 +341,8 @@ class Feed(Generic[T]):
         self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
         self._held.hold(claim)
         try:
-            await claim.bury(f"cannot be decoded as {self._codec.name}: {type(error).__name__}: {error}")
+            what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
+            await claim.bury(f"cannot be decoded as {self._codec.name}: {what}")
         except ZkrqError as problem:
             self._held.let_go(claim)
             self._log.warning("item %s could not be buried, it comes back by itself: %s", claim.id, problem)

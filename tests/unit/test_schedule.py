@@ -1,0 +1,162 @@
+"""The moments of recurring pushes: the same for every process, wherever it begins to look."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zkrq.checks import Duration
+from zkrq.errors import ConfigError
+from zkrq.ids import made_at_ms, new_id_at
+from zkrq.recurring import EPOCH, id_of, latest, next_moments, read_schedule
+
+HOUR = timedelta(hours=1)
+
+
+def zone_or_none(name: str) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(name)
+    except ZoneInfoNotFoundError:
+        return None
+
+
+BERLIN = zone_or_none("Europe/Berlin")
+
+needs_cron = pytest.mark.skipif(find_spec("cronsim") is None, reason="cronsim is not installed")
+needs_zones = pytest.mark.skipif(BERLIN is None, reason="no time zones are installed")
+
+moments = st.datetimes(datetime(2024, 1, 1), datetime(2027, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+
+
+def utc(*parts: int) -> datetime:
+    return datetime(*parts, tzinfo=UTC)  # pyright: ignore[reportArgumentType]
+
+
+# -- periods ---------------------------------------------------------------------------------------------------------
+
+
+def test_multiples_of_the_period_since_1970() -> None:
+    assert next_moments(60, utc(2026, 5, 1, 12, 0, 30), 2) == [utc(2026, 5, 1, 12, 1), utc(2026, 5, 1, 12, 2)]
+    assert next_moments(timedelta(days=1), utc(2026, 5, 1, 12)) == [utc(2026, 5, 2)]
+
+
+def test_a_moment_is_not_after_itself() -> None:
+    assert next_moments(60, utc(2026, 5, 1, 12)) == [utc(2026, 5, 1, 12, 1)]
+
+
+def test_an_offset_moves_every_moment() -> None:
+    assert next_moments(3600, utc(2026, 5, 1, 12), 2, offset=600) == [utc(2026, 5, 1, 12, 10), utc(2026, 5, 1, 13, 10)]
+
+
+@given(moments, st.floats(0.1, 1e6), st.floats(0, 0.99))
+def test_whoever_looks_later_finds_the_same_moments(after: datetime, period: float, part: float) -> None:
+    row = next_moments(period, after, 5, offset=period * part)
+    assert row == sorted(set(row))
+    assert row[0] > after
+    for start, rest in ((row[1], row[2:]), (row[1] + (row[2] - row[1]) / 2, row[2:])):
+        assert next_moments(period, start, 3, offset=period * part) == rest
+
+
+@pytest.mark.parametrize("period", [0, 0.01, -1, float("nan"), timedelta(0)])
+def test_bad_periods_are_refused(period: Duration) -> None:
+    with pytest.raises(ConfigError):
+        read_schedule(period)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(ConfigError, match="offset"):
+        read_schedule(60, offset=60)
+    with pytest.raises(ConfigError, match="offset"):
+        read_schedule("* * * * *", offset=1)
+    with pytest.raises(ConfigError, match="zone"):
+        read_schedule(60, zone=UTC)
+    with pytest.raises(ConfigError, match="time zone"):
+        next_moments(60, datetime(2026, 5, 1))  # noqa: DTZ001
+
+
+# -- the last moment ---------------------------------------------------------------------------------------------------
+
+
+def test_of_many_missed_moments_the_last_one_counts() -> None:
+    schedule = read_schedule(60)
+    noon = utc(2026, 5, 1, 12)
+    assert latest(schedule, noon, noon + HOUR) == noon + HOUR
+    assert latest(schedule, noon, noon + HOUR - timedelta(seconds=1)) == noon + HOUR - timedelta(minutes=1)
+    assert latest(schedule, noon, noon + timedelta(seconds=59)) is None
+    assert latest(schedule, noon, noon - HOUR) is None, "the clock was set back"
+
+
+# -- cron expressions ------------------------------------------------------------------------------------------------
+
+
+@needs_cron
+def test_cron_in_utc_unless_said() -> None:
+    assert next_moments("30 2 * * *", utc(2026, 5, 1, 12), 2) == [utc(2026, 5, 2, 2, 30), utc(2026, 5, 3, 2, 30)]
+    assert next_moments("*/20 * * * * *", utc(2026, 5, 1, 12), 2) == [
+        utc(2026, 5, 1, 12, 0, 20),
+        utc(2026, 5, 1, 12, 0, 40),
+    ]
+
+
+@needs_cron
+@needs_zones
+def test_cron_in_a_zone() -> None:
+    """2:30 does not exist on the one night and twice on the other; either time it fires once."""
+    summer = next_moments("30 2 * * *", utc(2026, 3, 28, 12), 2, zone=BERLIN)
+    assert [moment.astimezone(UTC) for moment in summer] == [utc(2026, 3, 29, 1), utc(2026, 3, 30, 0, 30)]
+    winter = next_moments("30 2 * * *", utc(2026, 10, 24, 12), 2, zone=BERLIN)
+    assert [moment.astimezone(UTC) for moment in winter] == [utc(2026, 10, 25, 0, 30), utc(2026, 10, 26, 1, 30)]
+
+
+@needs_cron
+@needs_zones
+@given(
+    st.sampled_from(["30 2 * * *", "0,30 2 * * *", "*/15 * * * *", "0 */2 * * *", "0 * * * *", "15 1-3 * * *"]),
+    st.sampled_from([utc(2026, 3, 29), utc(2026, 10, 25), utc(2026, 6, 1)]),
+    st.integers(-4 * 60, 4 * 60),
+    st.integers(0, 8 * 60),
+)
+def test_whoever_looks_later_finds_the_same_moments_of_a_cron_expression(
+    expression: str, night: datetime, minutes: int, later: int
+) -> None:
+    start = night + timedelta(minutes=minutes)
+    row = [moment.astimezone(UTC) for moment in next_moments(expression, start, 60, zone=BERLIN)]
+    assert row == sorted(set(row))
+    second = start + timedelta(minutes=later)
+    rest = [moment for moment in row if moment > second]
+    assert rest
+    found = next_moments(expression, second, len(rest), zone=BERLIN)
+    assert [moment.astimezone(UTC) for moment in found] == rest
+
+
+@needs_cron
+@pytest.mark.parametrize("expression", ["", "every day", "61 * * * *", "* * * *", "0 0 30 2 *"])
+def test_bad_cron_expressions_are_refused(expression: str) -> None:
+    with pytest.raises(ConfigError):
+        read_schedule(expression)
+
+
+def test_without_cronsim_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    assert next_moments(60, EPOCH)
+    with pytest.raises(ConfigError, match=r"zkrq\[cron\]"):
+        next_moments("* * * * *", EPOCH)
+
+
+# -- ids -------------------------------------------------------------------------------------------------------------
+
+
+def test_an_id_carries_its_moment_and_its_schedule() -> None:
+    noon = utc(2026, 5, 1, 12)
+    id = id_of("report", noon)
+    assert id == id_of("report", noon)
+    assert made_at_ms(id) == round(noon.timestamp() * 1000)
+    others = {id_of("report", noon + timedelta(milliseconds=1)), id_of("repor", noon), new_id_at(made_at_ms(id) or 0)}
+    assert id not in others
+    assert len(others) == 3
