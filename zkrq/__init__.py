@@ -35,6 +35,7 @@ from zkrq.events import (
     ViewChanged,
 )
 from zkrq.ids import new_id
+from zkrq.items import Item
 from zkrq.queue import Deliveries, Queue, Receipt, Sizes
 from zkrq.repair.catchup import Progress
 from zkrq.replication.view import View
@@ -58,6 +59,7 @@ __all__ = [
     "Deliveries",
     "Event",
     "Health",
+    "Item",
     "Lost",
     "NotEnoughReplicas",
     "NotWritable",

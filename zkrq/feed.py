@@ -302,7 +302,8 @@ class Feed(Generic[T]):
         lease_ms = round(self._held.claim_timeout * 1000)
         seq = self._seq + 1
         request = f"{owner}/{seq}"
-        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter]
+        most = self._held.max_attempts
+        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter, most]
         decision = await self._replicas.decide("claim", self._queue, request_arguments)
         self._seq = seq
         if not self._admit(decision, owner, request, started):

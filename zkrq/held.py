@@ -72,6 +72,11 @@ class Held:
         )
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
 
+    @property
+    def max_attempts(self) -> int:
+        """Deliveries after which an item that nobody has settled is a dead letter; 0: no limit."""
+        return self._retry.max_attempts or 0
+
     def __len__(self) -> int:
         return len(self._claims)
 

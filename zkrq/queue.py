@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar, cast
+from typing import Generic, NamedTuple, Self, TypeVar, cast, get_args
 
 from zkrq.checks import Duration, check_count, check_duration, check_id, check_moment
 from zkrq.claims import Claim
@@ -18,7 +18,9 @@ from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, Payload
 from zkrq.feed import Feed
 from zkrq.held import Held
 from zkrq.ids import made_at_ms, new_id_at
+from zkrq.items import Item, ItemState, item_of
 from zkrq.replication.batching import Batcher
+from zkrq.replication.copying import read_copied
 from zkrq.replication.records import PRIORITIES, fresh
 from zkrq.replication.replicas import Put, Replicas
 from zkrq.tasks import Tasks
@@ -27,6 +29,9 @@ T = TypeVar("T")
 
 PUSH_WINDOW = 2_000
 """Items of one ``push_many`` that are under way at once."""
+
+SEEN_AT_ONCE = 500
+"""Items looked at, or removed by id, in one call."""
 
 CLEAR_PAGE = 500
 """Items removed in one step of ``clear``."""
@@ -214,6 +219,107 @@ class Queue(Generic[T]):
             if not decision.decided and not decision.carried:
                 return removed
             removed += len(decision.decided) + len(decision.carried)
+
+    async def get(self, id: str) -> Item[T] | None:
+        """What is known of one item, None where there is none of that id.  Raises ``Unavailable``."""
+        self._check_open()
+        found, _ = await self._replicas.ask("read", self.name, [0, check_id("id", id)])
+        return next(iter(self._items(found)), None)
+
+    async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
+        """The first ``n`` items that are ready, scheduled, claimed or dead, in their order; nothing changes.
+
+        ``n`` is at most 500; of large items there may be fewer.  Raises ``Unavailable``.
+        """
+        self._check_open()
+        check_count("n", n, least=1, most=SEEN_AT_ONCE)
+        if state not in get_args(ItemState):
+            raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
+        found, _ = await self._replicas.ask("peek", self.name, [0, state, n])
+        return self._items(found)
+
+    async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
+        """Every item, in no order, page by page; ``state``: only those.
+
+        What is there from the beginning to the end comes at least once; after a change of the primary it begins again.
+        Raises ``Unavailable``.
+        """
+        self._check_open()
+        cursor, primary = b"0", ""
+        while True:
+            leading = self._replicas.membership.view.primary(self.name)
+            if leading != primary:
+                cursor, primary = b"0", leading  # a cursor means nothing to another server
+            body = await self._replicas.ask("page", self.name, [0, cursor, SEEN_AT_ONCE])
+            if self._replicas.membership.view.primary(self.name) != primary:
+                continue
+            cursor, found, beyond = cast("tuple[bytes, object, list[bytes]]", body)
+            while True:
+                for item in self._items(found):
+                    if state in (None, item.state):
+                        yield item
+                if not beyond:
+                    break
+                body = await self._replicas.ask("read", self.name, [0, *beyond])
+                found, beyond = cast("tuple[object, list[bytes]]", body)
+            if cursor == b"0":
+                return
+
+    async def dead_letters(self, n: int = 100) -> list[Item[T]]:
+        """The first ``n`` dead letters, those that died first; see ``peek``.  Raises ``Unavailable``."""
+        return await self.peek(n, "dead")
+
+    def _items(self, found: object) -> list[Item[T]]:
+        items = (item_of(copied, self._codec) for copied in read_copied(found))
+        return [item for item in items if item is not None]
+
+    async def cancel(self, id: str) -> bool:
+        """Remove one item, whatever its state; False where there is none of that id.
+
+        If it is claimed, its holder learns of it when the claim is next extended or settled: ``ClaimLost``.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
+        """
+        return await self._remove([check_id("id", id)]) > 0
+
+    async def discard(self, ids: Sequence[str] | None = None) -> int:
+        """Remove dead letters, None: all of them; returns how many.  Raises as ``cancel`` does, with some removed."""
+        removed = 0
+        async for page in self._dead_pages(ids):
+            removed += await self._remove(page)
+        return removed
+
+    async def _remove(self, ids: Sequence[str]) -> int:
+        self._check_open()
+        decision = await self._replicas.decide("cancel", self.name, list(ids), trim=True)
+        return len(decision.decided) + len(decision.carried)
+
+    async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
+        """Queue dead letters again, ready at once and as if never tried, None: all of them; returns how many.
+
+        ``rate``: at most so many a second, None: as fast as it goes.  Cancelled or failed in the middle, the rest are
+        still dead letters.  Raises as ``cancel`` does.
+        """
+        if rate is not None and not rate > 0:
+            raise ConfigError(f"rate is {rate!r}, must be more than 0 items per second")
+        revived = 0
+        page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
+        async for some in self._dead_pages(ids, page):
+            self._check_open()
+            decision = await self._replicas.decide("redrive", self.name, [0, *some])
+            revived += len(decision.decided) + len(decision.carried)
+            if rate is not None:
+                await asyncio.sleep(len(some) / rate)
+        return revived
+
+    async def _dead_pages(self, ids: Sequence[str] | None, page: int = SEEN_AT_ONCE) -> AsyncGenerator[Sequence[str]]:
+        """The ids of dead letters: those given that are some, or all."""
+        if ids is None:
+            ids = [item.id async for item in self.scan("dead")]
+        else:
+            found = [await self.get(id) for id in ids]
+            ids = [item.id for item in found if item and item.state == "dead"]
+        for start in range(0, len(ids), page):
+            yield ids[start : start + page]
 
     def _check_open(self) -> None:
         if self._closed:

@@ -24,7 +24,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar, cast
 
 import anyio
@@ -282,7 +282,7 @@ class Worker:
             failed=sum(counts.failed for counts in by_queue.values()),
             lost=sum(counts.lost for counts in by_queue.values()),
             released=sum(counts.released for counts in by_queue.values()),
-            by_queue=MappingProxyType(by_queue),
+            by_queue=by_queue,
         )
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -659,7 +659,7 @@ def _tell(line: Line, claim: Claim[Any], outcome: Outcome, *, failed: bool) -> N
     if failed and not isinstance(outcome.error, RetryLater | Reject):
         line.log.error("item %s failed, %s", claim.id, _ENDED[outcome.ending], exc_info=outcome.error)
     elif outcome.ending is not Ending.ACKED:
-        line.log.info("item %s: %s (%s)", claim.id, _ENDED[outcome.ending], outcome.error or "as the handler said")
+        line.log.info("item %s: %s (raised: %r)", claim.id, _ENDED[outcome.ending], outcome.error)
 
 
 def _ended_late(line: Line, id: str, thread: asyncio.Task[object]) -> None:

@@ -327,6 +327,7 @@ class OneServer(Connection):
             "put_window_ms": WINDOW_MS,
             "trim": 0,
             "clock": 0,
+            "max_attempts": 0,
         }
         names = SCRIPTS[script].arguments
         assert given.keys() <= set(names), "the header knows no other arguments"

@@ -11,6 +11,7 @@ from zkrq.replication.scripts import SCRIPTS
 ARGUMENTS: dict[str, dict[str, Argument]] = {
     "affirm": {},
     "apply": {"fenced": "ann", "payloads_given": 1, "clock": 0},
+    "cancel": {},
     "claim": {"owner": "ann", "seq": 1, "count": 10, "lease_ms": 1000, "waiter": "channel"},
     "claims": {"owner": "ann", "cursor": 0},
     "clear": {"count": 10},
@@ -22,9 +23,11 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "install": {"floor_ms": 0},
     "owners": {},
     "page": {"clock": 0, "cursor": 0, "count": 10},
+    "peek": {"state": "ready", "count": 10},
     "put": {},
     "queues": {},
     "read": {"clock": 0},
+    "redrive": {"count": 0},
     "retire": {"owner": "ann"},
     "seal": {},
     "settle": {},
@@ -34,6 +37,8 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
 """A call of every script that has the gate."""
 
 REPEATED: dict[str, tuple[Argument, ...]] = {
+    "cancel": ("id",),
+    "redrive": ("id",),
     "affirm": ("id",),
     "apply": ("id", fresh(0, 0), 0, b""),
     "compare": ("id", b""),

@@ -114,6 +114,12 @@ class Load:
     def draw_count(self) -> Word:
         return self.rng.choice([0, 1, 3, 20])
 
+    def draw_state(self) -> Word:
+        return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
+
+    def draw_max_attempts(self) -> Word:
+        return self.rng.choice([0, 0, 1, 3])
+
     def draw_cursor(self) -> Word:
         return "0"
 

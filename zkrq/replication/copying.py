@@ -74,7 +74,7 @@ async def read_items(
     while left:
         flat, beyond = await source.ask("read", queue, [moments.source, *left[:READ_MAX]])
         left = cast("list[bytes]", beyond) + left[READ_MAX:]
-        yield list(_items(flat))
+        yield list(read_copied(flat))
 
 
 async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW) -> None:
@@ -107,7 +107,7 @@ async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[
     while True:
         body = await source.ask("page", queue, [moments.source, cursor, PAGE])
         cursor, flat, beyond = cast("tuple[bytes, object, list[bytes]]", body)
-        items = list(_items(flat))
+        items = list(read_copied(flat))
         await install_items(target, queue, items, moments)
         await copy_items(source, target, queue, beyond, moments)
         await copied(len(items) + len(beyond))
@@ -121,6 +121,7 @@ async def queues_at(source: Place) -> list[str]:
     return sorted(name.decode() for name in cast("list[bytes]", names))
 
 
-def _items(flat: object) -> Iterable[Copied]:
+def read_copied(flat: object) -> Iterable[Copied]:
+    """The items in a reply."""
     parts = iter(cast("list[object]", flat))
     return (Copied(*cast("tuple[bytes, bytes, bytes, bytes | None]", item)) for item in zip(*[parts] * 4, strict=True))

@@ -27,18 +27,25 @@ class State(enum.StrEnum):
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
-    # drop: known here only by a claim, and its push can come no more.
-    State.QUEUED: {"claim": State.CLAIMED, "clear": State.GONE, "drop": State.GONE},
+    # drop: known here only by a claim, and its push can come no more.  exhaust: delivered as often as it may be.
+    State.QUEUED: {
+        "claim": State.CLAIMED,
+        "clear": State.GONE,
+        "cancel": State.GONE,
+        "drop": State.GONE,
+        "exhaust": State.DEAD,
+    },
     State.CLAIMED: {
         "ack": State.GONE,
         "nack": State.QUEUED,
         "release": State.QUEUED,
         "extend": State.CLAIMED,
         "bury": State.DEAD,
+        "cancel": State.GONE,
         "fence": State.QUEUED,
         "expire": State.QUEUED,
     },
-    State.DEAD: {},
+    State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE},
     State.GONE: {},
 }
 """What may happen to an item in each state, and what it is afterwards; the verbs are those of the scripts."""

@@ -2,9 +2,10 @@
 -- purpose: decide claims: requeue expired ones, promote due items, then hand up to count ready items to the owner.
 -- seq: number of this claim request, growing by owner and queue; repeated, it is given the same items again.
 -- waiter: channel to be told when something becomes ready, if fewer than count were there; empty: none.
+-- max_attempts: an item that was delivered so often, and settled by none, is a dead letter; 0: no limit.
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
--- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter
+-- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts
 -- reply: OK next_ms [id payload of each item handed out] [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
@@ -16,6 +17,7 @@ local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long 
 
 local token = owner .. '/' .. seq
 seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonumber(lease_ms)
+local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
 local since_us = leading_since_us()
@@ -60,6 +62,10 @@ local function hand_out(id, r, payload, score)
     redis.call('ZADD', scheduled, now_us + put_window_ms * 1000, id)
     redis.call('ZREM', ready, id)
     return
+  end
+  if r.state == 'Q' and most > 0 and r.attempts >= most then
+    with_note(r, 'delivered ' .. r.attempts .. ' times, and settled by none of those consumers')
+    return decide(id, r, 'D', '', now_us)
   end
   append_pair(handed, id, payload)
   if r.state == 'C' and r.epoch == epoch then

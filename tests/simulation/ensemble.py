@@ -1,0 +1,230 @@
+"""ZooKeeper's part: the hub of ``zkrq.coordination.memory`` across a network, with what its contract leaves open.
+
+A request is carried out when it reaches the hub, whatever has become of its client by then.  A read may miss what was
+written by somebody who has not yet been told so, and no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from tests.simulation.loop import PROCESS, WORLD, Loop, Process
+from tests.simulation.trace import Trace
+from zkrq.coordination.coordinator import SessionState, Versioned
+from zkrq.coordination.memory import MARGIN, Hub, MemoryCoordinator
+from zkrq.errors import Unavailable
+
+T = TypeVar("T")
+
+RETRY_SECONDS = 0.3
+"""After so long a client asks again that got no answer."""
+
+
+class SimHub(Hub):
+    """``stale``: how likely a read is as old as it may be; ``slow``: seconds, at most, that a message takes longer."""
+
+    def __init__(self, loop: Loop, chance: random.Random, trace: Trace, *, session_timeout: float) -> None:
+        self.chance = chance
+        self.trace = trace
+        self.loop = loop
+        self.stale = 0.0
+        self.slow = 0.0
+        self.history: list[Versioned] = [Versioned(None, -1)]
+        self.told_version = -1
+        """The latest version of the register of which some writer or reader has been told."""
+        self.told_owners: set[str] = set()
+        self.ended: list[str] = []
+        """Sessions that are over, the latest last."""
+        super().__init__(session_timeout=session_timeout, latency=self._travel_time, random=chance)
+
+    def _travel_time(self) -> float:
+        usual = 0.0002 + 0.004 * self.chance.random() ** 2
+        return usual + self.slow * self.chance.random() if self.slow else usual
+
+    def swap(self, data: bytes, expected: int) -> Versioned | None:
+        before = self.register
+        written = super().swap(data, expected)
+        if self.register is not before:
+            self.history.append(self.register)
+            self.trace.note(f"view is now {data.decode()}")
+        return written
+
+    def leave(self, session_id: str) -> None:
+        if session_id in self.sessions:
+            self.ended.append(session_id)
+            self.trace.note(f"session {session_id} is over")
+        super().leave(session_id)
+
+    def is_live(self, session_id: str) -> bool:
+        return session_id in self.sessions
+
+    def _notify(self, notice: Callable[[MemoryCoordinator], None]) -> None:
+        for coordinator in tuple(self.sessions.values()):
+            assert isinstance(coordinator, SimCoordinator)
+            at = self.loop.now + self.latency()
+            self.loop.arrive_at(at, notice, coordinator, context=coordinator.process.context)
+
+    def suspend(self, coordinator: MemoryCoordinator) -> None:
+        """Cut a client off.  Unless it is resumed within the session timeout, its session ends."""
+        assert isinstance(coordinator, SimCoordinator)
+        in_process(coordinator.process, coordinator.cut)
+        session_id = coordinator.session.id
+        if session_id in self.sessions and session_id not in self._expiries:
+            timer = self.loop.call_later(self.session_timeout, self.expire, session_id, context=WORLD)
+            self._expiries[session_id] = timer
+
+    def resume(self, coordinator: MemoryCoordinator) -> None:
+        """Let a client reach the hub again."""
+        assert isinstance(coordinator, SimCoordinator)
+        self._keep(coordinator.session.id)
+        in_process(coordinator.process, coordinator.mend)
+
+    def expire(self, session_id: str) -> None:
+        """End a session; its client hears of it at once, if it can hear."""
+        coordinator = self.sessions.get(session_id)
+        if coordinator is not None:
+            self.leave(session_id)
+            assert isinstance(coordinator, SimCoordinator)
+            if coordinator.silent_since is None:
+                self.tell_of_end(coordinator, session_id, self.latency())
+
+    def tell_of_end(self, coordinator: SimCoordinator, session_id: str, delay: float) -> None:
+        """Have a client hear that its session is over."""
+        at = self.loop.now + delay
+        self.loop.arrive_at(at, coordinator.told_of_end, session_id, context=coordinator.process.context)
+
+    # -- silence: the client has not noticed anything ------------------------------------------------------------------
+
+    def silence(self, coordinator: SimCoordinator, *, deaf: bool) -> None:
+        """The hub hears nothing from this client any more; ``deaf``: nor does what it asks arrive."""
+        coordinator.silent_since = self.loop.now
+        coordinator.deaf = deaf
+        session_id = coordinator.session.id
+        if session_id in self.sessions and session_id not in self._expiries:
+            timer = self.loop.call_later(self.session_timeout, self.expire, session_id, context=WORLD)
+            self._expiries[session_id] = timer
+
+    def break_silence(self, coordinator: SimCoordinator, delay: float) -> None:
+        """Contact again; it learns after ``delay`` seconds what became of its session."""
+        self._keep(coordinator.session.id)
+        coordinator.deaf = False
+        self.tell_of_end(coordinator, coordinator.session.id, delay)
+
+
+class SimCoordinator(MemoryCoordinator):
+    """A client of the ``SimHub`` that belongs to a process."""
+
+    def __init__(self, hub: SimHub, process: Process) -> None:
+        super().__init__(hub)
+        self.hub = hub
+        self.process = process
+        self.silent_since: float | None = None
+        """Since when the hub has not heard of this client, which has not noticed."""
+        self.deaf = False
+        self.swaps_to_lose = 0
+        self._seen_version = -1
+
+    @property
+    def valid_until(self) -> float:
+        if self.silent_since is not None and self.session.state is SessionState.CONNECTED:
+            return self.silent_since + self.hub.session_timeout * (1 - MARGIN)
+        return super().valid_until
+
+    async def read_view(self) -> Versioned:
+        floor = max(self.hub.told_version, self._seen_version)
+
+        def read() -> Versioned:
+            hub = self.hub
+            oldest = next(at for at, old in enumerate(hub.history) if old.version >= floor)
+            if oldest < len(hub.history) - 1 and hub.chance.random() < hub.stale:
+                hub.trace.count("stale view")
+                return hub.history[hub.chance.randrange(oldest, len(hub.history))]
+            return hub.register
+
+        seen = await self._ask(read)
+        self._seen_version = max(self._seen_version, seen.version)
+        return seen
+
+    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+        if self.swaps_to_lose:
+            self.swaps_to_lose -= 1
+            self.replies_to_lose += 1
+            self.hub.trace.count("reply to a compare-and-set lost", self.process.name)
+        written = await super().swap_view(data, expected)
+        if written is not None:
+            self.hub.told_version = max(self.hub.told_version, written.version)
+            self._seen_version = max(self._seen_version, written.version)
+        return written
+
+    async def enrol(self, description: str) -> str:
+        owner = await super().enrol(description)
+        self.hub.told_owners.add(owner)
+        return owner
+
+    async def consumers(self) -> Mapping[str, str]:
+        told = frozenset(self.hub.told_owners)
+
+        def read() -> dict[str, str]:
+            hub = self.hub
+            seen = dict(hub.enrolled)
+            if hub.chance.random() < hub.stale:
+                hub.trace.count("stale registry")
+                seen = {owner: text for owner, text in seen.items() if owner in told}
+                seen.update(dict.fromkeys(hub.ended[-1:], "has gone"))
+            return seen
+
+        return await self._ask(read)
+
+    async def _travel(self, act: Callable[[], T]) -> T:
+        if act == self._connect:
+            return await super()._travel(act)
+        try:
+            async with asyncio.timeout(self.hub.session_timeout):
+                while True:
+                    await self._reachable.wait()
+                    answers = await self._exchange(act)
+                    self._check_open()
+                    if answers:
+                        return answers[0]
+        except TimeoutError as error:
+            raise Unavailable("the coordinator does not answer") from error
+
+    async def _exchange(self, act: Callable[[], T]) -> list[T]:
+        """One request and its answer; empty when either was lost."""
+        loop, hub, cuts = self.hub.loop, self.hub, self._cuts
+        answered: asyncio.Future[list[T]] = loop.create_future()
+
+        def arrive(answers: list[T]) -> None:
+            if not answered.done():
+                answered.set_result(answers if cuts == self._cuts else [])
+
+        def reach() -> None:
+            answers = [act()] if self._cuts == cuts and not self.deaf else []
+            if answers and self.replies_to_lose > 0:
+                self.replies_to_lose -= 1
+                hub.trace.counts["reply of the hub lost"] += 1
+                answers = []
+            pause = hub.latency() if answers else RETRY_SECONDS
+            loop.arrive_at(loop.now + pause, arrive, answers, context=self.process.context)
+
+        loop.call_at(loop.now + hub.latency(), reach, context=WORLD)
+        return await answered
+
+    def told_of_end(self, session_id: str) -> None:
+        """Word from the hub about this session: it may be over."""
+        if self.session.id != session_id or not self.reachable:
+            return
+        self.silent_since = None
+        if self.session.state is SessionState.CONNECTED and not self.hub.is_live(session_id):
+            self.renew()
+
+
+def in_process(process: Process, act: Callable[[], object]) -> None:
+    """Have something happen to a process from outside, as soon as it runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Loop)
+    assert PROCESS.get() is not process
+    loop.arrive_at(loop.now, act, context=process.context)

@@ -1,0 +1,386 @@
+"""What goes wrong, and how much of it the promise covers.
+
+A fault is a coroutine of the world: it happens, lasts, and is undone.  ``may_harm`` is the one place that says which
+losses of data zkrq promises to survive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+
+from tests.simulation.loop import State
+from tests.simulation.servers import Status
+from tests.simulation.wire import Break, Path
+from tests.simulation.world import SERVERS, SESSION_TIMEOUT, Client, World
+
+REPAIR = find_spec("zkrq.repair") is not None
+"""Whether zkrq lets servers in again, and goes on after all have restarted with their data."""
+
+Fault = Callable[[World, random.Random], Awaitable[None]]
+
+
+def may_harm(world: World, server: str, *, loses_data: bool) -> bool:
+    """Whether the promise covers that this server ends its life now.
+
+    *Durability*: any ``min_replicas - 1`` servers may lose everything.  One that has lost its data counts until it is
+    believed again, or is out of the view and no longer vouched for (eligible).  And whatever is promised, one member
+    must keep it: what is decided while the view is down to one member is nowhere else.
+
+    *Availability*, for a zkrq without recovery: one member must stay in the life that the view knows.
+    """
+    view = world.view
+    if view is None:
+        return False
+    whole = [id for id in view.members if id not in world.harmed and id != server]
+    living = [id for id in world.living_members() if id != server]
+    if not REPAIR and not living:
+        return False
+    if not loses_data:
+        return True
+    if not whole or (server in view.members and len(whole) < 2 and not all(_is_well(world, id) for id in whole)):
+        return False
+    return not _counts(world, server)
+
+
+def _counts(world: World, server: str) -> bool:
+    """Whether as many servers have lost data already as may."""
+    view = world.view
+    assert view is not None
+    vouched = {*view.members, *view.eligible}
+    return len([id for id in world.harmed if id in vouched and id != server]) >= world.min_replicas - 1
+
+
+def _is_well(world: World, server: str) -> bool:
+    """Whether nobody has a reason to evict this server."""
+    paths = [world.network.path(client.name, server) for client in world.clients]
+    return world.servers[server].status is Status.UP and not any(path.cut or path.slow for path in paths)
+
+
+# -- the network -----------------------------------------------------------------------------------------------------
+
+
+def _some_path(world: World, chance: random.Random) -> tuple[str, Path] | None:
+    clients = [client for client in world.clients if client.is_alive]
+    if not clients:
+        return None
+    client, server = chance.choice(clients).name, chance.choice(SERVERS)
+    return f"{client}-{server}", world.network.path(client, server)
+
+
+async def slow(world: World, chance: random.Random) -> None:
+    """Messages of one client and one server take long, some longer than a server may."""
+    if found := _some_path(world, chance):
+        name, path = found
+        path.slow = chance.choice((0.05, 0.3, 1.5))
+        world.trace.count("slow", f"{name} by {path.slow:g} s")
+        await asyncio.sleep(chance.uniform(0.5, 8.0))
+        path.slow = 0.0
+
+
+async def cut(world: World, chance: random.Random) -> None:
+    """Nothing goes between one client and one server."""
+    if found := _some_path(world, chance):
+        name, path = found
+        if path.cut:
+            return
+        path.cut, path.refuses, path.drops = True, chance.random() < 0.4, chance.random() < 0.4
+        world.trace.count("cut", f"{name}, {'refuses' if path.refuses else 'hangs'}")
+        await asyncio.sleep(chance.choice((0.3, 2.0, 9.0)) * chance.uniform(0.5, 1.5))
+        world.trace.note(f"cut of {name} is mended")
+        world.network.mend(path)
+
+
+async def breaks(world: World, chance: random.Random) -> None:
+    """Calls break their connections."""
+    for _ in range(chance.randint(1, 8)):
+        if found := _some_path(world, chance):
+            found[1].breaking = chance.choice(list(Break))
+        await asyncio.sleep(chance.random() ** 2 * 2.0)
+
+
+# -- servers ---------------------------------------------------------------------------------------------------------
+
+
+def _some_server(world: World, chance: random.Random, *, loses_data: bool) -> str | None:
+    """One that may be harmed; mostly one of the view, since harm to others changes little."""
+    fit = [id for id in SERVERS if world.servers[id].status is Status.UP and may_harm(world, id, loses_data=loses_data)]
+    view = world.view
+    known = [id for id in fit if view is not None and id in view.receivers]
+    return chance.choice(known if known and chance.random() < 0.9 else fit) if fit else None
+
+
+async def stop(world: World, chance: random.Random) -> None:
+    """SIGSTOP for a while."""
+    name = chance.choice(SERVERS)
+    server = world.servers[name]
+    if server.status is Status.UP:
+        world.trace.count("stop", name)
+        server.stop()
+        await asyncio.sleep(chance.choice((0.5, 3.0, 9.0)) * chance.uniform(0.5, 1.5))
+        world.trace.note(f"{name} goes on")
+        server.go_on()
+
+
+async def restart(world: World, chance: random.Random) -> None:
+    """Killed, and back with what it had on its disk: all of it."""
+    if name := _some_server(world, chance, loses_data=False):
+        server = world.servers[name]
+        world.trace.count("restart with its data", name)
+        server.kill()
+        await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
+        if server.status is Status.DOWN:
+            server.start(server.redis.dump())
+            world.trace.note(f"{name} is back")
+
+
+async def restart_all(world: World, chance: random.Random) -> None:
+    """A power cut: all servers are killed within a moment, and come back with what they had on their disks."""
+    if not REPAIR or not all(may_harm(world, name, loses_data=False) for name in SERVERS):
+        return
+    world.trace.count("restart of all")
+    names = chance.sample(SERVERS, len(SERVERS))
+    down: list[str] = []
+    for name in names:
+        if world.servers[name].status is not Status.DOWN:
+            world.servers[name].kill()
+            down.append(name)
+        await asyncio.sleep(chance.choice((0.0, 0.0, 0.5)) * chance.random())
+    for name in chance.sample(down, len(down)):
+        await asyncio.sleep(chance.choice((0.01, 1.0, 5.0)) * chance.random())
+        if world.servers[name].status is Status.DOWN:
+            world.servers[name].start(world.servers[name].redis.dump())
+            world.trace.note(f"{name} is back")
+
+
+async def restart_empty(world: World, chance: random.Random) -> None:
+    """Killed, and back without any data."""
+    if name := _some_server(world, chance, loses_data=True):
+        server = world.servers[name]
+        world.trace.count("restart empty", name)
+        world.harm(name)
+        server.kill()
+        await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
+        if server.status is Status.UP:
+            world.unharm(name)  # mended meanwhile, with its data
+            return
+        server.start(None)
+        world.trace.note(f"{name} is back, empty")
+
+
+async def restart_old(world: World, chance: random.Random) -> None:
+    """Killed, and back with what it had on its disk some time ago."""
+    if name := _some_server(world, chance, loses_data=True):
+        server = world.servers[name]
+        old = server.redis.dump()
+        await asyncio.sleep(chance.uniform(0.1, 8.0))
+        if server.status is not Status.UP or not may_harm(world, name, loses_data=True):
+            return
+        world.trace.count("restart with old data", name)
+        world.harm(name)
+        server.kill()
+        await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
+        if server.status is Status.UP:
+            world.unharm(name)
+            return
+        server.start(old)
+        world.trace.note(f"{name} is back, with old data")
+
+
+async def flush(world: World, chance: random.Random) -> None:
+    """FLUSHALL."""
+    if name := _some_server(world, chance, loses_data=True):
+        world.trace.count("flush", name)
+        world.harm(name)
+        world.servers[name].redis.flush()
+
+
+async def full(world: World, chance: random.Random) -> None:
+    """A server is out of memory for a while."""
+    redis = world.servers[chance.choice(SERVERS)].redis
+    world.trace.count("full", redis.run_id)
+    redis.full = True
+    await asyncio.sleep(chance.uniform(0.5, 5.0))
+    redis.full = False
+
+
+async def replica(world: World, chance: random.Random) -> None:
+    """A server refuses writes for a while, as a replica does."""
+    if name := _some_server(world, chance, loses_data=False):
+        redis = world.servers[name].redis
+        world.trace.count("replica", name)
+        redis.role = "slave"
+        await asyncio.sleep(chance.uniform(0.5, 5.0))
+        redis.role = "master"
+
+
+# -- clients ---------------------------------------------------------------------------------------------------------
+
+
+def _some_client(world: World, chance: random.Random) -> Client | None:
+    clients = [client for client in world.clients if client.process.state is State.RUNNING and client.coordinator]
+    return chance.choice(clients) if clients else None
+
+
+def _anywhere(client: Client, chance: random.Random, act: Callable[[], object]) -> None:
+    """Have ``act`` happen between any two steps of a client."""
+    client.process.after_steps(chance.randint(1, 60), act)
+
+
+async def drop(world: World, chance: random.Random) -> None:
+    """kill -9, and a newcomer in its place."""
+    client = _some_client(world, chance)
+    if client is None or sum(client.is_alive for client in world.clients) < 2:
+        return
+
+    def act() -> None:
+        world.trace.count("drop", client.name)
+        world.drop(client)
+
+    _anywhere(client, chance, act)
+
+
+async def cancel(world: World, chance: random.Random) -> None:
+    """Calls are cancelled by their callers."""
+    for _ in range(chance.randint(1, 5)):
+        client = _some_client(world, chance)
+        if client is not None:
+            _anywhere(client, chance, partial(_cancel_one, world, client, chance))
+        await asyncio.sleep(chance.random())
+
+
+def _cancel_one(world: World, client: Client, chance: random.Random) -> None:
+    running = [(task, kind) for task, (kind, _) in client.operations.items()]
+    if running:
+        task, kind = chance.choice(running)
+        world.trace.count("cancel", f"{client.name} {kind}")
+        task.cancel()
+
+
+async def pause(world: World, chance: random.Random) -> None:
+    """A client is stopped, and goes on; meanwhile its session may have ended."""
+    client = _some_client(world, chance)
+    if client is None:
+        return
+
+    def act() -> None:
+        world.trace.count("pause", client.name)
+        world.pause(client)
+
+    _anywhere(client, chance, act)
+    await asyncio.sleep(chance.choice((0.3, 3.0, SESSION_TIMEOUT * 2)) * chance.uniform(0.5, 1.5))
+    if client.process.state is State.PAUSED:
+        world.trace.note(f"{client.name} goes on")
+        world.resume(client)
+
+
+async def hub_cut(world: World, chance: random.Random) -> None:
+    """A client is cut off from the ensemble."""
+    client = _some_client(world, chance)
+    if client is None or client.coordinator is None or not client.coordinator.reachable:
+        return
+    coordinator = client.coordinator
+    world.trace.count("cut from the ensemble", client.name)
+    world.hub.suspend(coordinator)
+    await asyncio.sleep(chance.choice((0.5, SESSION_TIMEOUT, SESSION_TIMEOUT * 3)) * chance.uniform(0.5, 1.2))
+    world.trace.note(f"{client.name} reaches the ensemble again")
+    world.hub.resume(coordinator)
+
+
+async def hub_deaf(world: World, chance: random.Random) -> None:
+    """A client's connection to the ensemble is dead, and it does not notice."""
+    client = _some_client(world, chance)
+    if client is None or client.coordinator is None or client.coordinator.silent_since is not None:
+        return
+    coordinator = client.coordinator
+    world.trace.count("deaf to the ensemble", client.name)
+    world.hub.silence(coordinator, deaf=True)
+    await asyncio.sleep(chance.choice((1.0, SESSION_TIMEOUT, SESSION_TIMEOUT * 2)) * chance.uniform(0.5, 1.2))
+    if client.process.state is not State.PAUSED:
+        world.hub.break_silence(coordinator, 0.0)
+
+
+async def hub_expire(world: World, chance: random.Random) -> None:
+    """The ensemble ends a session."""
+    client = _some_client(world, chance)
+    if client is not None and client.coordinator is not None:
+        world.trace.count("session expired", client.name)
+        world.hub.expire(client.coordinator.session.id)
+
+
+async def hub_lose_reply(world: World, chance: random.Random) -> None:
+    """Answers of the ensemble get lost."""
+    client = _some_client(world, chance)
+    if client is not None and client.coordinator is not None:
+        world.trace.count("replies of the ensemble to be lost", client.name)
+        client.coordinator.replies_to_lose += chance.randint(1, 3)
+
+
+async def hub_slow(world: World, chance: random.Random) -> None:
+    """Answers of the ensemble take long, so that changes of the view cross each other."""
+    world.hub.slow = chance.choice((0.2, 1.0))
+    world.trace.count("ensemble slow", f"by {world.hub.slow:g} s")
+    await asyncio.sleep(chance.uniform(3.0, 15.0))
+    world.hub.slow = 0.0
+
+
+async def hub_lose_swap(world: World, chance: random.Random) -> None:
+    """The answer to a client's next compare-and-set gets lost."""
+    client = _some_client(world, chance)
+    if client is not None and client.coordinator is not None:
+        client.coordinator.swaps_to_lose += chance.randint(1, 2)
+
+
+async def hub_stale(world: World, chance: random.Random) -> None:
+    """Reads are as old as they may be."""
+    world.hub.stale = 0.7
+    await asyncio.sleep(chance.uniform(5.0, 20.0))
+    world.hub.stale = 0.0
+
+
+async def reopen(world: World, chance: random.Random) -> None:
+    """A client closes its cluster in the middle of its work, and opens another one."""
+    client = _some_client(world, chance)
+    if client is not None and client.cluster is not None:
+        world.trace.count("reopen", client.name)
+
+        async def again() -> None:
+            await client.close()
+            await asyncio.sleep(chance.random())
+            while client.cluster is None and not client.stopping and not await client.open():
+                await asyncio.sleep(0.5)
+
+        client.start(again(), "reopen")
+
+
+NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks}
+
+SERVER: Mapping[str, Fault] = {
+    "stop": stop,
+    "restart": restart,
+    "restart_all": restart_all,
+    "restart_empty": restart_empty,
+    "restart_old": restart_old,
+    "flush": flush,
+    "full": full,
+    "replica": replica,
+}
+
+CLIENT: Mapping[str, Fault] = {
+    "drop": drop,
+    "cancel": cancel,
+    "pause": pause,
+    "hub_cut": hub_cut,
+    "hub_deaf": hub_deaf,
+    "hub_expire": hub_expire,
+    "hub_lose_reply": hub_lose_reply,
+    "hub_lose_swap": hub_lose_swap,
+    "hub_slow": hub_slow,
+    "hub_stale": hub_stale,
+    "reopen": reopen,
+}
+
+FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT}

@@ -1,0 +1,45 @@
+"""What of a run does not come from the event loop: clocks, chance and hashes.  Patched while a seed runs."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from tests.simulation.loop import Loop
+from zkrq import ids
+from zkrq.claims import Claim
+
+EPOCH = 1_790_000_000.0
+"""What the clock on the wall shows when a run begins."""
+
+
+def _hash_claim(claim: Claim[Any]) -> int:
+    return zlib.crc32(f"{claim.id}/{claim.request}/{claim.version}".encode())
+
+
+@contextmanager
+def determined(loop: Loop, seed: int) -> Generator[None, None, None]:
+    """Clocks show the loop's time, and all chance comes from the seed.  Not covered: PYTHONHASHSEED, which has to be
+    set before the interpreter starts."""
+    chance = random.Random(f"{seed}/tokens")
+    state = random.getstate()
+    random.seed(f"{seed}/module")
+    with (
+        patch.object(time, "time", lambda: EPOCH + loop.now),
+        patch.object(time, "time_ns", lambda: int((EPOCH + loop.now) * 1e9)),
+        patch.object(time, "monotonic", lambda: loop.now),
+        patch.object(secrets, "token_hex", lambda length=32: chance.randbytes(length or 32).hex()),
+        # Weak sets of claims are walked in the order of their hashes.
+        patch.object(Claim, "__hash__", _hash_claim),
+    ):
+        ids._maker.begin()  # pyright: ignore[reportPrivateUsage]
+        try:
+            yield
+        finally:
+            random.setstate(state)

@@ -1,0 +1,302 @@
+"""One seed, from its first callback to its verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.simulation import faults as all_faults
+from tests.simulation.agreement import disagreements
+from tests.simulation.faults import REPAIR, Fault
+from tests.simulation.loop import Loop, Stuck
+from tests.simulation.patches import determined
+from tests.simulation.servers import Status
+from tests.simulation.trace import Trace
+from tests.simulation.workload import CALL_LIMIT, PRODUCING_SECONDS, Workload
+from tests.simulation.world import SERVERS, Client, Outcome, World
+from zkrq import Queue
+
+FAULT_SECONDS = 35.0
+"""Faults begin within so long."""
+
+HEAL_SECONDS = 20.0
+"""What the cluster is given to come to itself once nothing goes wrong any more."""
+
+DRAIN_SECONDS = 700.0
+"""Longer than an item whose push is still on its way is waited for, which is the longest wait that there is."""
+
+REPAIR_SECONDS = 200.0
+"""Within so long all servers are in sync again, once nothing goes wrong any more."""
+
+SCRUB_SECONDS = 1_000.0
+"""Within so long a scrub has mended what operations without a certain end have left behind."""
+
+CLEARING = 0.1
+"""In such a part of the seeds the queue is cleared now and then."""
+
+MAX_TIME = 4_000.0
+MAX_STEPS = 3_000_000
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of one seed."""
+
+    seed: int
+    violations: list[str]
+    digest: int
+    virtual_seconds: float
+    steps: int
+    faults: dict[str, int]
+    counts: dict[str, int]
+    trace: list[str] = field(default_factory=list[str])
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Errors(logging.Handler):
+    """Notes what zkrq logs as a mistake of its own, and in a traced run everything."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            text = f"{record.getMessage()}: {record.exc_info[1]!r}"
+            self._world.ledger.violation(f"logged as a mistake: {text}")
+        elif self._world.trace.lines is not None:
+            self._world.trace.lines.append(f"{self._world.loop.now:10.6f}    log: {record.getMessage()}")
+
+
+def run_seed(seed: int, enabled: Collection[str], *, keep_trace: bool = False) -> Report:
+    """Run one seed with these faults."""
+    loop = Loop(max_time=MAX_TIME, max_steps=MAX_STEPS)
+    trace = Trace(loop, keep=keep_trace)
+    log = logging.getLogger("zkrq")
+    level, propagate = log.level, log.propagate
+    gc.disable()
+    with determined(loop, seed):
+        world = World(seed, loop, trace)
+        handler = _Errors(world)
+        log.addHandler(handler)
+        log.setLevel(logging.DEBUG if keep_trace else logging.ERROR)
+        log.propagate = False
+        try:
+            with world.ledger.listening():
+                loop.run(_Scenario(world, enabled).run())
+        except Stuck as stuck:
+            world.ledger.violation(f"stuck: {stuck}, running: {_running(world)}")
+        except Exception as error:
+            error.add_note(f"in seed {seed}")
+            raise
+        finally:
+            log.removeHandler(handler)
+            log.setLevel(level)
+            log.propagate = propagate
+    for complaint in loop.complaints:
+        world.ledger.violation(f"asyncio complained: {complaint}")
+    counts = world.ledger.counts + Counter({"server calls": sum(s.executed for s in world.servers.values())})
+    report = Report(
+        seed, world.ledger.violations, trace.digest, loop.now, loop.steps, dict(trace.counts), dict(counts),
+        trace.lines or [],
+    )  # fmt: skip
+    del world, handler, loop, trace
+    _forget()
+    return report
+
+
+def _forget() -> None:
+    """Finalise what was left in the middle, all of it, so that nothing reaches into the next run; nobody is told."""
+    hook, sys.unraisablehook = sys.unraisablehook, _ignore
+    logging.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(10):
+                if not gc.collect():
+                    break
+    finally:
+        sys.unraisablehook = hook
+        logging.disable(logging.NOTSET)
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+def _running(world: World) -> str:
+    return ", ".join(
+        f"{client.name} {kind} since {since:.1f} s"
+        for client in world.clients
+        if client.is_alive
+        for kind, since in client.operations.values()
+    )
+
+
+class _Scenario:
+    def __init__(self, world: World, enabled: Collection[str]) -> None:
+        self._world = world
+        self._chance = world.chance_for("scenario")
+        self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
+        self._workloads: list[tuple[Client, Workload]] = []
+        # Where nobody takes items for a while, they have to outlast what happens.
+        self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(5.0, 40.0)))
+        self._clears = self._chance.random() < CLEARING
+
+    def _swarm(self, faults: list[Fault]) -> list[Fault]:
+        """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
+        Groce et al., 2012)."""
+        count = self._chance.choice((2, 3, 4, 6, 9, len(faults)))
+        return self._chance.sample(faults, min(count, len(faults)))
+
+    async def run(self) -> None:
+        world, chance = self._world, self._chance
+        for at in range(chance.randint(2, 3)):
+            await self._new_worker(f"c{at}")
+        moments = self._moments(chance.choice((3, 4, 5, 6, 8, 12, 16))) if self._faults else []
+        faults = [asyncio.create_task(self._fault(number, at)) for number, at in enumerate(moments)]
+        await asyncio.sleep(PRODUCING_SECONDS)
+        if faults:
+            await asyncio.wait(faults)
+            for fault in faults:
+                fault.result()
+        self._heal()
+        world.trace.note("-- everything is mended")
+        await asyncio.sleep(HEAL_SECONDS)
+        await self._end_workers()
+        world.trace.note("-- draining")
+        gc.collect()
+        auditor = world.new_client("auditor")
+        done = auditor.start(_audit(auditor), "main")
+        await asyncio.wait([done])
+        done.result()
+
+    def _moments(self, count: int) -> list[float]:
+        """When faults begin: often one right after another."""
+        chance, moments = self._chance, list[float]()
+        for _ in range(count):
+            if moments and chance.random() < 0.35:
+                moments.append(moments[-1] + chance.random() * 0.6)
+            else:
+                moments.append(chance.random() * FAULT_SECONDS)
+        return moments
+
+    async def _new_worker(self, name: str) -> None:
+        world = self._world
+        client = world.new_client(name)
+        workload = Workload(
+            client,
+            world.chance_for(name),
+            items=self._chance.randint(5, 20),
+            until=world.loop.now + PRODUCING_SECONDS,
+            consume_from=self._rest,
+            clears=self._clears,
+        )
+        self._workloads.append((client, workload))
+
+        async def work() -> None:
+            while not client.stopping and not await client.open():
+                await asyncio.sleep(0.5)
+            workload.begin()
+
+        client.start(work(), "main")
+
+    async def _fault(self, number: int, at: float) -> None:
+        world = self._world
+        chance = world.chance_for(f"fault {number}")
+        await asyncio.sleep(at)
+        alive = sum(client.is_alive for client in world.clients)
+        await chance.choice(self._faults)(world, chance)
+        if sum(client.is_alive for client in world.clients) < alive:
+            await asyncio.sleep(chance.uniform(0.1, 5.0))
+            await self._new_worker(f"f{number}")
+
+    def _heal(self) -> None:
+        world = self._world
+        for client in world.clients:
+            client.process.call_off()
+            world.resume(client)
+            for server in SERVERS:
+                path = world.network.path(client.name, server)
+                path.slow, path.breaking = 0.0, None
+                world.network.mend(path)
+        for server in world.servers.values():
+            server.go_on()
+            server.redis.full, server.redis.role = False, "master"
+            if server.status is Status.DOWN:
+                server.start(server.redis.dump())
+
+    async def _end_workers(self) -> None:
+        ending: list[asyncio.Task[None]] = []
+        for client, workload in self._workloads:
+            client.stopping = True
+            if client.is_alive:
+                ending.append(client.start(workload.end(), "end"))
+        if ending and (await asyncio.wait(ending, timeout=3 * CALL_LIMIT))[1]:
+            self._world.ledger.violation(f"did not end: {_running(self._world)}")
+
+
+async def _audit(auditor: Client) -> None:
+    """A newcomer takes all that is there, and then everything has to add up."""
+    world = auditor.world
+    ledger = world.ledger
+    until = world.loop.now + REPAIR_SECONDS
+    while not await auditor.open():
+        if world.loop.now > until:
+            ledger.violation("the namespace cannot be opened")
+            return
+        await asyncio.sleep(1.0)
+    queue = auditor.queue()
+    assert queue is not None
+    while REPAIR and not world.is_whole:
+        if world.loop.now > until:
+            ledger.violation(f"not repaired: {world.view} with {world.servers}")
+            break
+        await asyncio.sleep(1.0)
+    drained = await _drain(auditor, queue)
+    for text in disagreements(world, scrubbed=False):
+        ledger.violation(text)
+    until = world.loop.now + SCRUB_SECONDS
+    while REPAIR and (wrong := list(disagreements(world, scrubbed=True))):
+        if world.loop.now > until:
+            ledger.violation("; ".join(wrong))
+            break
+        ledger.counts["waited for a scrub"] += 1
+        await asyncio.sleep(20.0)
+    drained |= await _drain(auditor, queue)
+    for item in ledger.missing(drained):
+        ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
+    await auditor.close()
+
+
+async def _drain(auditor: Client, queue: Queue[Any]) -> set[str]:
+    """Take and ack until nothing is left; what was acked."""
+    world = auditor.world
+    until = world.loop.now + DRAIN_SECONDS
+    drained: set[str] = set()
+    while True:
+        ended = await auditor.do("drain", queue.pop_many(100, timeout=2.0), 2.1)
+        for claim in ended.value or ():
+            item, holder = auditor.given(claim)
+            holder.settling = True
+            acked = await auditor.do("ack", claim.ack(), CALL_LIMIT)
+            if acked.outcome is Outcome.DONE:
+                item.acked = True
+                drained.add(item.label)
+        if not ended.value:
+            sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
+            if sizes is not None and sizes[:3] == (0, 0, 0):
+                return drained
+            if world.loop.now > until:
+                world.ledger.violation(f"stranded: {sizes}")
+                return drained
+            await asyncio.sleep(5.0)

@@ -1,0 +1,129 @@
+"""The simulated Redis servers: a ``MiniRedis`` each, with what may happen to its process and its data."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from tests.simulation.loop import Loop
+from tests.simulation.mini_redis import Dump, MiniRedis
+from tests.simulation.patches import EPOCH
+from tests.simulation.trace import Trace
+
+
+class Status(enum.Enum):
+    UP = "up"
+    STOPPED = "stopped"  # SIGSTOP: what comes is kept by the kernel
+    DOWN = "down"
+
+
+class Far(Protocol):
+    """The far end of a connection, as a server sees it."""
+
+    def reply(self, reply: object) -> None:
+        """Send a reply, or a message of a subscription."""
+        ...
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made when this connection has ended."""
+        ...
+
+    def reset(self) -> None:
+        """The process at the server's end has died."""
+        ...
+
+
+class SimServer:
+    """One server by its name.  ``redis`` is its present life; it keeps its data also while it is down (the disk)."""
+
+    def __init__(self, name: str, loop: Loop, chance: random.Random, trace: Trace) -> None:
+        self.name = name
+        self.status = Status.UP
+        self.lives = 0
+        self.executed = 0
+        self._loop = loop
+        self._chance = chance
+        self._trace = trace
+        self._clock_offset = chance.uniform(-2.0, 2.0)
+        self._connections: dict[Far, None] = {}
+        self._pending: deque[tuple[Far, list[bytes]]] = deque()
+        self.redis = self._begin()
+        self.old_dump: Dump | None = None
+
+    def __repr__(self) -> str:
+        return f"<SimServer {self.name} {self.status.value} life {self.lives}>"
+
+    def _begin(self) -> MiniRedis:
+        self.lives += 1
+        return MiniRedis(run_id=f"{self._chance.getrandbits(160):040x}", clock_us=self._clock_us)
+
+    def _clock_us(self) -> int:
+        return int((EPOCH + self._clock_offset + self._loop.now) * 1e6)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def accept(self, far: Far) -> None:
+        self._connections[far] = None
+
+    def forget(self, far: Far) -> None:
+        """This connection has ended."""
+        self._connections.pop(far, None)
+
+    def take(self, far: Far, command: list[bytes]) -> None:
+        """A command has arrived; a stopped server executes it when it goes on, also if its client has gone by then."""
+        match self.status:
+            case Status.UP:
+                self._execute(far, command)
+            case Status.STOPPED:
+                self._pending.append((far, command))
+            case Status.DOWN:
+                pass
+
+    def _execute(self, far: Far, command: list[bytes]) -> None:
+        self.executed += 1
+        if command[0] == b"SUBSCRIBE":
+            channel = command[1]
+            far.on_end(self.redis.subscribe(channel, lambda text: far.reply([b"message", channel, text])))
+            far.reply([b"subscribe", channel, 1])
+        else:
+            far.reply(self.redis.execute(*command))
+
+    # -- faults ------------------------------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process dies; what its disk holds is all that it had written."""
+        self.status = Status.DOWN
+        self._pending.clear()
+        for far in tuple(self._connections):
+            far.reset()
+        self._connections.clear()
+
+    def start(self, dump: Dump | None) -> None:
+        """A new process begins with this data."""
+        self.redis = self._begin()
+        self.redis.restore(dump)
+        self.status = Status.UP
+
+    def stop(self) -> None:
+        """SIGSTOP."""
+        if self.status is Status.UP:
+            self.status = Status.STOPPED
+
+    def go_on(self) -> None:
+        """SIGCONT: all that came meanwhile is executed, each connection's in its order, the connections mixed."""
+        if self.status is not Status.STOPPED:
+            return
+        self.status = Status.UP
+        queues: dict[Far, deque[list[bytes]]] = {}
+        for far, command in self._pending:
+            queues.setdefault(far, deque()).append(command)
+        self._pending.clear()
+        while queues:
+            far = self._chance.choice(list(queues))
+            self._execute(far, queues[far].popleft())
+            self._trace.counts["executed after a stop"] += 1
+            if not queues[far]:
+                del queues[far]

@@ -1,0 +1,106 @@
+"""Seeded schedules of the real code: whatever goes wrong, what was promised is kept.
+
+The seeds run in processes of their own, since an exact replay needs hashes that are the same in every run.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.simulation.variants import VARIANTS
+
+SEEDS = 500
+
+VARIANT_SEEDS = 150
+"""Within so many seeds each broken variant is found out."""
+
+FIRED = {
+    "break, executed later",
+    "break, reply lost",
+    "break, request lost",
+    "cancel",
+    "cut",
+    "cut from the ensemble",
+    "deaf to the ensemble",
+    "drop",
+    "ensemble slow",
+    "executed after a stop",
+    "flush",
+    "full",
+    "pause",
+    "reopen",
+    "replica",
+    "reply of the hub lost",
+    "reply to a compare-and-set lost",
+    "request held back",
+    "request late after a cut",
+    "restart empty",
+    "restart of all",
+    "restart with its data",
+    "restart with old data",
+    "session expired",
+    "slow",
+    "stale registry",
+    "stale view",
+    "stop",
+}
+"""What has to have happened in the course of all seeds."""
+
+
+def simulate(*options: str) -> list[dict[str, Any]]:
+    """Run ``python -m tests.simulation``; the reports of its seeds."""
+    command = [sys.executable, "-m", "tests.simulation", "--json", *options]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    assert done.returncode in (0, 1), f"{command} ended with {done.returncode}"
+    return json.loads(done.stdout)["reports"]
+
+
+def complain(reports: list[dict[str, Any]]) -> str:
+    """The failing seeds, as they are to be run again."""
+    return "\n".join(
+        f"python -m tests.simulation --trace {report['seed']}: {report['violations'][:3]}"
+        for report in reports
+        if report["violations"]
+    )
+
+
+def corpus() -> list[tuple[str, str]]:
+    """Seeds that have found something once, each with the faults that it is run with."""
+    lines = (Path(__file__).parent / "corpus.txt").read_text().splitlines()
+    entries = [line.split(maxsplit=2) for line in lines if line and not line.startswith("#")]
+    return [(seed, faults) for seed, faults, _ in entries]
+
+
+def test_what_was_promised_is_kept() -> None:
+    reports = simulate(f"--seeds={SEEDS}")
+    assert len(reports) == SEEDS
+    assert not (found := complain(reports)), found
+    fired = {kind for report in reports for kind in report["faults"]}
+    assert fired >= FIRED, f"never happened: {FIRED - fired}"
+
+
+@pytest.mark.parametrize(("seed", "faults"), corpus())
+def test_what_was_found_once(seed: str, faults: str) -> None:
+    reports = simulate(f"--first={seed}", "--seeds=1", "--jobs=1", f"--faults={faults}")
+    assert not (found := complain(reports)), found
+
+
+def test_a_seed_is_repeated_exactly() -> None:
+    """Also when other seeds have run before it in the same process."""
+    seed = 12
+    after_others = simulate(f"--first={seed - 3}", "--seeds=4", "--jobs=1")[-1]
+    alone = simulate(f"--first={seed}", "--seeds=1", "--jobs=1")[0]
+    assert after_others == alone
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_broken_variant_is_found_out(variant: str) -> None:
+    faults = VARIANTS[variant].faults
+    reports = simulate(f"--seeds={VARIANT_SEEDS}", "--jobs=1", "--stop", f"--variant={variant}", f"--faults={faults}")
+    assert reports[-1]["violations"], f"nothing found in {VARIANT_SEEDS} seeds: the checker is blind for this"

@@ -1,0 +1,303 @@
+"""The network: a ``Wire`` whose messages travel in virtual time and get lost the way TCP loses them.
+
+Within a connection nothing overtakes anything.  What a client has sent may be executed although the client has long
+gone on: closing a connection takes nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import cast
+
+import hiredis
+
+from tests.simulation import mini_redis
+from tests.simulation.loop import WORLD, Loop, Process
+from tests.simulation.servers import SimServer, Status
+from tests.simulation.trace import Trace
+from zkrq.replication.wire import ErrorReply, Wire
+
+
+class Break(enum.Enum):
+    """How a connection breaks at a call."""
+
+    REQUEST_LOST = "break, request lost"
+    REPLY_LOST = "break, reply lost"
+    EXECUTED_LATER = "break, executed later"
+
+
+LATE_SECONDS = 6.0
+"""Up to so much later a request may be executed whose connection broke."""
+
+
+class Path:
+    """What is between one client and one server."""
+
+    def __init__(self) -> None:
+        self.slow = 0.0
+        """Seconds, at most, that a message takes longer than usual."""
+        self.cut = False
+        """Nothing gets through; what is sent is held back."""
+        self.refuses = False
+        """While cut, a new connection is refused; otherwise it hangs."""
+        self.drops = False
+        """When the cut is mended, what was held back is lost with its connection; otherwise it arrives late."""
+        self.breaking: Break | None = None
+        """The next call breaks its connection."""
+        self.wires: dict[SimWire, None] = {}
+
+
+class Network:
+    """All paths, and how long messages take."""
+
+    def __init__(self, loop: Loop, chance: random.Random, trace: Trace) -> None:
+        self.loop = loop
+        self.chance = chance
+        self.trace = trace
+        self._paths: dict[tuple[str, str], Path] = {}
+        self.fast = chance.choice((0.0005, 0.003, 0.02))
+
+    def path(self, client: str, server: str) -> Path:
+        return self._paths.setdefault((client, server), Path())
+
+    def delay(self, path: Path) -> float:
+        """Seconds that the next message takes: mostly little."""
+        chance = self.chance.random
+        usual = 0.0001 + self.fast * chance() ** 3
+        return usual + path.slow * chance() if path.slow else usual
+
+    def mend(self, path: Path) -> None:
+        """End a cut: what was held back arrives now, or is gone."""
+        if path.cut:
+            path.cut = False
+            for wire in tuple(path.wires):
+                wire.path_mended(lost=path.drops)
+
+    def dial(self, servers: dict[str, SimServer], process: Process) -> Callable[[str, float], Callable[[], Wire]]:
+        """What makes wires for this process."""
+
+        def dial(url: str, timeout: float) -> Callable[[], Wire]:
+            server = servers[url.removeprefix("redis://")]
+            return lambda: SimWire(self, server, process, timeout)
+
+        return dial
+
+
+class SimWire:
+    """Both ends of one connection."""
+
+    def __init__(self, network: Network, server: SimServer, process: Process, timeout: float) -> None:
+        self._network = network
+        self._loop = network.loop
+        self._server = server
+        self._process = process
+        self._timeout = timeout
+        self._path = network.path(process.name, server.name)
+        self._life = 0
+        self._parser = hiredis.Reader()
+        # The client's end.
+        self._replies: deque[object] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: str | None = "not connected"
+        # In between.
+        self._sent_until = 0.0
+        self._replied_until = 0.0
+        self._held_requests: list[list[bytes]] = []
+        self._held_replies: list[object] = []
+        self._loses_requests = False
+        self._loses_replies = False
+        self._resets_held = False
+        # The server's end.
+        self._ended = False
+        self._at_end: list[Callable[[], None]] = []
+
+    def __repr__(self) -> str:
+        return f"<SimWire {self._process.name}-{self._server.name}>"
+
+    # -- the client's end --------------------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        network, path = self._network, self._path
+        await asyncio.sleep(network.delay(path) * 2)
+        if path.cut or (self._server.status is Status.STOPPED and network.chance.random() < 0.5):
+            if not path.refuses:
+                await asyncio.sleep(self._timeout)
+                raise ConnectionError("connecting took too long")
+            raise ConnectionRefusedError("no route to host")
+        if self._server.status is Status.DOWN:
+            raise ConnectionRefusedError("connection refused")
+        self._life = self._server.lives
+        self._server.accept(self)
+        path.wires[self] = None
+        self._broken = None
+
+    async def send(self, packed: bytes) -> None:
+        if self._broken is not None:
+            raise ConnectionResetError(self._broken)
+        self._parser.feed(packed)
+        command = cast("list[bytes]", self._parser.gets())
+        at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
+        if self._path.breaking is not None:
+            at = self._break(command, at)
+        self._sent_until = at
+        self._loop.call_at(at, self._reach, command, context=WORLD)
+        if self._network.chance.random() < 0.01:
+            await asyncio.sleep(self._network.delay(self._path))  # the buffer is full
+
+    def _break(self, command: list[bytes], at: float) -> float:
+        kind, self._path.breaking = self._path.breaking, None
+        assert kind is not None
+        self._network.trace.count(kind.value, f"{self!r} at {_name(command)}")
+        self._loses_replies = True
+        match kind:
+            case Break.REQUEST_LOST:
+                self._loses_requests = True
+            case Break.REPLY_LOST:
+                pass
+            case Break.EXECUTED_LATER:
+                at += self._network.chance.random() * LATE_SECONDS
+        seen_at = self._loop.now + self._network.delay(self._path) * 2
+        self._loop.arrive_at(seen_at, self._end_client, "connection reset", context=self._process.context)
+        return at
+
+    async def receive(self) -> object:
+        while not self._replies:
+            if self._broken is not None:
+                raise ConnectionResetError(self._broken)
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        reply = self._replies.popleft()
+        return ErrorReply(reply.text) if isinstance(reply, mini_redis.ErrorReply) else reply
+
+    async def close(self) -> None:
+        self.shut("closed")
+
+    def shut(self, why: str) -> None:
+        """The client's end is closed; what was sent goes on its way, and the end behind it."""
+        if self._broken is None:
+            self._end_client(why)
+            at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
+            self._loop.call_at(at, self._end_server, context=WORLD)
+
+    def _arrive(self, reply: object) -> None:
+        if self._broken is None:
+            self._replies.append(reply)
+            self._wake()
+
+    def _end_client(self, why: str) -> None:
+        if self._broken is None:
+            self._broken = why
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- in between --------------------------------------------------------------------------------------------------
+
+    def _reach(self, command: list[bytes]) -> None:
+        """A request is at the server's door."""
+        if self._loses_requests or self._server.lives != self._life:
+            return
+        if self._path.cut:
+            self._held_requests.append(command)
+            self._network.trace.counts["request held back"] += 1
+            return
+        trace = self._network.trace
+        trace.bytes(
+            f"{self._process.name} > {self._server.name} {_describe(command)}" if trace.lines is not None else "",
+            b"".join(command),
+        )
+        self._server.take(self, command)
+
+    def reply(self, reply: object) -> None:
+        if self._loses_replies or self._broken is not None:
+            return
+        trace = self._network.trace
+        if trace.lines is not None:
+            trace.lines.append(f"{self._loop.now:10.6f}    {self._server.name} says {reply!r:.150}")
+        if self._path.cut:
+            self._held_replies.append(reply)
+            return
+        at = max(self._replied_until, self._loop.now + self._network.delay(self._path))
+        self._replied_until = at
+        self._loop.arrive_at(at, self._arrive, reply, context=self._process.context)
+
+    def reset(self) -> None:
+        self._loses_replies = True
+        self._end_server()
+        if self._path.cut:
+            self._resets_held = True
+        else:
+            at = max(self._replied_until, self._loop.now + self._network.delay(self._path))
+            self._loop.arrive_at(at, self._end_client, "connection reset by peer", context=self._process.context)
+
+    def path_mended(self, *, lost: bool) -> None:
+        """What a cut has held back comes through, or the connection is found to be broken."""
+        requests, self._held_requests = self._held_requests, []
+        replies, self._held_replies = self._held_replies, []
+        if lost and (requests or replies):
+            self._loses_requests = self._loses_replies = True
+            self._end_client("connection timed out")
+            self._end_server()
+            return
+        for command in requests:
+            self._network.trace.counts["request late after a cut"] += 1
+            self._reach(command)
+        for reply in replies:
+            self.reply(reply)
+        if self._resets_held:
+            self.reset()
+
+    # -- the server's end --------------------------------------------------------------------------------------------
+
+    def on_end(self, call: Callable[[], None]) -> None:
+        if self._ended:
+            call()
+        else:
+            self._at_end.append(call)
+
+    def _end_server(self) -> None:
+        if self._path.cut and self._server.status is not Status.DOWN:
+            return  # nobody has told the server
+        self._ended = True
+        self._server.forget(self)
+        self._path.wires.pop(self, None)
+        for call in self._at_end:
+            call()
+        self._at_end.clear()
+
+
+def _name(command: list[bytes]) -> str:
+    return (scripts_by_sha().get(command[1]) if command[0] == b"EVALSHA" else None) or command[0].decode()
+
+
+def _describe(command: list[bytes]) -> str:
+    if command[0] not in (b"EVALSHA", b"EVAL"):
+        return b" ".join(command).decode(errors="replace")[:200]
+    words = command[3 + int(command[2]) :]
+    text = " ".join(repr(word)[2:-1][:90] for word in words)
+    return f"{_name(command) if command[0] == b'EVALSHA' else 'EVAL ' + _name_of_text(command[1])} {text[:600]}"
+
+
+def scripts_by_sha() -> dict[bytes, str]:
+    """The names of the scripts as EVALSHA calls them."""
+    from zkrq.replication.scripts import SCRIPTS
+
+    return {script.with_flags.sha.encode(): name for name, script in SCRIPTS.items()}
+
+
+def _name_of_text(text: bytes) -> str:
+    from zkrq.replication.scripts import SCRIPTS
+
+    with contextlib.suppress(StopIteration):
+        return next(name for name, script in SCRIPTS.items() if script.with_flags.text.encode() == text)
+    return "?"

@@ -1,0 +1,283 @@
+"""Three servers, an ensemble, and clients, each a process of its own with a real ``Cluster``."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from tests.simulation.ensemble import SimCoordinator, SimHub
+from tests.simulation.ledger import Holder, Item, Ledger
+from tests.simulation.loop import Loop, Process, State
+from tests.simulation.servers import SimServer, Status
+from tests.simulation.trace import Trace
+from tests.simulation.wire import Network
+from zkrq import (
+    Claim,
+    ClaimLost,
+    Closed,
+    ConfigError,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    Queue,
+    Retry,
+    Unavailable,
+    ZkrqError,
+)
+from zkrq.cluster import Cluster
+from zkrq.replication.view import ServerId, View, decode
+from zkrq.retry import constant
+
+T = TypeVar("T")
+
+NAMESPACE = "sim"
+SERVERS = ("a", "b", "c")
+
+SESSION_TIMEOUT = 4.0
+COMMAND_TIMEOUT = 1.0
+OPERATION_TIMEOUT = 8.0
+CLAIM_TIMEOUT = 6.0
+
+SLACK = 4 * COMMAND_TIMEOUT
+"""Seconds by which an operation may outlast its time: the last round is brought to its end."""
+
+
+class Outcome(enum.Enum):
+    """How an operation ended for its caller."""
+
+    DONE = "done"
+    REFUSED = "refused"  # nothing happened
+    LOST = "lost"  # the claim no longer holds
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+    RAISED = "raised"  # something that zkrq must not raise
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[T]):
+    """An operation's end."""
+
+    outcome: Outcome
+    value: T | None = None
+    error: BaseException | None = None
+
+
+class Client:
+    """A process with a cluster; ``cluster`` is None while it has none open."""
+
+    def __init__(self, name: str, world: World) -> None:
+        self.name = name
+        self.world = world
+        self.process = Process(name)
+        self.cluster: Cluster | None = None
+        self.coordinator: SimCoordinator | None = None
+        self.operations: dict[asyncio.Task[Any], tuple[str, float]] = {}
+        self.paused_for = 0.0
+        self.opened = 0
+        self.stopping = False
+
+    def __repr__(self) -> str:
+        return f"<Client {self.name} {self.process.state.value}>"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.state is not State.DEAD
+
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run something in this process."""
+        return self.world.loop.create_task(work, name=f"{self.name}: {name}", context=self.process.context.copy())
+
+    def make(self) -> tuple[Cluster, SimCoordinator]:
+        """A new cluster, not open yet."""
+        world = self.world
+        self.opened += 1
+        self.coordinator = SimCoordinator(world.hub, self.process)
+        cluster = Cluster(
+            {name: f"redis://{name}" for name in SERVERS},
+            self.coordinator,
+            namespace=NAMESPACE,
+            min_replicas=world.min_replicas,
+            owner=f"{self.name} {self.opened}",
+            command_timeout=COMMAND_TIMEOUT,
+            operation_timeout=OPERATION_TIMEOUT,
+            on_event=None,
+            dial=world.network.dial(world.servers, self.process),
+        )
+        return cluster, self.coordinator
+
+    async def open(self) -> bool:
+        """Open a cluster; False when that could not be had now."""
+        cluster, _ = self.make()
+        ended = await self.do("open", cluster.__aenter__(), 60.0)
+        if ended.outcome is Outcome.DONE:
+            self.cluster = cluster
+        return ended.outcome is Outcome.DONE
+
+    async def close(self) -> None:
+        cluster, self.cluster = self.cluster, None
+        if cluster is not None:
+            await self.do("close", cluster.aclose(), 20.0)
+
+    def queue(self) -> Queue[Any] | None:
+        """The queue of the open cluster."""
+        if self.cluster is None:
+            return None
+        try:
+            return self.cluster.queue(
+                self.world.queue, claim_timeout=CLAIM_TIMEOUT, retry=Retry(max_attempts=None, backoff=constant(1.0))
+            )
+        except Closed:
+            return None
+
+    async def do(self, kind: str, work: Coroutine[Any, Any, T], limit: float) -> Ended[T]:
+        """Carry out an operation as a task of its own, which a fault may cancel; it has to end within ``limit``."""
+        world = self.world
+        task = world.loop.create_task(work, name=f"{self.name}: {kind}")
+        started, paused = world.loop.now, self.paused_for
+        self.operations[task] = (kind, started)
+        world.trace.note(f"{self.name} {kind}")
+        world.ledger.counts["operations"] += 1
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+        finally:
+            if task.done():
+                self.operations.pop(task, None)
+        took = world.loop.now - started - (self.paused_for - paused)
+        if took > limit:
+            world.ledger.violation(f"{self.name}: {kind} took {took:.1f} s, should have ended within {limit:.1f} s")
+        ended = self._judge(kind, task)
+        world.trace.note(f"{self.name} {kind}: {ended.outcome.value} {ended.error or ''}")
+        world.ledger.counts[f"{kind} {ended.outcome.value}"] += 1
+        return ended
+
+    def given(self, claim: Claim[Any]) -> tuple[Item, Holder]:
+        """A consumer of this client was given a claim."""
+        certain = self.coordinator is not None and self.coordinator.valid_until > self.world.loop.now
+        return self.world.ledger.delivered(claim, self.process, certain=certain)
+
+    def _judge(self, kind: str, task: asyncio.Task[T]) -> Ended[T]:
+        if task.cancelled():
+            return Ended(Outcome.CANCELLED)
+        match error := task.exception():
+            case None:
+                return Ended(Outcome.DONE, task.result())
+            case OutcomeUnknown():
+                return Ended(Outcome.UNKNOWN, None, error)
+            case ClaimLost():
+                return Ended(Outcome.LOST, None, error)
+            case NotEnoughReplicas() | Unavailable() | Closed():
+                return Ended(Outcome.REFUSED, None, error)
+            case ConfigError() if kind == "open" and "role is" in str(error):
+                return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
+            case _:
+                kind_of_error = "zkrq" if isinstance(error, ZkrqError) else "foreign"
+                self.world.ledger.violation(f"{self.name}: {kind} raised a {kind_of_error} error: {error!r}")
+                return Ended(Outcome.RAISED, None, error)
+
+
+class World:
+    """All of it."""
+
+    def __init__(self, seed: int, loop: Loop, trace: Trace) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.trace = trace
+        self.chance = self.chance_for("world")
+        self.queue = self.chance.choice(("jobs", "mail", "calls", "bills"))
+        """Each has a primary of its own."""
+        self.min_replicas = self.chance.choice((2, 2, 2, 2, 2, 2, 1, 3))
+        self.servers = {name: SimServer(name, loop, self.chance_for(name), trace) for name in SERVERS}
+        self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
+        self.network = Network(loop, self.chance_for("network"), trace)
+        self.ledger = Ledger(loop, self.hub, trace)
+        self.clients: list[Client] = []
+        self._harmed: dict[str, str] = {}
+
+    def chance_for(self, what: str) -> random.Random:
+        """A source of chance of its own, so that a change in one place leaves the others' alone."""
+        return random.Random(f"{self.seed}/{what}")
+
+    def new_client(self, name: str) -> Client:
+        client = Client(name, self)
+        self.clients.append(client)
+        return client
+
+    @property
+    def view(self) -> View | None:
+        """The view as the hub has it."""
+        data = self.hub.register.data
+        view = None if data is None else decode(data)
+        return None if view is None or view.epoch == 0 else view
+
+    def harm(self, server: str) -> None:
+        """This server loses data now."""
+        view = self.view
+        life = view.receivers.get(ServerId(server)) if view else None
+        self._harmed[server] = life.generation if life else ""
+
+    @property
+    def harmed(self) -> set[str]:
+        """Servers that have lost data and have not been believed again since."""
+        view = self.view
+        assert view is not None
+        for server, generation in list(self._harmed.items()):
+            member = view.members.get(ServerId(server))
+            if member is not None and member.generation != generation:
+                del self._harmed[server]
+        return set(self._harmed)
+
+    def unharm(self, server: str) -> None:
+        """It did not lose data after all."""
+        self._harmed.pop(server, None)
+
+    def living_members(self) -> list[str]:
+        """Members that are in the life that the view names."""
+        view = self.view
+        if view is None:
+            return []
+        return [
+            id
+            for id, life in view.members.items()
+            if self.servers[id].redis.run_id == life.run_id and self.servers[id].status is not Status.DOWN
+        ]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all servers are in sync, in the lives that they are in."""
+        return sorted(self.living_members()) == sorted(SERVERS)
+
+    # -- what a client goes through -----------------------------------------------------------------------------------
+
+    def drop(self, client: Client) -> None:
+        """kill -9: its connections end, the ensemble waits for its session to time out."""
+        client.process.kill()
+        for server in SERVERS:
+            for wire in tuple(self.network.path(client.name, server).wires):
+                wire.shut("the process is gone")
+        if client.coordinator is not None:
+            self.loop.call_later(
+                self.chance.uniform(0.5, 1.0) * SESSION_TIMEOUT, self.hub.expire, client.coordinator.session.id
+            )
+
+    def pause(self, client: Client) -> None:
+        """SIGSTOP."""
+        client.process.pause()
+        client.paused_for -= self.loop.now
+        if client.coordinator is not None:
+            self.hub.silence(client.coordinator, deaf=False)
+
+    def resume(self, client: Client) -> None:
+        """SIGCONT; what became of its session it learns a little later."""
+        if client.process.state is not State.PAUSED:
+            return
+        client.paused_for += self.loop.now
+        client.process.resume(self.loop)
+        if client.coordinator is not None:
+            self.hub.break_silence(client.coordinator, self.chance.uniform(0.0, 0.3))

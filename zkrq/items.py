@@ -1,0 +1,76 @@
+"""An item as those see it who only look: what is known of it, and its content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Generic, Literal, TypeVar
+
+from zkrq.codecs import Codec
+from zkrq.replication.copying import Copied
+from zkrq.replication.records import Record, State, unpack
+
+T = TypeVar("T")
+
+ItemState = Literal["ready", "scheduled", "claimed", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One item of a queue at the moment when it was looked at.
+
+    ``item`` is the content, None where it cannot be decoded: then ``payload`` still has its bytes.  ``seconds_left`` is
+    until it is due or its claim ends, None for what is ready or dead.  ``owner`` is who holds it, ``reason`` why it is
+    dead or failed last; None where there is none.  ``attempts`` counts deliveries, ``failures`` those that failed.
+    """
+
+    id: str
+    item: T | None
+    payload: bytes
+    state: ItemState
+    priority: int
+    attempts: int
+    failures: int
+    pushed_at: datetime
+    seconds_left: float | None
+    owner: str | None
+    reason: str | None
+
+
+def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
+    """What was read of an item; None for one that is gone, or whose push has not arrived yet."""
+    record = unpack(copied.record)
+    if record.state is State.GONE or copied.payload is None:
+        return None
+    left = float(copied.left_ms) / 1000
+    state = _state(record, left)
+    return Item(
+        id=copied.id.decode(),
+        item=_decoded(copied.payload, codec),
+        payload=copied.payload,
+        state=state,
+        priority=record.priority,
+        attempts=record.attempts,
+        failures=record.failures,
+        pushed_at=datetime.fromtimestamp(record.pushed_at_ms / 1000, UTC),
+        seconds_left=left if state in ("scheduled", "claimed") else None,
+        owner=record.token.rpartition("/")[0] or None if record.state is State.CLAIMED else None,
+        reason=record.note or None,
+    )
+
+
+def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
+    try:
+        return codec.decode(payload)
+    except Exception:  # any codec's; the bytes are shown instead
+        return None
+
+
+def _state(record: Record, left: float) -> ItemState:
+    match record.state:
+        case State.CLAIMED:
+            return "claimed"
+        case State.DEAD:
+            return "dead"
+        case _:
+            return "scheduled" if left > 0 else "ready"
