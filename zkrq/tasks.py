@@ -37,13 +37,18 @@ class Tasks:
     async def __aenter__(self) -> Self:
         opened = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(opened), name=f"{self._name}: tasks")
-        await opened
+        try:
+            await opened
+        except BaseException:  # cancelled before it began
+            self._runner.cancel()
+            raise
         return self
 
     async def _run(self, opened: asyncio.Future[None]) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
-            opened.set_result(None)
+            if not opened.done():
+                opened.set_result(None)
             await asyncio.get_running_loop().create_future()  # until cancelled
 
     async def __aexit__(
