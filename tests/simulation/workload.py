@@ -165,7 +165,7 @@ class Workload:
             if queue is None:
                 await asyncio.sleep(0.5)
                 continue
-            match self._chance.choice(("stream", "stream", "one", "many", "size")):
+            match self._chance.choice(("stream", "stream", "one", "many", "size", "look")):
                 case "stream":
                     await self._client.do("pop", self._stream(queue), 300.0)
                 case "one":
@@ -178,6 +178,8 @@ class Workload:
                     limit = (timeout or CALL_LIMIT) + 0.01
                     count = self._chance.randint(2, 8)
                     await self._settle_all(await self._client.do("pop_many", self._take(queue, count, timeout), limit))
+                case "look":
+                    await self._look(queue)
                 case _:
                     await self._client.do("size", queue.size(), CALL_LIMIT)
             if self._clears and self._chance.random() < 0.1:
@@ -190,6 +192,46 @@ class Workload:
         for item in self._world.ledger.items.values():
             item.open_removals += 1
             item.open_calls += 1
+
+    async def _look(self, queue: Queue[Any]) -> None:
+        """See what there is; cancel one item now and then, and give dead letters another chance."""
+        chance = self._chance
+        state = chance.choice(("ready", "scheduled", "claimed", "dead"))
+        seen = (await self._client.do("peek", queue.peek(5, state), CALL_LIMIT)).value or []
+        if not seen:
+            await self._client.do("scan", self._scan(queue), 10 * CALL_LIMIT)
+            return
+        one = chance.choice(seen)
+        await self._client.do("get", queue.get(one.id), CALL_LIMIT)
+        if state == "dead":
+            await self._redrive(queue, [item.id for item in seen], [str(item.item) for item in seen])
+        elif chance.random() < 0.3:
+            await self._cancel(queue, one.id, str(one.item))
+
+    async def _scan(self, queue: Queue[Any]) -> int:
+        return len([item async for item in queue.scan()])
+
+    async def _cancel(self, queue: Queue[Any], id: str, label: str) -> None:
+        """It may be gone from now on; who was given it before may still have it."""
+        item = self._world.ledger.items[label]
+        item.open_removals += 1
+        item.open_calls += 1
+        ended = await self._client.do("cancel", queue.cancel(id), CALL_LIMIT)
+        if ended.outcome is Outcome.REFUSED:
+            item.open_removals -= 1
+            item.open_calls -= 1
+
+    async def _redrive(self, queue: Queue[Any], ids: list[str], labels: list[str]) -> None:
+        """They are to be delivered again."""
+        items = [self._world.ledger.items[label] for label in labels]
+        for item in items:
+            item.buried = False
+            item.open_removals += 1  # still dead, as far as is known
+            item.open_calls += 1
+        ended = await self._client.do("redrive", queue.redrive(ids), 4 * CALL_LIMIT)
+        if ended.value == len(ids):
+            for item in items:
+                item.open_removals -= 1
 
     async def _settle_all(self, ended: Ended[list[tuple[Claim[Any], Item, Holder]]]) -> None:
         for claim, item, holder in ended.value or ():
