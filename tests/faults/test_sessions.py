@@ -21,7 +21,7 @@ from tests.harness import (
     until,
 )
 from zkrq import local
-from zkrq.coordination.memory import Hub
+from zkrq.coordination.memory import Hub, MemoryCoordinator
 
 pytestmark = pytest.mark.anyio
 
@@ -220,3 +220,28 @@ async def zxid(server: local.LocalZooKeeper) -> str:
     writer.close()
     await writer.wait_closed()
     return next(line for line in answer.splitlines() if line.startswith("Zxid"))
+
+
+async def test_what_was_claimed_ahead_is_not_given_out_once_others_may_have_it(servers: local.Servers) -> None:
+    """Cut off from the coordinator it cannot know that it was fenced, and that others have done the work meanwhile."""
+    hub, namespace = Hub(session_timeout=SESSION_TIMEOUT), new_namespace()
+    async with in_process(servers, namespace, hub) as cut_off, in_process(servers, namespace, hub) as other:
+        await other.queue(QUEUE).push_many(range(5))
+        stream = cut_off.queue(QUEUE, claim_timeout=10 * HANG).pop(prefetch=5)
+        first = await anext(stream)
+        await settled(lambda: _all_claimed(other))
+        coordinator = cut_off._coordinator  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(coordinator, MemoryCoordinator)
+        hub.suspend(coordinator)
+        claims = [await take(other.queue(QUEUE)) for _ in range(5)]  # as soon as its session is over
+        await asyncio.gather(*(claim.ack() for claim in claims))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await anext(stream)
+        with pytest.raises(zkrq.ClaimLost):
+            await first.ack()
+        await stream.aclose()
+
+
+async def _all_claimed(cluster: zkrq.Cluster) -> bool:
+    return (await cluster.queue(QUEUE).size()).claimed == 5
