@@ -47,6 +47,8 @@ class Item:
     """Acks and burials that may have happened, or may yet, and calls of clear."""
     acked: bool = False
     buried: bool = False
+    redriven: bool = False
+    """Whether it was to be given another chance, at some moment: a burial is not the last word then."""
     due: float = 0.0
     """Not to be delivered before."""
     ids: set[str] = field(default_factory=set[str])
@@ -141,7 +143,7 @@ class Ledger:
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
-        if item.acked or item.buried:
+        if item.acked or (item.buried and not item.redriven):
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")

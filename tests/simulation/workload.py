@@ -82,7 +82,7 @@ class Workload:
     # -- producers -----------------------------------------------------------------------------------------------------
 
     def _label(self) -> str:
-        return f"{self._client.name}{next(self._numbers)}"
+        return f"{self._client.name}-{next(self._numbers)}"
 
     async def _produce(self) -> None:
         loop, chance = self._world.loop, self._chance
@@ -225,13 +225,10 @@ class Workload:
         """They are to be delivered again."""
         items = [self._world.ledger.items[label] for label in labels]
         for item in items:
-            item.buried = False
-            item.open_removals += 1  # still dead, as far as is known
+            item.redriven = True
+            item.open_removals += 1  # dead again, it may stay so
             item.open_calls += 1
-        ended = await self._client.do("redrive", queue.redrive(ids), 4 * CALL_LIMIT)
-        if ended.value == len(ids):
-            for item in items:
-                item.open_removals -= 1
+        await self._client.do("redrive", queue.redrive(ids), 4 * CALL_LIMIT)
 
     async def _settle_all(self, ended: Ended[list[tuple[Claim[Any], Item, Holder]]]) -> None:
         for claim, item, holder in ended.value or ():

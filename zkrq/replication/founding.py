@@ -21,6 +21,9 @@ from zkrq.replication.wire import without_credentials
 
 TRIES = 5
 
+AHEAD_PAUSE = 0.2
+"""Seconds before the view is read again, when a server has seen a later one: ZooKeeper may be on its way to telling."""
+
 ENROL_WINDOW_MS = 10_000
 """After so long by the server's clock an enrolment is too late."""
 
@@ -61,6 +64,7 @@ class Founder:
         Raises ``ConfigError`` where this client and the namespace do not fit together, ``Unavailable`` where no server
         can be reached, or not all of them while there is no view.
         """
+        ahead: ServerId | None = None
         for _ in range(TRIES):
             # Before the view: whatever epoch a server has seen, the view is at least as new.
             identities = await identify(self._servers)
@@ -68,11 +72,19 @@ class Founder:
             register = await self._coordinator.read_view()
             known = decode_register(register.data, self._namespace)
             if known is not None and known.epoch != FOUNDING:
-                self._compare(known, identities)
-                return Beginning(known, register.version, identities)
+                ahead = self._compare(known, identities)
+                if ahead is None:
+                    return Beginning(known, register.version, identities)
+                await asyncio.sleep(AHEAD_PAUSE)
+                continue
             self._refuse_unfit(identities)
             if known is None or not await self._enrol(known, identities, register.version):
                 await self._plan(identities, register.version)
+        if ahead is not None:
+            raise ConfigError(
+                f"server {ahead} has seen a later epoch than ZooKeeper's view: ZooKeeper has lost data, or this is "
+                "another ZooKeeper; nothing was changed"
+            )
         raise Unavailable("the namespace could not be founded: its servers change, or others try as well; retry")
 
     def _check_identities(self, identities: Identities) -> None:
@@ -138,9 +150,12 @@ class Founder:
             )
         self._check_min_replicas(view)
 
-    def _compare(self, view: View, identities: Identities) -> None:
-        """Whether this client belongs here.  The view names the servers; the list that a client was given is where it
-        looks first, and may be older or newer than the last change."""
+    def _compare(self, view: View, identities: Identities) -> ServerId | None:
+        """Whether this client belongs here; returns a server that has seen a later epoch, if there is one.
+
+        The view names the servers; the list that a client was given is where it looks first, and may be older or newer
+        than the last change.
+        """
         given = ", ".join(sorted(self._servers))
         if not set(view.servers) & set(self._servers):
             raise ConfigError(
@@ -162,11 +177,8 @@ class Founder:
             if isinstance(who, Answer):
                 continue
             check_name(id, name_of.get(who.run_id, ""), self._servers[id].url, self._namespace)
-            if id in view.servers and who.epoch > view.epoch:
-                raise ConfigError(
-                    f"server {id} has seen a later epoch than ZooKeeper's view ({view.epoch}): "
-                    "ZooKeeper has lost data, or this is another ZooKeeper; nothing was changed"
-                )
+        later = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]
+        return next((id for id in later if id in view.servers), None)
 
     def _check_min_replicas(self, view: View) -> None:
         if self._min_replicas is not None and self._min_replicas != view.min_replicas:
