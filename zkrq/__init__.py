@@ -36,10 +36,13 @@ from zkrq.events import (
 )
 from zkrq.ids import new_id
 from zkrq.items import Item
+from zkrq.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.queue import Deliveries, Queue, Receipt, Sizes
+from zkrq.recurring import Recurring, next_moments
 from zkrq.repair.catchup import Progress
 from zkrq.replication.view import View
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -56,13 +59,16 @@ __all__ = [
     "Codec",
     "CodecError",
     "ConfigError",
+    "Counts",
     "Deliveries",
+    "Ending",
     "Event",
     "Health",
     "Item",
     "Lost",
     "NotEnoughReplicas",
     "NotWritable",
+    "Outcome",
     "OutcomeUnknown",
     "OwnerFenced",
     "PayloadTooLarge",
@@ -70,6 +76,7 @@ __all__ = [
     "Queue",
     "Receipt",
     "Recovered",
+    "Recurring",
     "Reject",
     "Retry",
     "RetryLater",
@@ -84,6 +91,8 @@ __all__ = [
     "Unavailable",
     "View",
     "ViewChanged",
+    "Worker",
+    "WorkerStatistics",
     "ZkrqError",
     "connect",
     "constant",
@@ -91,5 +100,6 @@ __all__ = [
     "exponential",
     "linear",
     "new_id",
+    "next_moments",
     "typed",
 ]

@@ -193,6 +193,11 @@ class Claim(Generic[T]):
         return self.version
 
     @property
+    def settled(self) -> Verb | None:
+        """What it was settled with, None while it was not."""
+        return self._settled
+
+    @property
     def holds(self) -> bool:
         """Whether the claim is neither settled nor lost, as far as is known here."""
         return not self._lost and self._settled is None and self.deadline_at > asyncio.get_running_loop().time()

@@ -8,6 +8,7 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, tzinfo
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast, overload
@@ -27,6 +28,7 @@ from zkrq.feed import Feed
 from zkrq.held import Held
 from zkrq.queue import Queue
 from zkrq.reaper import Reaper, fence
+from zkrq.recurring import MAX_CATCH_UP, Recurring, Schedules
 from zkrq.repair.catchup import Progress
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
@@ -113,6 +115,7 @@ class Cluster:
             coordinator, self._replicas, cluster=namespace, events=self._events, missed=self._reaper.look
         )
         self._recover_with: frozenset[ServerId] = frozenset()
+        self._schedules = Schedules(self._tasks)
         self._roster = Roster(self._membership, make_server, namespace=namespace)
         self._enrolment = Enrolment(coordinator, owner)
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
@@ -271,6 +274,32 @@ class Cluster:
         self._wakeups.register(name, feed.wake)
         self._queues[name] = (queue, options)
         return queue
+
+    def every(
+        self,
+        when: Duration | str,
+        queue: Queue[T],
+        item: T | Callable[[datetime], T],
+        *,
+        name: str | None = None,
+        offset: Duration = 0.0,
+        zone: tzinfo | None = None,
+        catch_up: Duration = MAX_CATCH_UP,
+        priority: int = 0,
+    ) -> Recurring[T]:
+        """Push ``item``, or what ``item(moment)`` returns, at every moment, once however many processes declare it.
+
+        ``when``: seconds between two moments (multiples of it since 1970, plus ``offset``), or a cron expression (extra
+        ``cron``; ``zone``, None: UTC).  ``name`` tells schedules apart, None: made of the schedule and the item; every
+        process must declare the same.  ``item(moment)`` must give the same in every process: use the moment, no clock
+        and no chance.  After a sleep the last missed moment is made up for, if it is at most ``catch_up`` seconds old
+        (1 to 240).  Ends with the cluster, with ``cancel()``, or with ``async with``.
+        Raises ``ConfigError`` for bad arguments.
+        """
+        self._check_open()
+        return self._schedules.declare(
+            when, queue, item, name=name, offset=offset, zone=zone, catch_up=catch_up, priority=priority
+        )
 
     async def queues(self) -> list[str]:
         """The names of all queues that ever had an item.  Raises ``Unavailable``."""

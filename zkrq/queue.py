@@ -16,6 +16,7 @@ from zkrq.claims import Claim
 from zkrq.codecs import Codec
 from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, ZkrqError
 from zkrq.feed import Feed
+from zkrq.handlers import Handler
 from zkrq.held import Held
 from zkrq.ids import made_at_ms, new_id_at
 from zkrq.items import Item, ItemState, item_of
@@ -24,6 +25,7 @@ from zkrq.replication.copying import read_copied
 from zkrq.replication.records import PRIORITIES, fresh
 from zkrq.replication.replicas import Put, Replicas
 from zkrq.tasks import Tasks
+from zkrq.worker import After, Before, work
 
 T = TypeVar("T")
 
@@ -199,6 +201,21 @@ class Queue(Generic[T]):
         check_count("n", n, least=1, most=POP_MANY_MAX)
         seconds = None if timeout is None else check_duration("timeout", timeout)
         return await self._feed.take(n, patient=seconds != 0, timeout=seconds or None)
+
+    async def work(
+        self,
+        handler: Handler[T],
+        *,
+        concurrency: int = 10,
+        grace: Duration = 30.0,
+        time_limit: Duration | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> None:
+        """Have ``handler`` work on the items until this is cancelled or the cluster is closed; see ``Worker``."""
+        await work(
+            self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
+        )
 
     # -- seeing and steering -------------------------------------------------------------------------------------------
 

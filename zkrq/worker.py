@@ -17,11 +17,10 @@ back when none was free for ``HOLD_SECONDS``.
 from __future__ import annotations
 
 import asyncio
-import enum
 import inspect
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
@@ -31,8 +30,10 @@ import anyio
 import anyio.to_thread
 
 from zkrq.checks import Duration, check_count, check_duration
-from zkrq.claims import Claim, Verb
+from zkrq.claims import Claim
 from zkrq.errors import Closed, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.handlers import Handler, read_handler
+from zkrq.outcomes import COUNTED_AS, ENDINGS, Counts, Ending, Outcome, WorkerStatistics
 from zkrq.retry import Reject, RetryLater
 
 T = TypeVar("T")
@@ -51,81 +52,11 @@ STOP_SECONDS = 10.0
 
 MAX_WEIGHT = 1e6
 
-Handler: TypeAlias = Callable[[T], object] | Callable[[T, Claim[T]], object]
-"""What works on an item: given the item, or the item and its claim where it has two parameters without a default.
-An ``async def`` runs on the event loop, anything else in a thread; an awaitable that it returns there is awaited."""
-
-
-class Ending(enum.StrEnum):
-    """What became of a delivery."""
-
-    ACKED = "acked"
-    RETRIED = "retried"
-    """It failed and will be delivered again."""
-    BURIED = "buried"
-    """It was moved to the dead letters."""
-    RELEASED = "released"
-    """It was handed back, without counting a failure."""
-    LOST = "lost"
-    """The claim was lost meanwhile: others may have the item."""
-    UNKNOWN = "unknown"
-    """The servers could not be told, or did not answer: if nothing happened, the item comes back by itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a delivery ended: ``error`` is what was raised, None if nothing was; ``seconds`` includes the settling."""
-
-    ending: Ending
-    error: BaseException | None
-    seconds: float
-
-
 Before: TypeAlias = Callable[[Claim[Any]], object]
 """A hook, called with the claim before the handler.  It may settle the claim: then the handler is left out."""
 
 After: TypeAlias = Callable[[Claim[Any], Outcome], object]
 """A hook, called when the claim is settled."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Deliveries since the worker was made: those that run, and by their endings those that do not.
-
-    ``failed`` are those that were retried or buried, ``released`` those that were handed back or whose ending is
-    unknown.
-    """
-
-    running: int = 0
-    done: int = 0
-    failed: int = 0
-    lost: int = 0
-    released: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerStatistics(Counts):
-    """The counts of all queues together, and ``by_queue``: of each by its name."""
-
-    by_queue: Mapping[str, Counts] = field(default_factory=dict[str, Counts])
-
-
-_COUNTED_AS = {
-    Ending.ACKED: "done",
-    Ending.RETRIED: "failed",
-    Ending.BURIED: "failed",
-    Ending.LOST: "lost",
-    Ending.RELEASED: "released",
-    Ending.UNKNOWN: "released",
-}
-
-_ENDINGS = {
-    None: Ending.UNKNOWN,
-    Verb.ACK: Ending.ACKED,
-    Verb.NACK: Ending.RETRIED,
-    Verb.BURY: Ending.BURIED,
-    Verb.RELEASE: Ending.RELEASED,
-}
 
 
 class Source(Protocol[T]):
@@ -159,7 +90,7 @@ class Line:
     """Slots that it was given so far, by its weight."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     running: int = 0
-    endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED_AS.values(), 0))
+    endings: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED_AS.values(), 0))
 
     def counts(self) -> Counts:
         return Counts(running=self.running, **self.endings)
@@ -258,7 +189,7 @@ class Worker:
         if not 0 < weight <= MAX_WEIGHT:
             raise ConfigError(f"weight is {weight}, must be more than 0 and at most {MAX_WEIGHT:g}")
         limit = None if time_limit is None else check_duration("time_limit", time_limit, positive=True)
-        call, in_thread = _read_handler(handler)
+        call, in_thread = read_handler(handler)
         self._lines.append(
             Line(
                 queue=queue,
@@ -505,9 +436,9 @@ class Worker:
         try:
             async with claim:
                 await self._run_hook(line, claim, line.before and partial(line.before, claim))
-                if _verb(claim) is None:
+                if claim.settled is None:
                     await self._handle(job, raised)
-                while _verb(claim) is None:
+                while claim.settled is None:
                     await _ack(claim)
         except asyncio.CancelledError as reason:
             error = cancelled = reason
@@ -516,7 +447,7 @@ class Worker:
         if raised and (error is None or cancelled):
             error = raised[0]
         outcome = Outcome(_ending(claim), error, loop.time() - began)
-        line.endings[_COUNTED_AS[outcome.ending]] += 1
+        line.endings[COUNTED_AS[outcome.ending]] += 1
         _tell(line, claim, outcome, failed=bool(raised))
         await self._run_hook(line, claim, line.after and partial(line.after, claim, outcome))
         if cancelled:
@@ -593,40 +524,8 @@ async def work(
     await worker.add(queue, handler, time_limit=time_limit).run()
 
 
-def _read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
-    """How to call it with a claim, and whether in a thread."""
-    if not callable(handler):
-        raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
-    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004
-    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions):
-        raise ConfigError("the handler is a generator: calling it would do nothing")
-    in_thread = not any(map(inspect.iscoroutinefunction, functions))
-    if _takes_claim(handler):
-        return lambda claim: handler(claim.item, claim), in_thread
-    return lambda claim: handler(claim.item), in_thread
-
-
-def _takes_claim(handler: Callable[..., object]) -> bool:
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # written in C
-        return False
-    for arguments in ((None,), (None, None)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return len(arguments) == 2
-    raise ConfigError(f"the handler must take the item, or the item and its claim, not {signature}")
-
-
-def _verb(claim: Claim[Any]) -> Verb | None:
-    """How the claim was settled, None if it was not."""
-    return claim._settled  # pyright: ignore[reportPrivateUsage]
-
-
 def _ending(claim: Claim[Any]) -> Ending:
-    return Ending.LOST if claim.lost else _ENDINGS[_verb(claim)]
+    return Ending.LOST if claim.lost else ENDINGS[claim.settled]
 
 
 async def _ack(claim: Claim[Any]) -> None:

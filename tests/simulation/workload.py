@@ -214,6 +214,7 @@ class Workload:
     async def _cancel(self, queue: Queue[Any], id: str, label: str) -> None:
         """It may be gone from now on; who was given it before may still have it."""
         item = self._world.ledger.items[label]
+        item.ids.add(id)
         item.open_removals += 1
         item.open_calls += 1
         ended = await self._client.do("cancel", queue.cancel(id), CALL_LIMIT)
@@ -224,7 +225,8 @@ class Workload:
     async def _redrive(self, queue: Queue[Any], ids: list[str], labels: list[str]) -> None:
         """They are to be delivered again."""
         items = [self._world.ledger.items[label] for label in labels]
-        for item in items:
+        for item, id in zip(items, ids, strict=True):
+            item.ids.add(id)
             item.redriven = True
             item.open_removals += 1  # dead again, it may stay so
             item.open_calls += 1

@@ -1,0 +1,185 @@
+"""Recurring pushes: once per moment, however many processes declare them."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import in_process, new_namespace, settled, take, until
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub
+from zkrq.recurring import Schedules, now
+from zkrq.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster(servers: local.Servers) -> AsyncGenerator[Cluster, None]:
+    async with in_process(servers, new_namespace()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def tasks() -> AsyncGenerator[Tasks, None]:
+    async with Tasks("test") as opened:
+        yield opened
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.time = now()
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def move(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+async def test_three_processes_fire_once_per_moment(servers: local.Servers) -> None:
+    """Each as good as alone: its own cluster, session and task; what is acked meanwhile does not come again."""
+    namespace, hub = new_namespace(), Hub()
+    seen: Counter[str] = Counter()
+    async with AsyncExitStack() as stack:
+        clusters = [await stack.enter_async_context(in_process(servers, namespace, hub)) for _ in range(4)]
+        tasks = await stack.enter_async_context(Tasks("test"))
+        *declaring, consuming = clusters
+        handles = [
+            Schedules(tasks).declare(0.3, each.queue("reports"), datetime.isoformat, name="report")
+            for each in declaring
+        ]
+        async for claim in consuming.queue("reports").pop():
+            async with claim:
+                seen[claim.item] += 1
+            if len(seen) == 8:
+                break
+        await until(lambda: all(handle.last for handle in handles))
+        for handle in handles:
+            handle.cancel()
+        queue = consuming.queue("reports")
+        while claim := await queue.pop_one(timeout=0):
+            async with claim:
+                seen[claim.item] += 1
+    assert set(seen.values()) == {1}
+
+
+async def test_a_process_that_comes_late_does_not_repeat_what_is_done(cluster: Cluster, tasks: Tasks) -> None:
+    queue, clock = cluster.queue("reports"), Clock()
+    first = Schedules(tasks).declare(100, queue, {"kind": "daily"}, clock=clock)
+    claim = await take(queue)
+    assert claim.item == {"kind": "daily"}
+    await claim.ack()
+    second = Schedules(tasks).declare(100, queue, {"kind": "daily"}, clock=clock)
+    assert second.name == first.name, "without a name, the schedule and the item make one"
+    await until(lambda: second.last is not None)
+    assert second.last == first.last
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_after_a_sleep_the_last_moment_fires_and_no_burst(cluster: Cluster, tasks: Tasks) -> None:
+    queue, clock = cluster.queue("reports"), Clock()
+    handle = Schedules(tasks).declare(1, queue, datetime.isoformat, name="report", clock=clock)
+    await until(lambda: handle.last is not None)
+    clock.move(100)
+    await settled(lambda: _is_ready(queue, 2))
+    clock.move(1)
+    await settled(lambda: _is_ready(queue, 3))
+    moments = [datetime.fromisoformat((await take(queue)).item) for _ in range(3)]
+    assert [later - moments[0] for later in moments] == [timedelta(seconds=n) for n in (0, 100, 101)]
+
+
+async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
+    return (await queue.size()).ready == count
+
+
+async def test_what_is_too_late_is_left_out(cluster: Cluster, tasks: Tasks) -> None:
+    handle = Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=10)
+    moment = datetime.fromisoformat("2026-05-01T12:00:00+00:00")
+    assert handle.due(moment + timedelta(seconds=9)) == moment
+    assert handle.due(moment + timedelta(seconds=11)) is None
+    for bad in (0, 250):
+        with pytest.raises(zkrq.ConfigError, match="catch_up"):
+            Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=bad)
+
+
+async def test_a_push_that_fails_is_tried_again(
+    cluster: Cluster, tasks: Tasks, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, clock, push, tries = cluster.queue("reports"), Clock(), cluster.queue("reports").push, [1, 2]
+
+    async def flaky(*args: Any, **options: Any) -> zkrq.Receipt:
+        if tries:
+            tries.pop()
+            raise zkrq.OutcomeUnknown()
+        return await push(*args, **options)
+
+    monkeypatch.setattr(queue, "push", flaky)
+    handle = Schedules(tasks).declare(100, queue, 1, clock=clock, priority=3)
+    assert (await take(queue)).priority == 3
+    assert handle.last is None or not tries
+    assert caplog.text.count("trying on") == 2
+
+
+async def test_a_function_that_fails_costs_its_moment_only(
+    cluster: Cluster, tasks: Tasks, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, calls = cluster.queue("reports"), list[datetime]()
+
+    def make(moment: datetime) -> str:
+        calls.append(moment)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+        return moment.isoformat()
+
+    with caplog.at_level(logging.ERROR):
+        Schedules(tasks).declare(0.2, queue, make, name="report")
+        assert (await take(queue)).item == calls[1].isoformat()
+    assert "ZeroDivisionError" in caplog.text
+
+
+async def test_cancelled_it_stops_and_its_name_is_free(cluster: Cluster, tasks: Tasks) -> None:
+    queue, schedules = cluster.queue("reports"), Schedules(tasks)
+    async with schedules.declare(0.2, queue, 1, name="report") as handle:
+        with pytest.raises(zkrq.ConfigError, match="already"):
+            schedules.declare(0.2, queue, 2, name="report")
+        await (await take(queue)).ack()
+    assert "cancelled" in repr(handle)
+    handle.cancel()
+    again = schedules.declare(0.2, queue, 1, name="report")
+    await (await take(queue)).ack()
+    again.cancel()
+
+
+async def test_a_function_needs_a_name(cluster: Cluster, tasks: Tasks) -> None:
+    """Two processes could not know that they mean the same."""
+    with pytest.raises(zkrq.ConfigError, match="name"):
+        Schedules(tasks).declare(60, cluster.queue("reports"), datetime.isoformat)
+
+
+async def test_closing_the_cluster_ends_it(cluster: Cluster, tasks: Tasks) -> None:
+    queue = cluster.queue("reports")
+    handle = Schedules(tasks).declare(0.2, queue, 1, name="report")
+    await take(queue)
+    await cluster.aclose()
+    await until(lambda: "cancelled" in repr(handle))
+
+
+@pytest.mark.skipif(find_spec("cronsim") is None, reason="cronsim is not installed")
+async def test_a_cron_expression(cluster: Cluster, tasks: Tasks) -> None:
+    queue = cluster.queue("reports")
+    Schedules(tasks).declare("* * * * * *", queue, datetime.isoformat, name="report")
+    first, second = [datetime.fromisoformat((await take(queue)).item) for _ in range(2)]
+    assert first.microsecond == 0
+    assert second > first

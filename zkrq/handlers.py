@@ -1,0 +1,43 @@
+"""What users give a worker to call: with the item, or with item and claim; on the event loop, or in a thread."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+from zkrq.claims import Claim
+from zkrq.errors import ConfigError
+
+T = TypeVar("T")
+
+Handler: TypeAlias = Callable[[T], object] | Callable[[T, Claim[T]], object]
+"""What works on an item: given the item, or the item and its claim where it has two parameters without a default.
+An ``async def`` runs on the event loop, anything else in a thread; an awaitable that it returns there is awaited."""
+
+
+def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
+    """How to call it with a claim, and whether in a thread."""
+    if not callable(handler):
+        raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
+    functions = (handler, getattr(handler, "__call__", None))  # noqa: B004
+    if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions):
+        raise ConfigError("the handler is a generator: calling it would do nothing")
+    in_thread = not any(map(inspect.iscoroutinefunction, functions))
+    if _takes_claim(handler):
+        return lambda claim: handler(claim.item, claim), in_thread
+    return lambda claim: handler(claim.item), in_thread
+
+
+def _takes_claim(handler: Callable[..., object]) -> bool:
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # written in C
+        return False
+    for arguments in ((None,), (None, None)):
+        try:
+            signature.bind(*arguments)
+        except TypeError:
+            continue
+        return len(arguments) == 2
+    raise ConfigError(f"the handler must take the item, or the item and its claim, not {signature}")
