@@ -38,6 +38,7 @@ class Ledger:
         self.settled: set[Token] = set()
         self.fenced: set[Token] = set()
         self.pushing: set[Item] = set()
+        self.forgiven: set[Token] = set()
         self.counts: defaultdict[str, int] = defaultdict(int)
 
     # -- what clients report -----------------------------------------------------------------------------------------
@@ -72,7 +73,8 @@ class Ledger:
         self.settled.add(token)
         if verb == "ack":
             self.counts["acked"] += 1
-            self.acked.add(item)
+            if token not in self.forgiven:
+                self.acked.add(item)
 
     def refused(self, item: Item, token: Token, verb: str) -> None:
         self.counts["refused"] += 1
@@ -86,8 +88,10 @@ class Ledger:
         self.fenced.add(token)
 
     def forgive(self) -> None:
-        """The only member's disk lost something: below min_replicas only what was pushed is safe."""
+        """The only member lost something: below min_replicas only what was pushed is safe, and not the acks that it alone
+        knows, whether their clients have heard of them yet or not."""
         self.acked.clear()
+        self.forgiven.update(self.tokens)
         for token in self.tokens:
             self.lapse(token)
 

@@ -31,13 +31,16 @@ class Repairer(Client):
 
     def repair(self, id: ServerId) -> Steps[None]:
         view, server = self.view, self.world.servers[id]
-        life, expected = Life(server.run_id, self.world.nonce()), server.generation
+        known = view.eligible.get(id)
+        kept = Rule.ELIGIBLE_IS_KEPT in self.on and known == Life(server.run_id, server.generation)
+        life = Life(server.run_id, restored(known) if known and kept else self.world.nonce())
+        expected = server.generation
         yield PAUSE
         if Rule.CATCH_UP_NEEDS_ALL_MEMBERS in self.on:
             answers = yield [self.request(member, Server.seal) for member in view.members]
             if any(answer.status is not Status.OK for answer in answers):
                 return
-        (answer,) = yield [Request(id, life, view.epoch + 1, Server.enrol, (expected,))]
+        (answer,) = yield [Request(id, life, view.epoch, Server.renew if kept else Server.enrol, (expected,))]
         if answer.status is not Status.OK:
             return
         if not (yield from self.swap(view, admit(view, id, life, by=self.world.nonce()))):

@@ -144,6 +144,11 @@ class Rule(enum.Enum):
         "in a recovery, who was evicted while the view fell below min_replicas counts like a member",
         "the last member's disk has lost what the evicted one still holds",
     )
+    ELIGIBLE_IS_KEPT = (
+        0,
+        "an eligible server that was only out of reach is not wiped when it comes back: what it missed is added",
+        "the last member fails while the only other full copy has just been wiped",
+    )
     CATCH_UP_NEEDS_ALL_MEMBERS = (
         0,
         "a server is wiped and brought back only by who reaches all members",

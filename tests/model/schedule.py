@@ -209,6 +209,9 @@ class Schedule:
             case _:
                 if not self._may_lose(server) or (fault is Fault.ROLLED_BACK and server.dump is None):
                     return
+                view = world.view
+                if server.id in view.members and len(view.members) < view.min_replicas:
+                    world.ledger.forgive()
                 if fault is not Fault.FLUSHED:
                     server.restart(self._run_id(server))
                 server.restore(server.dump if fault is Fault.ROLLED_BACK else None)
@@ -222,7 +225,8 @@ class Schedule:
         if server.id not in view.members and not (world.blackouts and server.id in view.eligible):
             return True
         if not any(world.in_sync(id) for id in view.members if id != server.id):
-            return False
+            # The last one: those that were evicted last still hold everything.
+            return world.blackouts and bool(view.eligible) and self._others_are_intact(server)
         return not world.blackouts or self._others_are_intact(server)
 
     def _others_are_intact(self, server: Server) -> bool:
