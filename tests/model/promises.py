@@ -88,7 +88,7 @@ class Ledger:
         self.fenced.add(token)
 
     def forgive(self) -> None:
-        """The only member lost something: below min_replicas only what was pushed is safe, and not the acks that it alone
+        """The only member lost something: below min_replicas only what was pushed is safe, not the acks that it alone
         knows, whether their clients have heard of them yet or not."""
         self.acked.clear()
         self.forgiven.update(self.tokens)
