@@ -28,6 +28,9 @@ RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for its item to be handed back; it is handed back all the same."""
 
 
+EXTENSION_REFUSED = "its extension was refused"
+
+
 class Verb(enum.StrEnum):
     """What may become of a claim; ``lua/settle.lua`` knows these names."""
 
@@ -252,7 +255,7 @@ class Claim(Generic[T]):
         self.deadline_at = min(self.deadline_at, started + seconds)
         if not await self._holder.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
             if self._settled is None:
-                self.lose("its extension was refused")
+                self.lose(EXTENSION_REFUSED)
                 raise ClaimLost(id=self.id)
             return
         self.deadline_at = started + seconds

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from weakref import WeakSet
 
-from zkrq.claims import Claim, Verb
+from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, Events
 from zkrq.replication.batching import Batcher
@@ -172,7 +172,8 @@ class Held:
                 return await claim.extended(self.claim_timeout)
             except ZkrqError as error:
                 if claim.lost:
-                    self._tell_lost([claim], claim.lost.reason)
+                    if claim.lost.reason == EXTENSION_REFUSED:  # any other loss was told by who noticed it
+                        self._tell_lost([claim], claim.lost.reason)
                     return None
                 self._log.info("item %s: extension failed, trying on: %s", claim.id, error)
                 await asyncio.sleep(MIN_LOOK_SECONDS)

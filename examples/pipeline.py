@@ -1,0 +1,118 @@
+"""Two queues in a row that double nothing, and a database that refuses the late write of a paused consumer.
+
+Packing takes an order and pushes a parcel, under an id made of the order's own: should the packer die between its push
+and its ack, the order is delivered again, and the parcel is pushed again but there once. Shipping writes each parcel
+into SQLite together with ``claim.token``, which grows with every claim of an item. A consumer that stood still for
+longer than its claim lasted, and does not know it, has a smaller token than the one that took over, and is refused.
+
+Run it with ``python examples/pipeline.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import sys
+import time
+
+import zkrq
+
+ORDERS = 40
+CLAIM_TIMEOUT = 1.0
+PAUSE = 1.5
+
+Item = dict[str, int]
+
+
+class Database:
+    """One row for each parcel, fenced."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect(":memory:", isolation_level=None)
+        self._db.execute("CREATE TABLE parcels (id TEXT PRIMARY KEY, number INT, by TEXT, epoch INT, n INT)")
+
+    def write(self, claim: zkrq.Claim[Item], by: str) -> bool:
+        """Whether it was written. Compared within the one statement, so that nobody can come in between.
+
+        Equal tokens pass: a consumer may repeat its own write. Tokens of different items say nothing of each other, so
+        the row goes by the item's id.
+        """
+        cursor = self._db.execute(
+            """
+            INSERT INTO parcels VALUES (?, ?, ?, ?, ?)
+            ON CONFLICT (id) DO UPDATE SET by = excluded.by, epoch = excluded.epoch, n = excluded.n
+            WHERE (excluded.epoch, excluded.n) >= (parcels.epoch, parcels.n)
+            """,
+            (claim.id, claim.item["order"], by, *claim.token),
+        )
+        return cursor.rowcount == 1
+
+    def owner(self, claim: zkrq.Claim[Item]) -> str:
+        return self._db.execute("SELECT by FROM parcels WHERE id = ?", (claim.id,)).fetchone()[0]
+
+    def count(self) -> tuple[int, int]:
+        """Rows, and orders among them."""
+        return self._db.execute("SELECT count(*), count(DISTINCT number) FROM parcels").fetchone()
+
+
+async def main() -> None:
+    # The loss of a claim is a warning in the log: shown here among the rest.
+    logging.basicConfig(stream=sys.stdout, format="  log of %(name)s: %(message)s")
+    db = Database()
+    pushes = 0
+    packed, shipped = set[int](), set[int]()
+    all_packed, all_shipped = asyncio.Event(), asyncio.Event()
+
+    async with zkrq.embedded() as cluster:
+        orders: zkrq.Queue[Item] = cluster.queue("orders")
+        parcels: zkrq.Queue[Item] = cluster.queue("parcels", claim_timeout=CLAIM_TIMEOUT)
+
+        async def pack(item: Item, claim: zkrq.Claim[Item]) -> None:
+            nonlocal pushes
+            # Whatever this raises, even OutcomeUnknown, the order comes again and is pushed under the same id. Servers
+            # know an id as long as its item is queued, and some minutes more; after that the database's key decides.
+            await parcels.push(item, id=f"parcel-{claim.id}")
+            pushes += 1
+            if claim.attempts == 1 and item["order"] % 4 == 0:
+                raise zkrq.RetryLater(0, "as if the process had died between its push and its ack")
+            packed.add(item["order"])
+            if len(packed) == ORDERS:
+                all_packed.set()
+
+        async def ship(item: Item, claim: zkrq.Claim[Item]) -> None:
+            if db.write(claim, "worker"):
+                shipped.add(item["order"])
+            if len(shipped) == ORDERS:
+                all_shipped.set()
+
+        await orders.push_many({"order": number} for number in range(ORDERS))
+        async with zkrq.Worker(concurrency=4).add(orders, pack):
+            await all_packed.wait()
+        print(f"{pushes} pushes, {(await parcels.size()).ready} parcels")
+
+        # While a process runs its claims are extended; so for a claim to expire the process has to stand still, as it
+        # does in a machine that is suspended. This blocks the event loop, extension and all.
+        paused = await parcels.pop_one(timeout=10)
+        assert paused
+        print(f"the paused consumer holds {paused.id}, token {tuple(paused.token)}, and stands still")
+        time.sleep(PAUSE)  # noqa: ASYNC251
+        async with zkrq.Worker(concurrency=4).add(parcels, ship):
+            await all_shipped.wait()
+
+        print("all are shipped by others, now the paused consumer goes on")
+        late = "written" if db.write(paused, "the paused consumer") else "refused"
+        print(f"its write is {late}, the row is still of: {db.owner(paused)}")
+        try:
+            await paused.ack()
+        except zkrq.ClaimLost as error:
+            print(f"its ack is refused: {error}")
+        left = sum(await orders.size()) + sum(await parcels.size())
+
+    rows, distinct = db.count()
+    print(f"{ORDERS} orders, {distinct} shipped, {rows - distinct} twice, {left} left, late write {late}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

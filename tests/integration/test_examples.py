@@ -1,0 +1,67 @@
+"""The examples run, end as they say, and are all listed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from zkrq import local
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+RUN_TIMEOUT = 60.0  # seconds for one example
+
+OUTCOMES = {
+    "poller.py": [r"60 requests were answered: \{202: 60\}", r"60 requests, 30 jobs done, 0 twice, 0 left"],
+    "delayed_emails.py": [
+        r"first: your new password",
+        r"6 e-mails, ([3-9]|\d\d) digests sent, 0 twice, 0 too early",
+    ],
+    "batch_consumer.py": [
+        r"  committed, but the consumer dies before the acks: .*",
+        r"1000 pushed, 980 inserted, 0 twice, 20 dead letters, 0 lost",
+    ],
+    "pipeline.py": [
+        r"50 pushes, 40 parcels",
+        r"its write is refused, the row is still of: worker",
+        r"its ack is refused: .*",
+        r"40 orders, 40 shipped, 0 twice, 0 left, late write refused",
+    ],
+}
+"""Lines that each prints, in this order; the last one is its last."""
+
+
+@pytest.mark.anyio
+@pytest.mark.skipif("redis" not in local.available(), reason="redis-server is not installed")
+@pytest.mark.parametrize("name", OUTCOMES)
+async def test_it_ends_as_it_says(name: str) -> None:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with anyio.fail_after(RUN_TIMEOUT):
+        result = await anyio.run_process(command, cwd=ROOT, env=environment, check=False)
+    output = result.stdout.decode()
+    assert (result.returncode, result.stderr.decode()) == (0, ""), output
+    printed = iter(output.splitlines())
+    for expected in OUTCOMES[name]:
+        assert any(re.fullmatch(expected, line) for line in printed), f"no line {expected!r} in its place:\n{output}"
+    assert next(printed, None) is None, output
+
+
+def test_all_are_listed_and_run_here() -> None:
+    there = {path.name for path in EXAMPLES.iterdir() if path.name not in {"README.md", "__pycache__"}}
+    listed = re.findall(r"^\| \[([^]]+)\]\(([^)]+)\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert all(text == target for text, target in listed)
+    assert {target for _, target in listed} == there == set(OUTCOMES)
+    assert len(listed) == len(there)
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_it_tells_how_to_run_it(name: str) -> None:
+    docstring = (EXAMPLES / name).read_text().split('"""')[1]
+    assert f"python examples/{name}" in docstring
+    assert "zkrq.connect(" in docstring
