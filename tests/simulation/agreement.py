@@ -38,7 +38,7 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
         versions = {str(server): _brief(records.get(id)) for server, records in held.items()}
         if len(set(versions.values())) == 1:
             continue
-        if not scrubbed and world.ledger.half_cleared and any(text.endswith("gone") for text in versions.values()):
+        if not scrubbed and world.ledger.open_clears and any(text.endswith("gone") for text in versions.values()):
             continue
         if scrubbed or (id not in excused and not _is_unfinished_push(versions)):
             yield f"servers differ about {id.decode()}: {versions}"

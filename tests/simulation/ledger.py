@@ -67,8 +67,8 @@ class Ledger:
     """All items, and all violations found so far."""
 
     def __init__(self, loop: Loop, hub: SimHub, trace: Trace) -> None:
-        self.half_cleared = False
-        """Whether a clear was left in the middle: until a scrub its primary alone may know what is gone."""
+        self.open_clears = 0
+        """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
         self.items: dict[str, Item] = {}
         self.violations: list[str] = []
         self.counts: Counter[str] = Counter()

@@ -188,9 +188,10 @@ class Workload:
 
     async def _clear(self, queue: Queue[Any]) -> None:
         """Whatever was pushed before this ends may be gone; what is pushed later may not."""
+        self._world.ledger.open_clears += 1
         ended = await self._client.do("clear", queue.clear(), 4 * CALL_LIMIT)
-        if ended.outcome is not Outcome.DONE:
-            self._world.ledger.half_cleared = True
+        if ended.outcome is Outcome.DONE:
+            self._world.ledger.open_clears -= 1
         for item in self._world.ledger.items.values():
             item.open_removals += 1
             item.open_calls += 1
