@@ -83,9 +83,8 @@ class CatchUp:
             raise NotNow(f"{self._id} is in the view again")
         if who.epoch > view.epoch:
             raise NotNow(f"{self._id} has seen epoch {who.epoch}, later than the view's {view.epoch}")
-        known = {**view.receivers, **view.eligible}
-        twin = next((id for id, life in known.items() if life.run_id == who.run_id and id != self._id), None)
-        if twin:
+        twin = view.id_of(who.run_id)
+        if twin not in (None, self._id):
             raise NotNow(f"{self._id} and {twin} are the same Redis server")
         await self._reach_members(view)
         await self._check_room(view, who)
@@ -138,10 +137,7 @@ class CatchUp:
 
     async def _reach_members(self, view: View) -> None:
         """Who cannot reach every member would only get in the way of those who can."""
-        call = self._membership.call
-        for id, answer in zip(
-            view.members, await asyncio.gather(*(call(id, "seal", "", view) for id in view.members)), strict=True
-        ):
+        for id, answer in (await self._membership.seal(view, view.members)).items():
             if answer.status is not Status.OK:
                 raise NotNow(f"member {id}: {answer.reason}")
 

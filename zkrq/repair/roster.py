@@ -44,7 +44,7 @@ class Roster:
                     f"server {id} has seen epoch {who.epoch} of a namespace {self._namespace!r}, later than the view's "
                     f"{view.epoch}: is it another ZooKeeper's? Remove its keys, {{{self._namespace}}}:*, first"
                 )
-            twin = next((other for other, life in view.receivers.items() if life.run_id == who.run_id), None)
+            twin = view.id_of(who.run_id)
             if twin:
                 raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
             self._membership.know(id, url)
@@ -94,9 +94,9 @@ class Roster:
         """Who stays must answer, or the one that leaves might be the last that holds everything."""
         if leaving not in view.members:
             return
-        staying = [id for id in view.members if id != leaving]
-        answers = await asyncio.gather(*(self._membership.call(id, "seal", "", view) for id in staying))
-        well = sum(answer.status is Status.OK for answer in answers)
+        staying = view.members.keys() - {leaving}
+        answers = await self._membership.seal(view, staying)
+        well = sum(answer.status is Status.OK for answer in answers.values())
         if staying and well < max(1, view.min_replicas):
             raise Unavailable(
                 f"server {leaving} is in sync, and only {well} other(s) answer; nothing was changed, retry later"

@@ -172,11 +172,10 @@ class Founder:
             )
         self._check_min_replicas(view)
         # By its life, not by the name that is stored in it: one that was another's replica brings the other's name.
-        name_of = {life.run_id: id for id, life in (*view.receivers.items(), *view.eligible.items())}
         for id, who in identities.items():
             if isinstance(who, Answer):
                 continue
-            check_name(id, name_of.get(who.run_id, ""), self._servers[id].url, self._namespace)
+            check_name(id, view.id_of(who.run_id) or "", self._servers[id].url, self._namespace)
         later = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]
         return next((id for id in later if id in view.servers), None)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -167,13 +167,14 @@ class Membership:
 
     async def _probe(self, view: View, silent: set[ServerId]) -> dict[ServerId, Answer]:
         """Which of the ``silent`` do not answer under ``view``.  STALE is an answer."""
-        ids = sorted(silent)
+        answers = await self.seal(view, silent)
+        return {id: answer for id, answer in answers.items() if answer.status not in (Status.OK, Status.STALE)}
+
+    async def seal(self, view: View, servers: Iterable[ServerId]) -> dict[ServerId, Answer]:
+        """Have servers of ``view`` adopt its epoch, which also tells who answers."""
+        ids = sorted(servers)
         answers = await asyncio.gather(*(self.call(id, "seal", "", view) for id in ids))
-        return {
-            id: answer
-            for id, answer in zip(ids, answers, strict=True)
-            if answer.status not in (Status.OK, Status.STALE)
-        }
+        return dict(zip(ids, answers, strict=True))
 
     def _may_evict(self, view: View, failed: Mapping[ServerId, Answer]) -> bool:
         now = asyncio.get_running_loop().time()

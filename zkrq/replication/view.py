@@ -50,6 +50,11 @@ class View:
         """Whether a push can complete."""
         return len(self.members) >= self.min_replicas
 
+    def id_of(self, run_id: str) -> ServerId | None:
+        """Under which name this life of a process is known here, None if it is not."""
+        lives = (*self.receivers.items(), *self.eligible.items())
+        return next((server for server, life in lives if life.run_id == run_id), None)
+
     def primary(self, queue: str) -> ServerId:
         """The member that decides for this queue: rendezvous hashing (Thaler and Ravishankar, 1998), so that a change
         of members moves only the queues of the member that came or went."""
