@@ -4,9 +4,12 @@ Every item is written to N independent Redis servers at once; ZooKeeper sessions
 may be believed.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from zkrq import typed
 from zkrq.claims import Claim, Lost
-from zkrq.cluster import Cluster, Health, ServerHealth, connect, embedded
+from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded
 from zkrq.codecs import JSON, RAW, Codec
 from zkrq.errors import (
     ClaimLost,
@@ -16,12 +19,14 @@ from zkrq.errors import (
     NotEnoughReplicas,
     OutcomeUnknown,
     PayloadTooLarge,
+    QueueFull,
     Unavailable,
     ZkrqError,
 )
 from zkrq.events import (
     CatchingUp,
     ClaimsLost,
+    DeadLettersDropped,
     Event,
     NotWritable,
     OwnerFenced,
@@ -36,12 +41,15 @@ from zkrq.events import (
 )
 from zkrq.ids import new_id
 from zkrq.items import Item
+from zkrq.limits import DeadLetters
 from zkrq.outcomes import Counts, Ending, Outcome, WorkerStatistics
-from zkrq.queue import Deliveries, Queue, Receipt, Sizes
+from zkrq.pushing import Receipt, Receipts
+from zkrq.queue import Deliveries, Queue
 from zkrq.recurring import Recurring, next_moments
 from zkrq.repair.catchup import Progress
 from zkrq.replication.view import View
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.steering import Cancellation, Sizes, Statistics
 from zkrq.worker import Worker
 
 __version__ = "0.1.0"
@@ -50,6 +58,7 @@ __all__ = [
     "JSON",
     "RAW",
     "Backoff",
+    "Cancellation",
     "CatchingUp",
     "Claim",
     "ClaimLost",
@@ -59,7 +68,10 @@ __all__ = [
     "Codec",
     "CodecError",
     "ConfigError",
+    "Consumer",
     "Counts",
+    "DeadLetters",
+    "DeadLettersDropped",
     "Deliveries",
     "Ending",
     "Event",
@@ -74,7 +86,9 @@ __all__ = [
     "PayloadTooLarge",
     "Progress",
     "Queue",
+    "QueueFull",
     "Receipt",
+    "Receipts",
     "Recovered",
     "Recurring",
     "Reject",
@@ -88,6 +102,7 @@ __all__ = [
     "SessionResumed",
     "SessionSuspended",
     "Sizes",
+    "Statistics",
     "Unavailable",
     "View",
     "ViewChanged",
@@ -103,3 +118,12 @@ __all__ = [
     "next_moments",
     "typed",
 ]
+
+if TYPE_CHECKING:
+    from zkrq import testing as testing
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "testing":  # imported by those who use it
+            return import_module("zkrq.testing")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

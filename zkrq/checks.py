@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -80,6 +81,22 @@ def check_moment(what: str, value: datetime) -> datetime:
         raise ConfigError(f"{what} must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
         raise ConfigError(f"{what} is the naive datetime {value}: give it a time zone, e.g. datetime.now(timezone.utc)")
+    return value
+
+
+def check_rate(what: str, value: float) -> float:
+    """So many per second, more than none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be a number per second, not {type(value).__name__}")
+    if not 0 < value < math.inf:  # NaN neither
+        raise ConfigError(f"{what} is {value}: must be more than 0 per second")
+    return value
+
+
+def check_text(what: str, value: str) -> str:
+    """Any text."""
+    if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} must be a str, not {type(value).__name__}")
     return value
 
 

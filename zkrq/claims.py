@@ -17,9 +17,11 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
 
-from zkrq.checks import Duration, check_duration, check_lease
+from zkrq import clock
+from zkrq.checks import Duration, check_duration, check_lease, check_text
 from zkrq.errors import ClaimLost, ZkrqError
-from zkrq.replication.records import Record, unpack, version_of
+from zkrq.reasons import reason_of
+from zkrq.replication.records import VERSION_BYTES, Record, unpack, version_of
 from zkrq.retry import Again, Reject, RetryLater
 
 T = TypeVar("T")
@@ -118,10 +120,10 @@ class Claim(Generic[T]):
         "delivered",
         "id",
         "item",
+        "kept",
         "owner",
         "request",
         "timer",
-        "version",
     )
 
     def __init__(
@@ -132,10 +134,11 @@ class Claim(Generic[T]):
         self.owner = owner
         self.request = request
         """Names the claim request that this claim came from; settling shows it."""
-        self.version = version_of(packed)
         self.deadline_at = deadline_at
         """By ``loop.time()``: until then the claim certainly holds, unless the owner is fenced."""
         self.timer: asyncio.TimerHandle | None = None
+        self.kept = True
+        """Whether it is to be extended."""
         self._holder = holder
         self._packed = packed
         self._record: Record | None = None
@@ -157,6 +160,11 @@ class Claim(Generic[T]):
         if self._record is None:
             self._record = unpack(self._packed)
         return self._record
+
+    @property
+    def packed_version(self) -> bytes:
+        """The version as servers keep it; settling shows it."""
+        return self._packed[VERSION_BYTES]
 
     @property
     def key(self) -> str | None:
@@ -187,13 +195,13 @@ class Claim(Generic[T]):
     def deadline(self) -> datetime:
         """When the claim ends unless it is extended, by this machine's clock."""
         left = self.deadline_at - asyncio.get_running_loop().time()
-        return datetime.now(UTC) + timedelta(seconds=left)
+        return clock.now() + timedelta(seconds=left)
 
     @property
     def token(self) -> tuple[int, int]:
         """The fencing token: of two claims of one item, the later one has the greater token.  Hand it to a database
         that refuses writes under a smaller one than it has seen."""
-        return self.version
+        return version_of(self._packed)
 
     @property
     def settled(self) -> Verb | None:
@@ -203,7 +211,11 @@ class Claim(Generic[T]):
     @property
     def holds(self) -> bool:
         """Whether the claim is neither settled nor lost, as far as is known here."""
-        return not self._lost and self._settled is None and self.deadline_at > asyncio.get_running_loop().time()
+        return self.holds_at(asyncio.get_running_loop().time())
+
+    def holds_at(self, now: float) -> bool:
+        """The same, for who knows what ``loop.time()`` is."""
+        return self._settled is None and self.deadline_at > now and not self._lost
 
     @property
     def lost(self) -> Lost:
@@ -229,7 +241,7 @@ class Claim(Generic[T]):
         Raises as ``ack`` does.
         """
         wanted = None if delay is None else check_duration("delay", delay)
-        await self._settle(*self._failure(wanted, reason or "nack"))
+        await self._settle(*self._failure(wanted, check_text("reason", reason or "nack")))
 
     async def release(self) -> None:
         """Hand the item back where it stood, without counting a failure.  Raises as ``ack`` does."""
@@ -237,7 +249,7 @@ class Claim(Generic[T]):
 
     async def bury(self, reason: str) -> None:
         """Move the item to the dead letters.  Raises as ``ack`` does."""
-        await self._settle(Verb.BURY, 0, reason)
+        await self._settle(Verb.BURY, 0, check_text("reason", reason))
 
     async def extend(self, seconds: Duration | None = None) -> None:
         """Hold the item for ``seconds`` from now (None: the queue's ``claim_timeout``).
@@ -331,6 +343,12 @@ class Claim(Generic[T]):
         assert task is not None
         if self._struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
             raise self._loss()
+        if kind is None and not self._settled and not self._lost:
+            try:
+                await self._settle(Verb.ACK)
+            finally:
+                self._holder.let_go(self)
+            return False
         if self._settled or self._lost:
             if kind is None and self._lost:
                 raise self._loss()
@@ -343,8 +361,6 @@ class Claim(Generic[T]):
 
     async def _leave(self, error: BaseException | None) -> bool:
         match error:
-            case None:
-                await self._settle(Verb.ACK)
             case Reject():
                 await self._settle(Verb.BURY, 0, error.reason)
                 return True
@@ -353,7 +369,7 @@ class Claim(Generic[T]):
                 return True
             case Exception():
                 try:
-                    await self._settle(*self._failure(None, f"{type(error).__name__}: {error}"))
+                    await self._settle(*self._failure(None, reason_of(error)))
                 except ZkrqError as problem:
                     error.add_note(f"zkrq: item {self.id} could not be nacked, it comes back by itself: {problem}")
             case _:

@@ -265,8 +265,10 @@ async def _clear(args: Namespace) -> Lines:
 
 async def _consumers(args: Namespace) -> Lines:
     async with _open(args) as cluster:
-        for owner, description in sorted((await cluster.consumers()).items()):
-            yield Line(f"{owner}  {description}", {"owner": owner, "description": description})
+        for owner, consumer in sorted((await cluster.consumers()).items()):
+            held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
+            details = {"owner": owner, "description": consumer.description, "claims": dict(consumer.claims)}
+            yield Line(f"{owner}  {consumer.description}  holds {held}", details)
 
 
 _QUEUE = {"queue": "the queue's name"}

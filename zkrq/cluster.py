@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, tzinfo
@@ -26,6 +27,8 @@ from zkrq.errors import Closed, ConfigError, ZkrqError
 from zkrq.events import Event, Events, SessionLost, SessionResumed, SessionSuspended
 from zkrq.feed import Feed
 from zkrq.held import Held
+from zkrq.limits import DeadLetters
+from zkrq.pushing import Pusher
 from zkrq.queue import Queue
 from zkrq.reaper import Reaper, fence
 from zkrq.recurring import MAX_CATCH_UP, Recurring, Schedules
@@ -38,6 +41,7 @@ from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId, View
 from zkrq.replication.wire import Dial, address, check_url, dial
 from zkrq.retry import Retry
+from zkrq.steering import Statistics, read_statistics
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
 
@@ -74,6 +78,13 @@ class Health(NamedTuple):
     session: str
     epoch: int
     servers: Mapping[str, ServerHealth]
+
+
+class Consumer(NamedTuple):
+    """A live consumer: what it says of itself, and how many claims it holds in each queue."""
+
+    description: str
+    claims: Mapping[str, int]
 
 
 class Cluster:
@@ -209,12 +220,21 @@ class Cluster:
         codec: Codec[T],
         claim_timeout: Duration = ...,
         retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
         max_payload_bytes: int = ...,
     ) -> Queue[T]: ...
 
     @overload
     def queue(
-        self, name: str, *, claim_timeout: Duration = ..., retry: Retry | None = ..., max_payload_bytes: int = ...
+        self,
+        name: str,
+        *,
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
+        max_payload_bytes: int = ...,
     ) -> Queue[Any]: ...
 
     def queue(
@@ -224,23 +244,32 @@ class Cluster:
         codec: Codec[Any] = JSON,
         claim_timeout: Duration = 30.0,
         retry: Retry | None = None,
+        dead_letters: DeadLetters | None = None,
+        max_size: int | None = None,
         max_payload_bytes: int = 1 << 20,
     ) -> Queue[Any]:
         """The queue of that name; there is nothing to create.
 
         ``claim_timeout`` is how many seconds a claim outlives its last extension (claims are extended by themselves
-        while the process runs).  ``retry`` says what happens after a failure, None: ``Retry()``.  ``max_payload_bytes``
-        limits an encoded item.  The same name gives the same object; other options for it are a ``ConfigError``.
+        while the process runs).  ``retry`` says what happens after a failure, None: ``Retry()``.  ``dead_letters`` how
+        many of them are kept and for how long, None: ``DeadLetters()``.  ``max_size``: a push into a queue with so many
+        items queued, scheduled and claimed raises ``QueueFull``, None: no limit; it costs a push one more round trip.
+        ``max_payload_bytes`` limits an encoded item.  These are this process's: give them alike in all.
+        The same name gives the same object; other options for it are a ``ConfigError``.
         """
         self._check_open()
         check_name("the queue's name", name)
         timeout = check_lease("claim_timeout", claim_timeout)
         check_count("max_payload_bytes", max_payload_bytes, least=1)
-        options = (codec, timeout, retry, max_payload_bytes)
+        if max_size is not None:
+            check_count("max_size", max_size, least=1)
+        options = (codec, timeout, retry, dead_letters, max_size, max_payload_bytes)
         if name in self._queues:
             queue, known = self._queues[name]
             if known != options:
-                raise ConfigError(f"queue {name!r} is in use here with other options: codec, timeout, retry, limit")
+                raise ConfigError(
+                    f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
+                )
             return queue
         held = Held(
             self._replicas,
@@ -252,6 +281,14 @@ class Cluster:
             events=self._events,
             is_certain=self._enrolment.is_certain,
         )
+        pusher: Pusher[Any] = Pusher(
+            name,
+            codec=codec,
+            replicas=self._replicas,
+            tasks=self._tasks,
+            max_payload_bytes=max_payload_bytes,
+            max_size=max_size,
+        )
         feed: Feed[Any] = Feed(
             self._replicas,
             held,
@@ -259,19 +296,13 @@ class Cluster:
             cluster=self.namespace,
             queue=name,
             codec=codec,
+            dead_letters=dead_letters or DeadLetters(),
             enrolment=self._enrolment,
             tasks=self._tasks,
+            events=self._events,
         )
-        queue: Queue[Any] = Queue(
-            name,
-            codec=codec,
-            replicas=self._replicas,
-            held=held,
-            feed=feed,
-            tasks=self._tasks,
-            max_payload_bytes=max_payload_bytes,
-        )
-        self._wakeups.register(name, feed.wake)
+        queue: Queue[Any] = Queue(name, codec=codec, replicas=self._replicas, held=held, feed=feed, pusher=pusher)
+        self._wakeups.register(name, feed.wake, held.cancelled)
         self._queues[name] = (queue, options)
         return queue
 
@@ -318,10 +349,41 @@ class Cluster:
         """Which servers are in sync, as this client knows it."""
         return self._membership.view
 
-    async def consumers(self) -> Mapping[str, str]:
-        """Owner id -> description of every live consumer.  Raises ``Unavailable`` without ZooKeeper."""
+    async def consumers(self) -> Mapping[str, Consumer]:
+        """Owner id -> every live consumer and how many claims it holds, by queue; looks at all claims there are.
+
+        Raises ``Unavailable``, also without ZooKeeper.
+        """
         self._check_open()
-        return await self._coordinator.consumers()
+        claims: dict[str, dict[str, int]] = {}
+        for queue in await self.queues():
+            for owner, count in (await self._count_claims(queue)).items():
+                claims.setdefault(owner, {})[queue] = count
+        alive = await self._coordinator.consumers()
+        return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
+
+    async def _count_claims(self, queue: str) -> Counter[str]:
+        """How many claims each owner holds in a queue."""
+        counts: Counter[str] = Counter()
+        cursor, primary = b"0", ""
+        while True:
+            leading = self.view.primary(queue)
+            if leading != primary:
+                counts, cursor, primary = Counter(), b"0", leading  # a cursor means nothing to another server
+            body = await self._replicas.ask("holders", queue, [cursor])
+            if self.view.primary(queue) != primary:
+                continue
+            cursor, tally = cast("tuple[bytes, list[bytes | int]]", body)
+            for owner, count in zip(tally[::2], tally[1::2], strict=True):
+                counts[cast("bytes", owner).decode()] += cast("int", count)
+            if cursor == b"0":
+                return counts
+
+    async def statistics(self) -> Mapping[str, Statistics]:
+        """Every queue that ever had an item, at a glance.  Raises ``Unavailable``."""
+        self._check_open()
+        held = {name: queue.held for name, (queue, _) in self._queues.items()}
+        return {name: await read_statistics(self._replicas, name, held.get(name, 0)) for name in await self.queues()}
 
     def health(self) -> Health:
         """What is known here, without asking anybody."""

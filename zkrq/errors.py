@@ -4,6 +4,7 @@
       ConfigError         fix it: bad argument, name, URL or policy; servers that disagree
       CodecError          fix the item or the codec
       PayloadTooLarge     make the item smaller; nothing was written
+      QueueFull           retry later, or slow down: the queue has reached its max_size; nothing was written
       NotEnoughReplicas   retry: fewer in-sync servers than min_replicas
       OutcomeUnknown      retry with the same id: it may have happened
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
@@ -16,9 +17,19 @@ package: they are the ``__cause__`` of one of these.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from zkrq.pushing import Receipts
+
 
 class ZkrqError(Exception):
-    """Something went wrong in zkrq."""
+    """Something went wrong in zkrq.
+
+    ``outcomes`` is what became of each item where ``push_many`` raises it, otherwise None.
+    """
+
+    outcomes: Receipts | None = None
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
@@ -50,6 +61,10 @@ class PayloadTooLarge(ZkrqError, ValueError):
         super().__init__(f"the encoded item has {size} bytes, max_payload_bytes is {limit}; nothing was written")
         self.size = size
         self.limit = limit
+
+
+class QueueFull(ZkrqError):
+    """As many items are queued or claimed as the queue's max_size allows; nothing was written, retry later."""
 
 
 class NotEnoughReplicas(ZkrqError):

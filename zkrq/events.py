@@ -116,6 +116,14 @@ class ClaimsLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DeadLettersDropped(Event):
+    """A claim of this process found more, or older, dead letters than the queue is to keep: ``items`` were removed."""
+
+    queue: str
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerFenced(Event):
     """A dead consumer's claims are ready again; ``items`` is how many this client requeued."""
 

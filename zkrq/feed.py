@@ -17,7 +17,9 @@ from zkrq.claims import Claim
 from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, CodecError, Unavailable, ZkrqError
+from zkrq.events import DeadLettersDropped, Events
 from zkrq.held import Held
+from zkrq.limits import DeadLetters
 from zkrq.replication.replicas import PUT_WINDOW_MS, Decision, Replicas
 from zkrq.replication.wire import Arguments
 from zkrq.tasks import Tasks
@@ -65,14 +67,19 @@ class Feed(Generic[T]):
         cluster: str,
         queue: str,
         codec: Codec[T],
+        dead_letters: DeadLetters,
         enrolment: Enrolment,
         tasks: Tasks,
+        events: Events,
     ) -> None:
         self._replicas = replicas
         self._held = held
         self._wakeups = wakeups
+        self._cluster = cluster
         self._queue = queue
         self._codec = codec
+        self._dead_letters = dead_letters
+        self._events = events
         self._enrolment = enrolment
         self._tasks = tasks
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
@@ -155,9 +162,10 @@ class Feed(Generic[T]):
         drawn: list[Claim[T]] = []
         if not fresh and not self._held.is_certain():
             self._release_all()
+        now = asyncio.get_running_loop().time()
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
-            if claim.holds:
+            if claim.holds_at(now):
                 claim.delivered = True
                 drawn.append(claim)
         self._taken += len(drawn)
@@ -295,6 +303,7 @@ class Feed(Generic[T]):
         owner = await self._enrolment.get()
         waiter = ""
         if any(waiter.patient for waiter in self._waiters):
+            self._wakeups.answer_to(owner)
             primary = self._replicas.membership.view.primary(self._queue)
             if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
@@ -302,13 +311,16 @@ class Feed(Generic[T]):
         lease_ms = round(self._held.claim_timeout * 1000)
         seq = self._seq + 1
         request = f"{owner}/{seq}"
-        most = self._held.max_attempts
-        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter, most]
+        letters = self._dead_letters
+        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter, self._held.max_attempts]
+        request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
         decision = await self._replicas.decide("claim", self._queue, request_arguments)
         self._seq = seq
         if not self._admit(decision, owner, request, started):
             return 0
-        next_ms = cast("int", decision.body[0])
+        next_ms, dropped, _ = cast("tuple[int, int, object]", decision.body)
+        if dropped:
+            self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
         if waiter or not self._waiters or next_ms == 0:
             return next_ms
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
@@ -320,27 +332,27 @@ class Feed(Generic[T]):
         """
         if self._enrolment.is_over(owner):
             return False  # the session ended meanwhile: others are about to be given these
-        handed = cast("list[bytes]", decision.body[1])
-        records = {decided.id: decided for decided in decision.decided}
-        for id, payload in zip(handed[::2], handed[1::2], strict=True):
-            if id in decision.superseded:
+        payloads = cast("list[bytes | None]", decision.body[2])
+        held, decode, claims = self._held, self._codec.decode, list[Claim[T]]()
+        for payload, (id, record, left_ms) in zip(payloads, decision.decided, strict=True):
+            if payload is None or id in decision.superseded:
                 continue
-            name, record, deadline_at = id.decode(), records[id].record, started + records[id].left_ms / 1000
+            name, deadline_at = id.decode(), started + left_ms / 1000
             try:
-                item = self._codec.decode(payload)
+                item = decode(payload)
             except Exception as error:  # any codec's
-                undecodable: Claim[bytes] = Claim(self._held, name, record, payload, owner, request, deadline_at)
+                undecodable: Claim[bytes] = Claim(held, name, record, payload, owner, request, deadline_at)
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue
-            claim = Claim(self._held, name, record, item, owner, request, deadline_at)
-            self._held.hold(claim)
-            self._buffer.append(claim)
+            claims.append(Claim(held, name, record, item, owner, request, deadline_at))
+        held.hold(claims)
+        self._buffer += claims
         return True
 
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """What cannot be decoded goes to the dead letters, its bytes kept."""
         self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
-        self._held.hold(claim)
+        self._held.hold([claim])
         try:
             what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
             await claim.bury(f"cannot be decoded as {self._codec.name}: {what}")

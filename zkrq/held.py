@@ -7,14 +7,16 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
-from weakref import WeakSet
+from functools import partial
+from typing import Any, TypeVar, cast
+from weakref import ref
 
 from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, Events
+from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
-from zkrq.replication.records import Record
+from zkrq.replication.records import Record, State, Version, pack
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.wire import Arguments
 from zkrq.retry import Again, Retry
@@ -30,14 +32,14 @@ LOOKS_PER_LEASE = 6
 
 MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
 
-REASON_MAX = 1000
-"""Characters of a failure's reason that are kept."""
+SWEEP_LEAST = 1_000
+"""Claims that may be noted before those that are settled are forgotten; later twice as many as were left."""
 
 CALL_BYTES = 160
 """What one settle call weighs, about."""
 
-SettleCall = tuple[str, int, int, str, str, int, str]
-"""id, version's epoch and n, token, verb, ms, text: what ``lua/settle.lua`` takes for one item."""
+SettleCall = tuple[str, bytes, str, str]
+"""id, version, token, how: what ``lua/settle.lua`` takes for one item."""
 
 
 class Held:
@@ -64,7 +66,8 @@ class Held:
         self.is_certain = is_certain
         """Whether the session certainly lives; without that, others may have fenced this process."""
         # Weak: a claim that its consumer has dropped is extended no longer, and comes back when its time is over.
-        self._claims: WeakSet[Claim[Any]] = WeakSet()
+        self._claims: list[ref[Claim[Any]]] = []
+        self._sweep_at = SWEEP_LEAST
         self._tasks = tasks
         self._keeper: asyncio.Task[None] | None = None
         self._batcher: Batcher[SettleCall, bool] = Batcher(
@@ -78,27 +81,36 @@ class Held:
         return self._retry.max_attempts or 0
 
     def __len__(self) -> int:
-        return len(self._claims)
+        return len(self._kept())
 
-    def hold(self, claim: Claim[Any]) -> None:
-        """Extend this claim from now on."""
-        self._claims.add(claim)
+    def _kept(self) -> list[Claim[Any]]:
+        """The claims to extend; forgets the others."""
+        kept = [claim for each in self._claims if (claim := each()) is not None and claim.kept]
+        self._claims = [ref(claim) for claim in kept]
+        self._sweep_at = max(SWEEP_LEAST, 2 * len(kept))
+        return kept
+
+    def hold(self, claims: Iterable[Claim[Any]]) -> None:
+        """Extend these claims from now on, until they are let go."""
+        self._claims += map(ref, claims)
+        if len(self._claims) > self._sweep_at:
+            self._kept()
         if self._keeper is None:
             self._keeper = self._tasks.keep(self._keep, f"extend claims of {self._queue}")
 
     def let_go(self, claim: Claim[Any]) -> None:
         """Extend it no longer."""
-        self._claims.discard(claim)
+        claim.kept = False
         if claim.timer:
             claim.timer.cancel()
             claim.timer = None
 
     def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
-        epoch, n = claim.version
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
-        return self._batcher.add((claim.id, epoch, n, claim.request, verb.value, ms, text))
+        how = verb.value if verb is Verb.ACK else f"{verb.value} {ms} {text}"
+        return self._batcher.add((claim.id, claim.packed_version, claim.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
         """The retry policy's word: a delay, or the reason to bury."""
@@ -113,9 +125,15 @@ class Held:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Every claim of ``owner`` is lost: tell the handlers."""
-        lost = [claim for claim in self._claims if claim.owner == owner]
+        lost = [claim for claim in self._kept() if claim.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
+
+    def cancelled(self, request: str, id: str) -> None:
+        """The item of a claim that came from this claim request was cancelled: stop its handler."""
+        lost = [claim for claim in self._kept() if claim.id == id and claim.request == request and not claim.settled]
+        if lost:
+            self._tell_lost(lost, "its item was cancelled")
 
     def _tell_lost(self, lost: Iterable[Claim[Any]], reason: str) -> None:
         ids = tuple(claim.id for claim in lost)
@@ -126,8 +144,9 @@ class Held:
     async def release_all(self) -> None:
         """For closing: hand back what was only claimed ahead, and stop the handlers of the rest, which comes back when
         this owner is fenced."""
-        ahead = [claim for claim in self._claims if not claim.delivered]
-        handled = [claim for claim in self._claims if claim.delivered and claim.holds]
+        kept = self._kept()
+        ahead = [claim for claim in kept if not claim.delivered]
+        handled = [claim for claim in kept if claim.delivered and claim.holds]
         if handled:
             self._tell_lost(handled, "the cluster is closed")
         await asyncio.gather(*(claim.release() for claim in ahead), return_exceptions=True)
@@ -146,28 +165,32 @@ class Held:
         arguments: Arguments = []
         for call in calls:
             arguments += call
-        decision = await self._replicas.decide("settle", self._queue, arguments, trim=True)
-        (outcomes,) = decision.body
-        assert isinstance(outcomes, list)
-        return [outcome == 1 for outcome in outcomes]  # pyright: ignore[reportUnknownVariableType]
+        decision = await self._replicas.decide(
+            "settle", self._queue, arguments, trim=True, implied=partial(_removals, calls)
+        )
+        (outcomes,) = cast("tuple[list[int]]", decision.body)
+        return [outcome > 0 for outcome in outcomes]
 
     # -- extension -------------------------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        loop = asyncio.get_running_loop()
         pause = min(MAX_LOOK_SECONDS, max(MIN_LOOK_SECONDS, self.claim_timeout / LOOKS_PER_LEASE))
         while True:
             await asyncio.sleep(pause)
-            # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
-            soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
-            due = [claim for claim in self._claims if claim.deadline_at < soon and claim.timer is None]
-            for claim in due:
-                claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)
-                self._tasks.start(self._extend(claim), "extend a claim")
+            self._extend_due()
+
+    def _extend_due(self) -> None:
+        """No part of the loop above: its variables would keep a claim that was dropped, and so have it extended."""
+        loop = asyncio.get_running_loop()
+        # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
+        soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
+        for claim in [claim for claim in self._kept() if claim.deadline_at < soon and claim.timer is None]:
+            claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)
+            self._tasks.start(self._extend(claim), "extend a claim")
 
     async def _extend(self, claim: Claim[Any]) -> None:
         """Extend one claim; the batcher makes one call of many.  Tried again until the deadline has passed."""
-        while claim in self._claims:
+        while claim.kept:
             try:
                 return await claim.extended(self.claim_timeout)
             except ZkrqError as error:
@@ -180,8 +203,22 @@ class Held:
         return None
 
     def _expire(self, claim: Claim[Any]) -> None:
-        if claim in self._claims:
+        if claim.kept:
             self._tell_lost([claim], "it could not be extended in time")
+
+
+def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int) -> Arguments:
+    """What the script decided about the usual acks, of which it tells no more than the n of each item's version."""
+    removals: Arguments = []
+    known: tuple[int, str] | None = None
+    record = b""
+    (outcomes,) = cast("tuple[list[int]]", body)
+    for (id, _, token, _), n in zip(calls, outcomes, strict=True):
+        if n > 1:
+            if known != (n, token):
+                known, record = (n, token), pack(Record(Version(epoch, n), State.GONE, token=token))
+            removals += (id.encode(), record, 0)
+    return removals
 
 
 def _weigh(call: SettleCall) -> int:

@@ -7,13 +7,45 @@ push counts.
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import secrets
-import time
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from zkrq import clock
 
 _OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+")
+
+
+class Ids(Sequence[str]):
+    """Ids that were made together; kept as where they begin and how many they are."""
+
+    __slots__ = ("_begin", "_first", "_length")
+
+    def __init__(self, begin: str, first: int, length: int) -> None:
+        self._begin = begin
+        self._first = first
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        counts = range(self._first, self._first + self._length)[index]
+        return [self._id(count) for count in counts] if isinstance(counts, range) else self._id(counts)
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._id, range(self._first, self._first + self._length))
+
+    def _id(self, count: int) -> str:
+        return f"{self._begin}{count:x}"
 
 
 class _Maker:
@@ -25,10 +57,17 @@ class _Maker:
 
     def begin(self) -> None:
         self._process = secrets.token_hex(4)
-        self._count = itertools.count()
+        self._next = 0
 
     def make(self, now_ms: int) -> str:
-        return f"{now_ms:011x}-{self._process}-{next(self._count):x}"
+        count = self._next
+        self._next = count + 1
+        return f"{now_ms:011x}-{self._process}-{count:x}"
+
+    def make_many(self, now_ms: int, length: int) -> Ids:
+        first = self._next
+        self._next = first + length
+        return Ids(f"{now_ms:011x}-{self._process}-", first, length)
 
 
 _maker = _Maker()
@@ -36,12 +75,17 @@ _maker = _Maker()
 
 def new_id() -> str:
     """A new id, to be pushed soon.  Make it before the push to be able to repeat the push safely."""
-    return _maker.make(time.time_ns() // 1_000_000)
+    return _maker.make(clock.now_ms())
 
 
 def new_id_at(now_ms: int) -> str:
     """A new id that carries this moment."""
     return _maker.make(now_ms)
+
+
+def new_ids_at(now_ms: int, length: int) -> Ids:
+    """So many new ids that carry this moment."""
+    return _maker.make_many(now_ms, length)
 
 
 def made_at_ms(id: str) -> int | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
+from zkrq import clock
 from zkrq.codecs import Codec
+from zkrq.reasons import split
 from zkrq.replication.copying import Copied
 from zkrq.replication.records import Record, State, unpack
 
@@ -19,9 +21,11 @@ ItemState = Literal["ready", "scheduled", "claimed", "dead"]
 class Item(Generic[T]):
     """One item of a queue at the moment when it was looked at.
 
-    ``item`` is the content, None where it cannot be decoded: then ``payload`` still has its bytes.  ``seconds_left`` is
-    until it is due or its claim ends, None for what is ready or dead.  ``owner`` is who holds it, ``reason`` why it is
-    dead or failed last; None where there is none.  ``attempts`` counts deliveries, ``failures`` those that failed.
+    ``item`` is the content, None where it cannot be decoded: then ``payload`` still has its bytes.  ``seconds_left``
+    is until it is due or its claim ends, None for what is ready or dead; ``expires_in`` until its ``ttl`` is over, None
+    for what does not expire.  ``owner`` is who holds it.  ``reason`` is why it is dead or failed last, ``traceback`` a
+    summary of where, innermost call first; ``died_at`` when it became a dead letter.  None where there is none.
+    ``attempts`` counts deliveries, ``failures`` those that failed.
     """
 
     id: str
@@ -35,15 +39,20 @@ class Item(Generic[T]):
     seconds_left: float | None
     owner: str | None
     reason: str | None
+    key: str | None
+    traceback: str | None
+    died_at: datetime | None
+    expires_in: float | None
 
 
 def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
     """What was read of an item; None for one that is gone, or whose push has not arrived yet."""
     record = unpack(copied.record)
-    if record.state is State.GONE or copied.payload is None:
+    if record.state in (State.GONE, State.PAUSED) or copied.payload is None:
         return None
-    left = float(copied.left_ms) / 1000
+    left, *expires_in = (float(ms) / 1000 for ms in copied.left_ms.split())
     state = _state(record, left)
+    reason, traceback = split(record.note)
     return Item(
         id=copied.id.decode(),
         item=_decoded(copied.payload, codec),
@@ -55,7 +64,11 @@ def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
         pushed_at=datetime.fromtimestamp(record.pushed_at_ms / 1000, UTC),
         seconds_left=left if state in ("scheduled", "claimed") else None,
         owner=record.token.rpartition("/")[0] or None if record.state is State.CLAIMED else None,
-        reason=record.note or None,
+        reason=reason,
+        key=record.key or None,
+        traceback=traceback,
+        died_at=clock.now() + timedelta(seconds=left) if state == "dead" else None,
+        expires_in=expires_in[0] if expires_in else None,
     )
 
 

@@ -89,7 +89,7 @@ async def fence(replicas: Replicas, queue: str, owner: str) -> int:
     cursor, epoch, requeued = b"0", None, set[bytes]()
     while True:
         decision = await replicas.decide("fence", queue, [owner, cursor], fenced=owner)
-        requeued.update(decision.carried, (record.id for record in decision.decided))
+        requeued.update(decision.carried, decision.ids)
         (cursor,) = cast("tuple[bytes]", decision.body)
         if epoch not in (None, decision.epoch):
             cursor, epoch = b"0", None  # a cursor means nothing to another primary

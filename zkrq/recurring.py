@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from zkrq.checks import Duration, check_duration, check_id, check_moment
+from zkrq.clock import now
 from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable
 from zkrq.queue import Queue
 from zkrq.replication.replicas import PUT_WINDOW
@@ -154,11 +154,6 @@ def id_of(name: str, moment: datetime) -> str:
 
 
 # -- pushing -----------------------------------------------------------------------------------------------------------
-
-
-def now() -> datetime:
-    """The time by this machine's clock."""
-    return datetime.fromtimestamp(time.time(), UTC)
 
 
 class Recurring(Generic[T]):

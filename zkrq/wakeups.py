@@ -1,7 +1,8 @@
 """Being told that something is ready: one channel per process, listened to on every server that a consumer waits on.
 
 A consumer that finds nothing leaves the channel's name at the queue's primary; the script that makes an item ready
-takes names from there and publishes to them.  A lost message costs time, never an item: whoever waits looks again
+takes names from there and publishes to them.  The channel ends with the owner id, so that the holder of an item that is
+cancelled is told on it as well.  A lost message costs time, never an item: whoever waits looks again
 every few seconds.
 """
 
@@ -36,16 +37,26 @@ class Wakeups:
     """Listens where it is asked to, and calls whoever waits."""
 
     def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks) -> None:
-        self.channel = f"{{{namespace}}}:wake:{secrets.token_hex(8)}"
+        self.channel = _channel(namespace, secrets.token_hex(8))
         self._servers = servers
         self._namespace = namespace
         self._tasks = tasks
         self._ears: dict[ServerId, _Ear] = {}
         self._waiting: dict[bytes, Callable[[], None]] = {}
+        self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
 
-    def register(self, queue: str, wake: Callable[[], None]) -> None:
-        """Call ``wake`` whenever something may have become ready in this queue."""
+    def register(self, queue: str, wake: Callable[[], None], cancelled: Callable[[str, str], None]) -> None:
+        """Call ``wake`` whenever something may have become ready in this queue, and ``cancelled`` with claim request
+        and id when an item that is claimed here was cancelled."""
         self._waiting[key(self._namespace, queue, "ready").encode()] = wake
+        self._cancelled[key(self._namespace, queue, "claimed").encode()] = cancelled
+
+    def answer_to(self, owner: str) -> None:
+        """Listen on the channel of this owner id, by which the scripts find the holder of a claim."""
+        channel = _channel(self._namespace, owner)
+        if channel != self.channel:
+            self.channel = channel
+            self.keep_only(frozenset())
 
     def wake_all(self) -> None:
         """Have everybody look again: what was published meanwhile may have been missed."""
@@ -88,3 +99,11 @@ class Wakeups:
         wake = self._waiting.get(message)
         if wake:
             wake()
+            return
+        claims, request, id = (*message.split(b" ", 2), b"", b"")[:3]
+        if claims in self._cancelled:
+            self._cancelled[claims](request.decode(), id.decode())
+
+
+def _channel(namespace: str, name: str) -> str:
+    return f"{{{namespace}}}:wake:{name}"

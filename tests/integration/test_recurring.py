@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -149,37 +148,9 @@ async def test_a_function_that_fails_costs_its_moment_only(
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_cancelled_it_stops_and_its_name_is_free(cluster: Cluster, tasks: Tasks) -> None:
-    queue, schedules = cluster.queue("reports"), Schedules(tasks)
-    async with schedules.declare(0.2, queue, 1, name="report") as handle:
-        with pytest.raises(zkrq.ConfigError, match="already"):
-            schedules.declare(0.2, queue, 2, name="report")
-        await (await take(queue)).ack()
-    assert "cancelled" in repr(handle)
-    handle.cancel()
-    again = schedules.declare(0.2, queue, 1, name="report")
-    await (await take(queue)).ack()
-    again.cancel()
-
-
-async def test_a_function_needs_a_name(cluster: Cluster, tasks: Tasks) -> None:
-    """Two processes could not know that they mean the same."""
-    with pytest.raises(zkrq.ConfigError, match="name"):
-        Schedules(tasks).declare(60, cluster.queue("reports"), datetime.isoformat)
-
-
 async def test_closing_the_cluster_ends_it(cluster: Cluster, tasks: Tasks) -> None:
     queue = cluster.queue("reports")
     handle = Schedules(tasks).declare(0.2, queue, 1, name="report")
     await take(queue)
     await cluster.aclose()
     await until(lambda: "cancelled" in repr(handle))
-
-
-@pytest.mark.skipif(find_spec("cronsim") is None, reason="cronsim is not installed")
-async def test_a_cron_expression(cluster: Cluster, tasks: Tasks) -> None:
-    queue = cluster.queue("reports")
-    Schedules(tasks).declare("* * * * * *", queue, datetime.isoformat, name="report")
-    first, second = [datetime.fromisoformat((await take(queue)).item) for _ in range(2)]
-    assert first.microsecond == 0
-    assert second > first

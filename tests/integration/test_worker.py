@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -20,58 +19,22 @@ from hypothesis import strategies as st
 
 import zkrq
 import zkrq.worker
+from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, stop, working
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.checks import Duration
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
-from zkrq.outcomes import Counts, Ending, Outcome
-from zkrq.worker import Line, Source, Worker, next_line, work
+from zkrq.outcomes import Counts, Ending
+from zkrq.worker import Line, Worker, next_line, work
 
 pytestmark = pytest.mark.anyio
-
-FEW_ATTEMPTS = zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0))
 
 
 @pytest.fixture
 async def cluster(servers: local.Servers) -> AsyncGenerator[Cluster, None]:
     async with in_process(servers, new_namespace()) as opened:
         yield opened
-
-
-@asynccontextmanager
-async def working(queue: Source[Any], handler: Callable[..., object], **options: Any) -> AsyncGenerator[None, None]:
-    """``work`` in the background, cancelled at the end."""
-    settings: dict[str, Any] = {"grace": HANG, **options}
-    task = asyncio.create_task(work(queue, handler, **settings))
-    try:
-        yield
-    finally:
-        await stop(task)
-
-
-async def stop(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-
-
-async def is_empty(queue: zkrq.Queue[Any]) -> bool:
-    return not any(await queue.size())
-
-
-class Outcomes:
-    """A hook that keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.list: list[tuple[Any, Outcome]] = []
-
-    def __call__(self, claim: zkrq.Claim[Any], outcome: Outcome) -> None:
-        self.list.append((claim.item, outcome))
-
-    @property
-    def endings(self) -> list[Ending]:
-        return [outcome.ending for _, outcome in self.list]
 
 
 class Tapped:
@@ -94,43 +57,6 @@ class Tapped:
 
 
 # -- handlers ----------------------------------------------------------------------------------------------------------
-
-
-async def test_every_item_once_and_no_more_than_concurrency_at_once(cluster: Cluster) -> None:
-    queue = cluster.queue("jobs")
-    await queue.push_many(range(200))
-    seen: list[int] = []
-    running, most = 0, 0
-
-    async def handle(item: int) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.005)
-        running -= 1
-        seen.append(item)
-
-    async with working(queue, handle, concurrency=7):
-        await settled(lambda: is_empty(queue))
-    assert sorted(seen) == list(range(200))
-    assert most == 7
-
-
-async def test_it_claims_nothing_ahead(cluster: Cluster) -> None:
-    queue, gate = cluster.queue("jobs"), asyncio.Event()
-    await queue.push_many(range(10))
-
-    async def handle(item: int) -> None:
-        await gate.wait()
-
-    async with working(queue, handle, concurrency=3):
-        await settled(lambda: _sizes(queue, 7, 3))
-        gate.set()
-        await settled(lambda: is_empty(queue))
-
-
-async def _sizes(queue: zkrq.Queue[Any], ready: int, claimed: int) -> bool:
-    return (await queue.size())[:3] == (ready, 0, claimed)
 
 
 class Callables:
@@ -228,78 +154,6 @@ async def test_bad_handlers_and_options_are_refused(cluster: Cluster) -> None:
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-async def test_what_a_handler_raises_decides(
-    cluster: Cluster, in_thread: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, outcomes = cluster.queue("jobs", retry=FEW_ATTEMPTS), Outcomes()
-
-    def decide(item: str, claim: zkrq.Claim[str]) -> None:
-        if item == "crash":
-            raise ZeroDivisionError("by zero")
-        if item == "never":
-            raise zkrq.Reject("bad address")
-        if item == "later" and claim.attempts == 1:
-            raise zkrq.RetryLater(delay=0)
-
-    async def decide_on_the_loop(item: str, claim: zkrq.Claim[str]) -> None:
-        decide(item, claim)
-
-    ids = {item: (await queue.push(item)).id for item in ("crash", "never", "later", "fine")}
-    async with working(queue, decide if in_thread else decide_on_the_loop, after=outcomes, concurrency=1):
-        await until(lambda: len(outcomes.list) == 6)
-    endings = {item: [o.ending for i, o in outcomes.list if i == item] for item in ids}
-    assert endings == {
-        "crash": [Ending.RETRIED, Ending.BURIED],
-        "never": [Ending.BURIED],
-        "later": [Ending.RETRIED, Ending.ACKED],
-        "fine": [Ending.ACKED],
-    }
-    errors = [type(outcome.error) for _, outcome in outcomes.list]
-    assert Counter(errors) == {ZeroDivisionError: 2, zkrq.Reject: 1, zkrq.RetryLater: 1, type(None): 2}
-    assert await queue.size() == (0, 0, 0, 2)
-    loud = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [(ids["crash"] in r.getMessage(), r.exc_info is not None) for r in loud] == [(True, True)] * 2
-
-
-async def test_a_handler_that_cancels_itself_has_failed(cluster: Cluster) -> None:
-    """Handed back without a failure it would come again at once, for ever."""
-    queue, outcomes = cluster.queue("jobs", retry=FEW_ATTEMPTS), Outcomes()
-    await queue.push("x")
-
-    async def handle(item: str) -> None:
-        gone = asyncio.create_task(asyncio.sleep(HANG))
-        gone.cancel()
-        await gone
-
-    async with working(queue, handle, after=outcomes):
-        await until(lambda: len(outcomes.list) == 2)
-    assert outcomes.endings == [Ending.RETRIED, Ending.BURIED]
-
-
-async def test_beyond_its_time_a_handler_is_cancelled_and_has_failed(cluster: Cluster) -> None:
-    queue, outcomes, stopped = cluster.queue("jobs", retry=FEW_ATTEMPTS), Outcomes(), list[str]()
-    await queue.push_many(["slow", "quick", "own"])
-
-    async def handle(item: str) -> None:
-        try:
-            if item == "slow":
-                await asyncio.sleep(HANG)
-            if item == "own":
-                raise TimeoutError("of something else")
-        except asyncio.CancelledError:
-            stopped.append(item)
-            raise
-
-    async with working(queue, handle, time_limit=0.05, after=outcomes):
-        await until(lambda: len(outcomes.list) == 5)
-    assert stopped == ["slow", "slow"]
-    told = {str(o.error) for item, o in outcomes.list if item == "slow"}
-    assert told == {"the handler was stopped at its time limit of 0.05 s"}
-    assert {str(o.error) for item, o in outcomes.list if item == "own"} == {"of something else"}
-    assert await queue.size() == (0, 0, 0, 2)
-
-
 async def test_a_thread_beyond_its_time_keeps_its_slot_but_not_its_item(cluster: Cluster) -> None:
     queue, outcomes, gate = cluster.queue("jobs", retry=FEW_ATTEMPTS), Outcomes(), threading.Event()
     begun: list[str] = []
@@ -320,7 +174,7 @@ async def test_a_thread_beyond_its_time_keeps_its_slot_but_not_its_item(cluster:
         finally:
             gate.set()
         await until(lambda: begun == ["slow", "slow", "next"])
-        await settled(lambda: _sizes(queue, 0, 0))
+        await settled(lambda: are_sizes(queue, 0, 0))
 
 
 async def test_a_thread_that_asks_is_told_to_stop(cluster: Cluster) -> None:
@@ -388,50 +242,6 @@ async def test_an_ack_is_repeated_while_the_claim_holds(cluster: Cluster, monkey
 
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
-
-
-async def test_hooks_come_before_and_after_and_their_failures_change_nothing(
-    cluster: Cluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue, log = cluster.queue("jobs"), list[str]()
-    await queue.push("x")
-
-    async def handle(item: str) -> None:
-        log.append("handler")
-
-    async def before(claim: zkrq.Claim[Any]) -> None:
-        log.append(f"before {claim.item}")
-        raise ZeroDivisionError("in before")
-
-    def after(claim: zkrq.Claim[Any], outcome: Outcome) -> None:
-        assert outcome.seconds > 0
-        log.append(f"after {outcome.ending} {outcome.error}")
-        raise ZeroDivisionError("in after")
-
-    async with working(queue, handle, before=before, after=after):
-        await settled(lambda: is_empty(queue))
-    assert log == ["before x", "handler", "after acked None"]
-    assert "in before" in caplog.text
-    assert "in after" in caplog.text
-
-
-async def test_who_settles_a_claim_himself_is_not_overruled(cluster: Cluster) -> None:
-    queue, outcomes, handled = cluster.queue("jobs"), Outcomes(), list[str]()
-    await queue.push_many(["before", "handler"])
-
-    async def before(claim: zkrq.Claim[Any]) -> None:
-        if claim.item == "before":
-            await claim.bury("not today")
-
-    async def handle(item: str, claim: zkrq.Claim[str]) -> None:
-        handled.append(item)
-        await claim.nack(delay=60)
-
-    async with working(queue, handle, before=before, after=outcomes):
-        await until(lambda: len(outcomes.list) == 2)
-    assert handled == ["handler"]
-    assert sorted(outcomes.endings) == [Ending.BURIED, Ending.RETRIED]
-    assert await queue.size() == (0, 1, 0, 1)
 
 
 # -- several queues ----------------------------------------------------------------------------------------------------
@@ -532,28 +342,6 @@ def _line(weight: float, slots: int) -> Line:
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
-
-
-async def test_cancelled_it_claims_no_more_and_lets_handlers_finish(cluster: Cluster) -> None:
-    queue, gate, done = cluster.queue("jobs"), asyncio.Event(), list[int]()
-    await queue.push_many(range(10))
-    begun: list[int] = []
-
-    async def handle(item: int) -> None:
-        begun.append(item)
-        await gate.wait()
-        done.append(item)
-
-    task = asyncio.create_task(work(queue, handle, concurrency=3, grace=HANG))
-    await until(lambda: len(begun) == 3)
-    task.cancel()
-    await asyncio.sleep(0.05)
-    assert not task.done()
-    gate.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert sorted(done) == begun == [0, 1, 2]
-    assert await queue.size() == (7, 0, 0, 0)
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -681,7 +469,7 @@ async def test_whenever_it_is_cancelled_nothing_is_left_lying_about(cluster: Clu
         for _ in range(turns):
             await asyncio.sleep(0)
         await stop(task)
-        await settled(lambda: _sizes(queue, 1, 0))
+        await settled(lambda: are_sizes(queue, 1, 0))
         async with await take(queue) as claim:
             assert claim.failures == 0
     assert begun, "some were cancelled after the handler had begun, the others before"

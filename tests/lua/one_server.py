@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, cast
 import hiredis
 
 from zkrq.replication.keys import key, script_keys
-from zkrq.replication.records import Record, State, fresh, unpack
+from zkrq.replication.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
 from zkrq.replication.scripts import SCRIPTS, sha
 
 NAMESPACE = "t"
@@ -24,6 +24,8 @@ GENERATION = "g1"
 ANSWER_TIMEOUT = 20.0
 WINDOW_MS = 300_000
 LEASE_MS = 60_000
+PAUSE = "\1pause"
+"""The id of the record that says whether the queue is paused; no item has such a one."""
 
 Argument = bytes | str | int | float
 
@@ -101,21 +103,30 @@ class Listener(Connection):
 
 
 class Put(NamedTuple):
-    """What ``put`` takes for one item."""
+    """What ``put`` and ``push`` take for one item."""
 
     id: str
     payload: bytes = b"payload"
     delay_ms: int = 0
     priority: int = 0
     pushed_at_ms: int | None = None
+    key: str = ""
+    ttl_ms: float | None = None
+
+    @property
+    def arguments(self) -> list[Argument]:
+        pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
+        left = self.delay_ms if self.ttl_ms is None else f"{self.delay_ms} {self.ttl_ms:.3f}"
+        return [self.id, fresh(self.priority, pushed_at_ms, self.key, self.ttl_ms), left, self.payload]
 
 
 class Applied(NamedTuple):
-    """What ``apply`` takes for one item."""
+    """What ``apply`` takes for one item; ``left_ms`` may be text, then what is left until it expires stands behind a
+    space."""
 
     id: str
     packed: bytes
-    left_ms: float = 0
+    left_ms: float | str = 0
     payload: bytes = b""
 
 
@@ -129,6 +140,12 @@ class Call(NamedTuple):
     verb: str
     ms: int = 0
     text: str = ""
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        version = pack(Record(Version(self.epoch, self.n), State.CLAIMED))[VERSION_BYTES]
+        how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
+        return self.id, version, self.token, how
 
 
 class Decided(NamedTuple):
@@ -157,6 +174,7 @@ class Claimed(NamedTuple):
     next_ms: int
     handed: dict[str, bytes]
     decided: dict[str, Decided]
+    dropped_letters: int
 
     @property
     def ids(self) -> list[str]:
@@ -187,6 +205,7 @@ class Copy(NamedTuple):
     packed: bytes
     left_ms: float
     payload: bytes | None
+    expires_ms: float | None = None
 
     @property
     def record(self) -> Record:
@@ -194,7 +213,8 @@ class Copy(NamedTuple):
 
     @property
     def applied(self) -> Applied:
-        return Applied(self.id, self.packed, self.left_ms, self.payload or b"")
+        left = self.left_ms if self.expires_ms is None else f"{self.left_ms:.3f} {self.expires_ms:.3f}"
+        return Applied(self.id, self.packed, left, self.payload or b"")
 
 
 class Copies(NamedTuple):
@@ -213,6 +233,20 @@ class Standing(NamedTuple):
     owners: dict[str, tuple[int, int]]
 
 
+class Glance(NamedTuple):
+    """The reply of ``statistics``."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+    paused: int
+    waited_ms: int
+    keyed: int
+    expiring: int
+    tombstones: int
+
+
 class Contents(NamedTuple):
     """All that the server holds of the queue."""
 
@@ -223,6 +257,16 @@ class Contents(NamedTuple):
     claimed: dict[str, float]
     dead: dict[str, float]
     tombstones: list[bytes]
+    keys: dict[str, set[str]]
+    expiring: dict[str, float]
+
+    @property
+    def paused(self) -> bool:
+        return PAUSE in self.ids(State.PAUSED)
+
+    def living(self) -> set[str]:
+        """The items that have a payload."""
+        return self.ids(State.QUEUED) | self.ids(State.CLAIMED) | self.ids(State.DEAD)
 
     def moment_us(self, id: str) -> float:
         """Where the id stands in its index: due time, deadline or moment of death, by the server's clock."""
@@ -248,17 +292,36 @@ class Contents(NamedTuple):
             State.CLAIMED: ({"claimed"},),
             State.DEAD: ({"dead"},),
             State.GONE: (set(),),
+            State.PAUSED: (set(),),
         }
+        living = self.living()
         for id, record in self.records.items():
             if self.homes(id) not in demanded[record.state]:
                 yield f"{id} is {record.state.name} and stands in {self.homes(id)}"
-            if (id in self.payloads) == (record.state is State.GONE):
+            if (id in self.payloads) != (id in living):
                 yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
             version = record.version.epoch.to_bytes(4, "little") + record.version.n.to_bytes(4, "little")
-            if record.state is State.GONE and version + id.encode() not in {entry[8:] for entry in self.tombstones}:
+            buried = version + id.encode() in {entry[8:] for entry in self.tombstones}
+            if record.state is State.GONE and id != PAUSE and not buried:
                 yield f"{id} is gone in version {record.version} without a tombstone"
+            if record.state is State.PAUSED and id != PAUSE:
+                yield f"{id} is paused: it is an item"
         for id in {*self.payloads, *self.ready, *self.scheduled, *self.claimed, *self.dead} - self.records.keys():
             yield f"{id} has no record"
+        yield from self._index_faults()
+
+    def _index_faults(self) -> Iterator[str]:
+        """Keys name the items that are queued or claimed, and ``expiring`` those of them that have a time to live."""
+        lasting = self.ids(State.QUEUED) | self.ids(State.CLAIMED)
+        having: dict[str, set[str]] = {}
+        for id in lasting:
+            if self.records[id].key:
+                having.setdefault(self.records[id].key, set()).add(id)
+        if having != self.keys:
+            yield f"items have the keys {having}, the index has {self.keys}"
+        mortal = {id for id in lasting if self.records[id].ttl_ms is not None}
+        if mortal != self.expiring.keys():
+            yield f"{mortal} have a time to live, the index has {self.expiring}"
 
 
 class OneServer(Connection):
@@ -328,6 +391,14 @@ class OneServer(Connection):
             "trim": 0,
             "clock": 0,
             "max_attempts": 0,
+            "expired": "X",
+            "dead_max": 0,
+            "dead_age_ms": 0,
+            "max_size": 0,
+            "again": 0,
+            "wanted": "",
+            "skip": 0,
+            "count": 0,
         }
         names = SCRIPTS[script].arguments
         assert given.keys() <= set(names), "the header knows no other arguments"
@@ -347,14 +418,14 @@ class OneServer(Connection):
 
     def put(self, *puts: Put | str, **options: Argument) -> list[int]:
         """Returns the positions that were refused for their age."""
-        now_ms = int(time.time() * 1000)
-        arguments: list[Argument] = []
-        for each in puts:
-            put = Put(each) if isinstance(each, str) else each
-            pushed_at_ms = now_ms if put.pushed_at_ms is None else put.pushed_at_ms
-            arguments += put.id, fresh(put.priority, pushed_at_ms), put.delay_ms, put.payload
+        arguments = (part for put in puts for part in (Put(put) if isinstance(put, str) else put).arguments)
         (late,) = self.run("put", *arguments, **options)
         return cast("list[int]", late)
+
+    def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
+        """Returns what became of each, and what was decided."""
+        outcomes, decided = self.run("push", *(part for put in puts for part in put.arguments), **options)
+        return [outcome.decode() for outcome in cast("list[bytes]", outcomes)], read_decided(decided)
 
     def put_numbered(self, count: int) -> list[str]:
         """Put ``count`` items in batches of 500; returns their ids in order."""
@@ -377,22 +448,30 @@ class OneServer(Connection):
         if seq is None:
             self._seq += 1
             seq = self._seq
-        next_ms, handed, decided = self.run(
+        next_ms, dropped, handed, decided = self.run(
             "claim", owner=owner, seq=seq, count=count, lease_ms=lease_ms, waiter=waiter, **options
         )
-        parts = iter(cast("list[bytes]", handed))
-        payloads = {id.decode(): payload for id, payload in zip(parts, parts, strict=True)}
-        return Claimed(cast("int", next_ms), payloads, read_decided(decided))
+        records = read_decided(decided)
+        of_each = zip(records, cast("list[bytes | None]", handed), strict=True)
+        payloads = {id: payload for id, payload in of_each if payload is not None}
+        return Claimed(cast("int", next_ms), payloads, records, cast("int", dropped))
 
     def settle(self, *calls: Call, trim: int = 1, **options: Argument) -> Settled:
-        outcomes, decided = self.run("settle", *(part for call in calls for part in call), trim=trim, **options)
-        return Settled(cast("list[int]", outcomes), read_decided(decided))
+        """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
+        told, decided = self.run("settle", *(part for call in calls for part in call.arguments), trim=trim, **options)
+        outcomes, records = cast("list[int]", told), read_decided(decided)
+        epoch = cast("int", options.get("epoch", self.epoch))
+        for call, n in zip(calls, outcomes, strict=True):
+            if n > 1:
+                gone = pack(Record(Version(epoch, n), State.GONE, token=call.token))
+                records[call.id] = Decided(call.id, gone, 0)
+        return Settled([min(outcome, 1) for outcome in outcomes], records)
 
     def apply(
         self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
     ) -> tuple[list[int], list[int]]:
         """Returns the positions that are superseded, and those that lack their payload."""
-        arguments = (part for each in applied for part in each)
+        arguments = (part for each in applied for part in (each if payloads else each[:3]))
         superseded, bare = self.run("apply", *arguments, fenced=fenced, payloads_given=int(payloads), **options)
         return cast("list[int]", superseded), cast("list[int]", bare)
 
@@ -407,6 +486,44 @@ class OneServer(Connection):
             if cursor == b"0":
                 return requeued
 
+    def pause(self, state: State = State.PAUSED, **options: Argument) -> dict[str, Decided]:
+        (decided,) = self.run("pause", state=state.value, **options)
+        return read_decided(decided)
+
+    def resume(self, **options: Argument) -> dict[str, Decided]:
+        return self.pause(State.GONE, **options)
+
+    def cancel(self, *ids: str, trim: int = 0, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
+        """Returns the states before, and what was removed."""
+        states, decided = self.run("cancel", *ids, trim=trim, **options)
+        return [state.decode() for state in cast("list[bytes]", states)], read_decided(decided)
+
+    def redrive(self, *ids: str, **options: Argument) -> dict[str, Decided]:
+        (decided,) = self.run("redrive", *ids, **options)
+        return read_decided(decided)
+
+    def forward(self, *applied: Applied, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
+        now = self.now_us() if clock is None else clock
+        (decided,) = self.run("forward", *(part for each in applied for part in each), clock=now, window_ms=window_ms)
+        return read_decided(decided)
+
+    def statistics(self) -> Glance:
+        return Glance(*cast("tuple[int, ...]", self.run("statistics")))
+
+    def holders(self, **options: Argument) -> dict[str, int]:
+        """All pages."""
+        held: dict[str, int] = {}
+        cursor = b"0"
+        while True:
+            cursor, flat = cast("tuple[bytes, list[Any]]", self.run("holders", cursor=cursor, **options))
+            for owner, count in zip(flat[::2], flat[1::2], strict=True):
+                held[owner.decode()] = held.get(owner.decode(), 0) + count
+            if cursor == b"0":
+                return held
+
+    def peek(self, state: str, count: int = 10) -> Copies:
+        return read_copies(*self.run("peek", state=state, count=count))
+
     def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
         (decided,) = self.run("clear", count=count, **options)
         return read_decided(decided)
@@ -416,7 +533,7 @@ class OneServer(Connection):
         assert not left_out, "the test's payloads are small"
         parts = iter(cast("list[Any]", found))
         return {
-            id.decode(): (Decided(id.decode(), packed, float(left_ms)), payload)
+            id.decode(): (Decided(id.decode(), packed, float(left_ms.split()[0])), payload)
             for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
         }
 
@@ -474,11 +591,13 @@ class OneServer(Connection):
     # -- looking inside ----------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        records, payloads, ready, scheduled, claimed, dead, tombstones = self.pipeline(
+        records, payloads, ready, scheduled, claimed, dead, tombstones, keys, expiring = self.pipeline(
             ("HGETALL", self.key("records")),
             ("HGETALL", self.key("payloads")),
             *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in ("ready", "scheduled", "claimed", "dead")),
             ("LRANGE", self.key("tombstones"), 0, -1),
+            ("HGETALL", self.key("keys")),
+            ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
         )
         return Contents(
             {id: unpack(packed) for id, packed in _pairs(records)},
@@ -488,6 +607,8 @@ class OneServer(Connection):
             _scores(claimed),
             _scores(dead),
             cast("list[bytes]", tombstones),
+            {name: set(ids.decode().split("\1")) for name, ids in _pairs(keys)},
+            _scores(expiring),
         )
 
     def record(self, id: str) -> Record:
@@ -517,7 +638,7 @@ def read_decided(flat: object) -> dict[str, Decided]:
 def read_copies(flat: object, left_out: object) -> Copies:
     parts = iter(cast("list[Any]", flat))
     copies = [
-        Copy(id.decode(), packed, float(left_ms), payload)
+        Copy(id.decode(), packed, float(left_ms.split()[0]), payload, *map(float, left_ms.split()[1:]))
         for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
     ]
     assert len({copy.id for copy in copies}) == len(copies), "an item comes once in a reply"

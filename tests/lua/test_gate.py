@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.one_server import Argument, OneServer, Refused, ScriptFailed, put_and_claim
-from zkrq.replication.records import fresh
+from zkrq.replication.records import VERSION_BYTES, fresh
 from zkrq.replication.scripts import SCRIPTS
 
 ARGUMENTS: dict[str, dict[str, Argument]] = {
@@ -20,10 +20,13 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "fence": {"owner": "ann", "cursor": 0},
     "forward": {"clock": 10**17, "window_ms": 0},
     "heads": {"cursor": 0, "count": 10},
+    "holders": {"cursor": 0},
     "install": {"floor_ms": 0},
     "owners": {},
     "page": {"clock": 0, "cursor": 0, "count": 10},
+    "pause": {"state": "P"},
     "peek": {"state": "ready", "count": 10},
+    "push": {},
     "put": {},
     "queues": {},
     "read": {"clock": 0},
@@ -32,6 +35,7 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "seal": {},
     "settle": {},
     "standing": {},
+    "statistics": {},
     "wipe": {},
 }
 """A call of every script that has the gate."""
@@ -44,9 +48,10 @@ REPEATED: dict[str, tuple[Argument, ...]] = {
     "compare": ("id", b""),
     "forward": ("id", fresh(0, 0), 0, b""),
     "install": ("ann", 1, -1),
+    "push": ("id", fresh(0, 0), 0, b""),
     "put": ("id", fresh(0, 0), 0, b""),
     "read": ("id",),
-    "settle": ("id", 0, 1, "ann/1", "ack", 0, ""),
+    "settle": ("id", fresh(0, 0)[VERSION_BYTES], "ann/1", "ack"),
 }
 
 gated = pytest.mark.parametrize("script", sorted(ARGUMENTS))

@@ -118,6 +118,7 @@ class Step(NamedTuple):
 
     name: str
     ids: tuple[str, ...] = ()
+    state: State = State.QUEUED
     owner: str = ""
     verb: str = ""
     ms: int = 0
@@ -131,12 +132,23 @@ steps = st.one_of(
     st.builds(Step, st.just("put"), ids=some_ids, ms=st.sampled_from([0, 0, 1, 60_000])),
     st.builds(Step, st.just("claim"), owner=owners, ms=st.sampled_from([1, 60_000, 60_000]), many=counts),
     st.builds(Step, st.just("settle"), verb=st.sampled_from(VERBS), ms=st.sampled_from([0, 60_000]), many=counts),
+    st.builds(Step, st.just("push"), ids=some_ids, ms=st.sampled_from([0, 0, 60_000]), many=st.integers(0, 3)),
+    st.builds(Step, st.just("pause"), state=st.sampled_from([State.PAUSED, State.GONE])),
     st.builds(Step, st.just("decision without its push"), ids=some_ids),
     st.builds(Step, st.just("clear"), ms=st.sampled_from([0, WINDOW_MS]), many=st.integers(1, 2)),
     st.builds(Step, st.just("fence"), owner=owners),
     st.builds(Step, st.just("view")),
 )
 histories = st.lists(steps, max_size=25)
+
+
+KEY_OF = dict(zip(IDS, ("", "", "", "", "k1", "k1", "k2", "k2"), strict=True))
+TTL_OF = dict(zip(IDS, (None, None, 3_600_000, 50, None, 3_600_000, None, 50), strict=True))
+
+
+def item(id: str, delay_ms: int) -> Put:
+    """The push of this id, always with the same key and time to live."""
+    return Put(id, id.encode(), delay_ms, IDS.index(id), PUSHED_AT_MS, KEY_OF[id], TTL_OF[id])
 
 
 class Player:
@@ -156,7 +168,12 @@ class Player:
     def _play(self, step: Step) -> None:
         server = self.server
         if step.name == "put":
-            server.put(*(Put(id, id.encode(), step.ms, IDS.index(id), PUSHED_AT_MS) for id in step.ids))
+            if plain := [item(id, step.ms) for id in step.ids if not KEY_OF[id]]:
+                server.put(*plain)
+        elif step.name == "push":
+            server.push(*(item(id, step.ms) for id in step.ids), max_size=step.many * 3, again=step.many % 2)
+        elif step.name == "pause":
+            server.pause(step.state)
         elif step.name == "claim":
             claimed = server.claim(step.owner, step.many, lease_ms=step.ms)
             self._claims += (claimed.decided[id] for id in claimed.handed)
@@ -166,7 +183,12 @@ class Player:
                 server.settle(*(claim.settle(step.verb, step.ms, "why") for claim in claims))
         elif step.name == "decision without its push":
             record = Record(Version(server.epoch, 2), State.CLAIMED, pushed_at_ms=PUSHED_AT_MS, token="eve/1")
-            server.apply(*(Applied(id, pack(record), 60_000) for id in step.ids))
+            server.apply(
+                *(
+                    Applied(id, pack(record._replace(key=KEY_OF[id], ttl_ms=TTL_OF[id])), 60_000)
+                    for id in dict.fromkeys(step.ids)
+                )
+            )
         elif step.name == "clear":
             server.clear(step.many, put_window_ms=step.ms, trim=1)
         elif step.name == "fence":
@@ -206,6 +228,15 @@ def buried(contents: Contents) -> set[bytes]:
     return {entry[8:] for entry in contents.tombstones}
 
 
+def stands_for(entry: bytes, records: Mapping[str, Record]) -> bool:
+    """Whether a tombstone is that of the record that is there, and not of an earlier one of the id."""
+    record = records[entry[8:].decode()]
+    return record.state is State.GONE and record.version == (
+        int.from_bytes(entry[:4], "little"),
+        int.from_bytes(entry[4:8], "little"),
+    )
+
+
 def merged(one: Contents, two: Contents) -> dict[str, Record]:
     """Per item the greatest version."""
     records = dict(one.records)
@@ -227,9 +258,10 @@ def test_copy_is_what_the_source_is(pair: Pair, history: list[Step]) -> None:
     source, target = pair.one.contents(), pair.two.contents()
     assert (target.records, target.payloads) == (source.records, source.payloads)
     assert target.faults == source.faults
-    assert buried(target) == {entry for entry in buried(source) if entry[8:].decode() in target.ids(State.GONE)}
-    living = source.records.keys() - source.ids(State.GONE)
-    later = [target.moment_us(id) - source.moment_us(id) for id in living]
+    assert buried(target) == {entry for entry in buried(source) if stands_for(entry, source.records)}
+    assert (target.keys, target.expiring.keys()) == (source.keys, source.expiring.keys())
+    later = [target.moment_us(id) - source.moment_us(id) for id in source.living()]
+    later += [abs(target.expiring[id]) - abs(at) for id, at in source.expiring.items()]
     assert all(0 <= us <= took_us for us in later), later
     assert max(later, default=0) - min(later, default=0) <= 2, "all count from the same time"
     assert_standing_alike(pair.one, pair.two, took_us)
@@ -260,7 +292,7 @@ def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[S
     for server in pair:
         contents = server.contents()
         assert contents.records == records
-        living = records.keys() - contents.ids(State.GONE)
+        living = contents.living()
         assert contents.payloads == {id: payload for id, payload in payloads.items() if id in living}
         assert {fault for fault in contents.faults if "payload: None" not in fault} == set()
         standing = server.standing()
@@ -950,6 +982,7 @@ def test_1000_items_are_affirmed_at_once(flagged: OneServer) -> None:
 def fill_every_key(server: OneServer) -> None:
     one_of_each(server)
     server.fence("zoe")
+    server.push(Put("keyed", b"K", key="k", ttl_ms=60_000))
     server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
 
 

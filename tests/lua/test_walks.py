@@ -1,23 +1,26 @@
 """Random walks on one server: whatever is done in whatever order, a model in Python says the same.
 
-The time of the walk stands still: leases and delays are longer than it lasts, so nothing expires by itself.
+The time of the walk stands still: leases, delays and times to live are longer than it lasts, so nothing expires by
+itself.  At its end a follower that learns all that was decided, in any order, holds the same.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.lua.one_server import Call, Claimed, Contents, Decided, OneServer, Put, Refused
+from tests.lua.one_server import PAUSE, Applied, Call, Claimed, Contents, Decided, OneServer, Put, Refused
 from zkrq.replication.records import Record, State, Version
 
 STEPS = 300
 SEEDS = range(8)
-IDS = [f"i{n}" for n in range(25)]
+IDS = [f"i{n}" for n in range(40)]
+KEYS = ["k0", "k1", "k2"]
 LONG_MS = 3_600_000
+REFUSED = "refused"
 SETTLED = {
     "ack": State.GONE,
     "nack": State.QUEUED,
@@ -36,6 +39,10 @@ class Item:
     delayed: bool = False
     attempts: int = 0
     failures: int = 0
+    key: str = ""
+    mortal: bool = False
+    over: str = ""
+    """``over``: its time is; ``noticed``: and a claim has seen that, while it was held."""
 
 
 @dataclass
@@ -54,8 +61,13 @@ class Owner:
 class Walk:
     """One walk; every step changes server and model, and says what it did."""
 
-    def __init__(self, server: OneServer, seed: int) -> None:
+    def __init__(self, server: OneServer, follower: OneServer, seed: int) -> None:
         self.server = server
+        self.follower = follower
+        self.pushed_at_ms = server.now_ms()
+        self.paused = False
+        self.told: list[Applied] = []
+        """What a follower is to be told, pushes included."""
         self.random = random.Random(seed)
         self.items: dict[str, Item] = {}
         self.owners = [Owner(f"owner{n}") for n in range(3)]
@@ -67,19 +79,42 @@ class Walk:
 
     def step(self) -> None:
         steps: dict[Callable[[], str], int] = {
-            self.put: 6,
+            self.put: 4,
+            self.push: 5,
             self.claim: 6,
             self.claim_again: 2,
             self.claim_when_fenced: 1,
             self.settle: 8,
             self.fence: 1,
             self.clear: 1,
+            self.cancel: 1,
+            self.redrive: 1,
+            self.pause: 1 if not self.paused else 4,
+            self.outlive: 2,
             self.apply_again: 3,
             self.change_epoch: 1,
         }
         (chosen,) = self.random.choices(list(steps), weights=list(steps.values()))
         self.path.append(chosen())
         self.compare(self.server.contents())
+
+    def finish(self) -> None:
+        """All that was decided comes to the follower, in any order, some of it twice."""
+        told = self.told + [each.apply(each.id.encode()) for each in self.decided]
+        told += self.random.choices(told, k=20)
+        self.random.shuffle(told)
+        self.follower.epoch = self.server.epoch
+        while told:
+            size = self.random.randint(1, 30)
+            self.follower.apply(*told[:size], payloads=True)
+            del told[:size]
+        primary, follower = self.server.contents(), self.follower.contents()
+        assert follower.faults == []
+        assert follower.records == primary.records
+        assert follower.payloads == primary.payloads
+        assert follower.keys == primary.keys
+        assert follower.expiring.keys() == primary.expiring.keys()
+        assert {id: follower.homes(id) for id in follower.records} == {id: primary.homes(id) for id in primary.records}
 
     def in_state(self, state: State) -> set[str]:
         return {id for id, item in self.items.items() if item.state is state}
@@ -93,25 +128,140 @@ class Walk:
         ids = self.random.choices(IDS, k=self.random.randint(1, 6))
         puts: list[Put] = []
         for id in ids:
-            delayed = self.random.random() < 0.2
-            puts.append(Put(id, id.encode(), LONG_MS if delayed else 0, self.random.randrange(10)))
-            self.items.setdefault(id, Item(delayed=delayed))
+            put = self.draw_put(id)
+            puts.append(put)
+            if id not in self.items:
+                self.items[id] = Item(delayed=put.delay_ms > 0, mortal=put.ttl_ms is not None)
+                self.tell(put)
         assert self.server.put(*puts) == []
         return f"put {ids}"
+
+    def draw_put(self, id: str, key: str = "") -> Put:
+        delay_ms = LONG_MS if self.random.random() < 0.2 else 0
+        ttl_ms = 2 * LONG_MS if self.random.random() < 0.3 else None
+        return Put(id, id.encode(), delay_ms, self.random.randrange(10), self.pushed_at_ms, key, ttl_ms)
+
+    def tell(self, put: Put) -> None:
+        """A push that took effect comes to the followers as well."""
+        id, record, left, payload = put.arguments
+        assert isinstance(record, bytes)
+        assert isinstance(payload, bytes)
+        assert isinstance(left, int | str)
+        self.told.append(Applied(str(id), record, left, payload))
+
+    def push(self) -> str:
+        puts = [self.draw_put(id, self.random.choice(["", *KEYS])) for id in self.random.choices(IDS, k=4)]
+        limit, again = self.random.choice([0, 0, 12]), self.random.randrange(2)
+        expected: dict[str, str] = {}
+        for put in puts:
+            if put.id not in expected:
+                expected[put.id] = self.expect_push(put, limit, again)
+        outcomes, decided = self.server.push(*puts, max_size=limit, again=again)
+        assert outcomes == [expected[put.id] for put in puts], puts
+        self.decided += decided.values()
+        return f"pushed {[(put.id, put.key) for put in puts]}, again {again}, limit {limit}: {outcomes}"
+
+    def expect_push(self, put: Put, limit: int, again: int) -> str:
+        """What must become of it; the model is changed accordingly."""
+        known = self.items.get(put.id)
+        if known and known.token != REFUSED:
+            return "+"
+        lasting = {id: item for id, item in self.items.items() if item.state in (State.QUEUED, State.CLAIMED)}
+        first = next((id for id, item in lasting.items() if put.key and item.key == put.key), None)
+        full = limit and len(lasting) >= limit
+        if first is None and not full:
+            self.items[put.id] = Item(delayed=put.delay_ms > 0, key=put.key, mortal=put.ttl_ms is not None)
+            return "+"
+        if again:
+            self.items[put.id] = Item(State.GONE, REFUSED)
+        return f"={first}" if first else "F"
 
     def claim(self) -> str:
         owner = self.random.choice(self.owners)
         owner.seq += 1
-        count, ready = self.random.randint(0, 5), self.ready()
-        claimed = self.server.claim(owner.name, count, seq=owner.seq, lease_ms=LONG_MS)
-        assert set(claimed.handed) <= ready
-        assert len(claimed.handed) == min(count, len(ready))
+        count, expired = self.random.randint(0, 5), self.random.choice([State.GONE, State.DEAD])
+        dead_max = self.random.choice([0, 0, 0, 2])
+        found_over = self.notice_what_is_over(expired)
+        letters = len(self.in_state(State.DEAD))
+        dropped = max(0, letters - dead_max) if dead_max else 0
+        ready = set[str]() if self.paused else self.ready()
+        claimed = self.server.claim(
+            owner.name, count, seq=owner.seq, lease_ms=LONG_MS, expired=expired.value, dead_max=dead_max
+        )
+        assert claimed.dropped_letters == dropped
+        over = {id for id in ready if self.items[id].over} - set(found_over)
+        met = {id for id in over if id in claimed.decided}
+        assert set(claimed.handed) <= ready - over
+        assert len(claimed.handed) + len(met) == min(count, len(ready))
+        self.expire(met, expired)
+        for id, each in claimed.decided.items():
+            if each.record.state is State.GONE and self.items[id].state is State.DEAD:
+                self.items[id] = Item(State.GONE)
+                dropped -= 1
+        assert dropped == 0
         owner.last = claimed.ids
         for id in claimed.handed:
             item = self.items[id]
             item.state, item.token, item.attempts = State.CLAIMED, owner.token, item.attempts + 1
         self.note(claimed)
-        return f"{owner.token} claimed {claimed.ids}"
+        return f"{owner.token} claimed {claimed.ids}, {expired.name} are {[*found_over, *met]}"
+
+    def notice_what_is_over(self, expired: State) -> list[str]:
+        """What a claim does first: expired is what is not held; of the rest it remembers it."""
+        over = [id for id, item in self.items.items() if item.over == "over"]
+        queued = [id for id in over if self.items[id].state is State.QUEUED]
+        for id in over:
+            self.items[id].over = "noticed"
+        self.expire(queued, expired)
+        return queued
+
+    def expire(self, ids: Iterable[str], expired: State) -> None:
+        for id in ids:
+            item = self.items[id]
+            item.state, item.token, item.over = expired, "", ""
+
+    def outlive(self) -> str:
+        """Let the time of some items be over."""
+        mortal = [id for id in self.server.contents().expiring if not self.items[id].over]
+        for id in mortal[:2]:
+            self.server.command("ZADD", self.server.key("expiring"), self.random.randint(1, 10**15), id)
+            self.items[id].over = "over"
+        return f"the time of {mortal[:2]} is over"
+
+    def pause(self) -> str:
+        self.paused = self.random.random() < 0.5
+        state = State.PAUSED if self.paused else State.GONE
+        self.decided += self.server.pause(state).values()
+        return f"the queue is {state.name}"
+
+    def cancel(self) -> str:
+        ids, wanted = self.random.sample(IDS, k=2), self.random.choice(["", "D"])
+        removable = {id for id in ids if id in self.items and self.items[id].state is not State.GONE}
+        if wanted:
+            removable &= self.in_state(State.DEAD)
+        states = [self.items[id].state.value if id in self.items else "" for id in ids]
+        told, removed = self.server.cancel(*ids, wanted=wanted)
+        assert (told, set(removed)) == (states, removable)
+        for id in removed:
+            self.items[id] = Item(State.GONE)
+        self.decided += removed.values()
+        return f"cancelled {set(removed)}"
+
+    def redrive(self) -> str:
+        count = self.random.randint(1, 3)
+        letters = list(self.server.contents().dead)[:count]
+        revived: list[str] = []
+        for id in letters:
+            item = self.items[id]
+            lasting = [other for other in self.items.values() if other.state in (State.QUEUED, State.CLAIMED)]
+            if not item.key or all(other.key != item.key for other in lasting):
+                revived.append(id)
+                item.state, item.token, item.attempts, item.failures = State.QUEUED, "", 0, 0
+                item.delayed, item.over = False, ""
+        decided = self.server.redrive(count=count)
+        assert set(decided) == set(revived)
+        self.decided += decided.values()
+        return f"redriven {revived} of {letters}"
 
     def claim_again(self) -> str:
         owner = self.random.choice([owner for owner in self.owners if owner.seq] or self.owners)
@@ -120,6 +270,7 @@ class Walk:
         claimed = self.server.claim(owner.name, 5, seq=owner.seq, lease_ms=LONG_MS)
         assert set(claimed.handed) == {id for id, item in self.items.items() if self.holds(item, owner)}
         assert set(claimed.handed) <= set(owner.last)
+        assert claimed.dropped_letters == 0
         self.note(claimed)
         return f"{owner.token} claimed again {claimed.ids}"
 
@@ -154,6 +305,8 @@ class Walk:
         if item.state is not State.CLAIMED:
             return int(item.state is SETTLED[verb])
         item.state = SETTLED[verb]
+        if item.state in (State.GONE, State.DEAD):
+            item.over = ""
         if verb == "nack":
             item.failures += 1
             item.delayed = ms > 0
@@ -180,7 +333,7 @@ class Walk:
         assert set(cleared) <= queued
         assert len(cleared) == min(count, len(queued))
         for id in cleared:
-            self.items[id].state, self.items[id].token = State.GONE, ""
+            self.items[id] = Item(State.GONE)
         self.decided += cleared.values()
         return f"cleared {list(cleared)}"
 
@@ -213,7 +366,9 @@ class Walk:
 
     def compare(self, contents: Contents) -> None:
         assert contents.faults == []
-        assert {id: self.seen(id, record, contents) for id, record in contents.records.items()} == self.items
+        items = {id: record for id, record in contents.records.items() if id != PAUSE}
+        assert {id: self.seen(id, record, contents) for id, record in items.items()} == self.items
+        assert contents.paused == self.paused
         for id, record in contents.records.items():
             assert record.version >= self.versions.get(id, Version(0, 0)), f"the version of {id} went back"
             self.versions[id] = record.version
@@ -221,23 +376,47 @@ class Walk:
         ready_and_scheduled, claimed, dead = (len(contents.ids(state)) for state in states)
         counted = self.server.count()
         assert (counted[0] + counted[1], counted[2], counted[3]) == (ready_and_scheduled, claimed, dead)
+        glance = self.server.statistics()
+        assert (glance[:4], glance.paused) == (counted, self.paused)
+        assert (glance.keyed, glance.expiring) == (len(contents.keys), len(contents.expiring))
+        owners = [item.token.rpartition("/")[0] for item in self.items.values() if item.state is State.CLAIMED]
+        assert self.server.holders() == {owner: owners.count(owner) for owner in owners}
 
     def seen(self, id: str, record: Record, contents: Contents) -> Item:
         """The server's item as the model would say it."""
         known = self.items[id]
         if record.state is State.GONE:  # a tombstone keeps no more
-            return Item(State.GONE, record.token, known.delayed, known.attempts, known.failures)
-        delayed = id in contents.scheduled if record.state is State.QUEUED else known.delayed
-        return Item(record.state, record.token, delayed, record.attempts, record.failures)
+            return replace(known, state=State.GONE, token=record.token)
+        return Item(
+            record.state,
+            record.token,
+            id in contents.scheduled if record.state is State.QUEUED else known.delayed,
+            record.attempts,
+            record.failures,
+            record.key,
+            record.ttl_ms is not None,
+            known.over,
+        )
+
+
+@pytest.fixture
+def follower(flagged: OneServer) -> Generator[OneServer, None, None]:
+    with OneServer(flagged.host, flagged.port, database=1) as server:
+        server.enrol()
+        yield server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_walk(flagged: OneServer, seed: int) -> None:
-    """Rules 1, 5, 6 and 8 together: one live holder, versions only grow, every item is where its state says."""
-    walk = Walk(flagged, seed)
+def test_random_walk(flagged: OneServer, follower: OneServer, seed: int) -> None:
+    """Rules 1, 5, 6 and 8 together: one live holder, versions only grow, every item is where its state says.
+
+    And one item to a key, as long as it is queued or claimed.
+    """
+    walk = Walk(flagged, follower, seed)
     try:
         for _ in range(STEPS):
             walk.step()
+        walk.finish()
     except AssertionError as error:
         error.add_note("\n".join([f"seed {seed}, after:", *walk.path[-30:]]))
         raise

@@ -7,7 +7,7 @@ be open.  Items are known by a label in their payload, since a producer that is 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -91,9 +91,9 @@ class Ledger:
         hold = Held.hold
         extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
 
-        def note_hold(held: Held, claim: Claim[Any]) -> None:
-            self._told_at[claim] = self._loop.now
-            hold(held, claim)
+        def note_hold(held: Held, claims: Sequence[Claim[Any]]) -> None:
+            self._told_at.update(dict.fromkeys(claims, self._loop.now))
+            hold(held, claims)
 
         async def note_extended(claim: Claim[Any], seconds: float) -> None:
             await extended(claim, seconds)
@@ -121,7 +121,7 @@ class Ledger:
         if item is None:
             self.violation(f"unexpected: {claim.item!r} was never pushed")
             item = self.new_item(str(label))
-        what = f"{item.label} ({claim.id}) delivered to {process.name} under {claim.request} {tuple(claim.version)}"
+        what = f"{item.label} ({claim.id}) delivered to {process.name} under {claim.request} {tuple(claim.token)}"
         self._trace.note(what)
         if self._is_excused(claim, process, certain=certain):
             self.counts["given out while being fenced"] += 1

@@ -20,7 +20,7 @@ EPOCH = 1_790_000_000.0
 
 
 def _hash_claim(claim: Claim[Any]) -> int:
-    return zlib.crc32(f"{claim.id}/{claim.request}/{claim.version}".encode())
+    return zlib.crc32(f"{claim.id}/{claim.request}/{claim.packed_version.hex()}".encode())
 
 
 @contextmanager

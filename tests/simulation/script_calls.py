@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from tests.simulation.mini_redis import MiniRedis
 from zkrq.replication.keys import key
-from zkrq.replication.records import Record, State, Version, fresh, pack, unpack
+from zkrq.replication.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
 from zkrq.replication.scripts import SCRIPTS
+from zkrq.testing.redis.server import MiniRedis
 
 NAMESPACE = "t"
 IDS = [f"i{n:02}" for n in range(14)]
@@ -44,7 +44,10 @@ class Load:
         header = SCRIPTS[script]
         repeated = header.repeated * self.rng.randint(1, 8)
         self._script, self.queue, self._owner = script, self.rng.choice(QUEUES), self.rng.choice(OWNERS)
-        return [self._argument(name) for name in (*header.arguments, *repeated)]
+        drawn = {name: self._argument(name) for name in header.arguments}
+        if drawn.get("payloads_given") == 0:
+            repeated = tuple(name for name in repeated if name != "payload")
+        return [*drawn.values(), *map(self._argument, repeated)]
 
     def pass_time(self) -> None:
         self.now_us += self.rng.choice([1, 700, 40_000, 2_000_000, 70_000_000])
@@ -115,10 +118,33 @@ class Load:
         return self.rng.choice([0, 1, 3, 20])
 
     def draw_state(self) -> Word:
+        if self._script == "pause":
+            return self.rng.choice(["P", "X"])
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
     def draw_max_attempts(self) -> Word:
         return self.rng.choice([0, 0, 1, 3])
+
+    def draw_expired(self) -> Word:
+        return self.rng.choice(["X", "D"])
+
+    def draw_dead_max(self) -> Word:
+        return self.rng.choice([0, 0, 1, 2])
+
+    def draw_dead_age_ms(self) -> Word:
+        return self.rng.choice([0, 0, 30_000])
+
+    def draw_max_size(self) -> Word:
+        return self.rng.choice([0, 0, 3])
+
+    def draw_again(self) -> Word:
+        return self.rng.randint(0, 1)
+
+    def draw_wanted(self) -> Word:
+        return self.rng.choice(["", "D"])
+
+    def draw_skip(self) -> Word:
+        return self.rng.choice([0, 0, 1])
 
     def draw_cursor(self) -> Word:
         return "0"
@@ -152,45 +178,40 @@ class Load:
     def draw_record(self) -> Word:
         pushed_at_ms = self.now_us // 1000 - self.rng.choice([0, 0, 0, 1_000, WINDOW_MS + 1])
         priority = self.rng.choice([0, 0, 5, 9])
-        if self._script == "put":
-            return fresh(priority, pushed_at_ms)
+        key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([None, None, 500.0, 60_000.0])
+        if self._script in ("put", "push"):
+            return fresh(priority, pushed_at_ms, key, ttl_ms)
         known = self._record()
         version = known.version if known else Version(0, 1)
         version = Version(version.epoch + self.rng.choice([0, 0, 1]), max(1, version.n + self.rng.choice([-1, 0, 1])))
         state = self.rng.choice(list(State))
         token = f"{self.rng.choice(OWNERS)}/{self.rng.randint(1, 20)}" if state is not State.QUEUED else ""
-        return pack(Record(version, state, priority, 1, 1, pushed_at_ms, self.now_us, 60_000, token, "key", "note\0"))
+        return pack(
+            Record(version, state, priority, 1, 1, pushed_at_ms, self.now_us, 60_000, token, key, "note\0", ttl_ms)
+        )
 
     def draw_head(self) -> Word:
         held = self._held("records").get(self._id.encode(), b"")
         return self.rng.choice([held, held, held, fresh(0, 0)])[:10]
 
     def draw_left_ms(self) -> Word:
-        return self.rng.choice([-5_000, 0, 300, 60_000])
+        return self.rng.choice([-5_000, 0, 300, 60_000, "300 900.5", "0 -7.000"])
 
     def draw_delay_ms(self) -> Word:
-        return self.rng.choice([0, 0, 500, 60_000])
+        return self.rng.choice([0, 0, 500, 60_000, "0 900.000", "500 60000.000"])
 
     def draw_payload(self) -> Word:
         return self.rng.choice([b"", b"payload", b"\0\xff\r\n"])
 
-    def draw_version_epoch(self) -> Word:
-        record = self._record()
-        return self._mostly(record.version.epoch if record else 0, 0, 9)
-
-    def draw_version_n(self) -> Word:
-        record = self._record()
-        return self._mostly(record.version.n if record else 1, 1, 99)
+    def draw_version(self) -> Word:
+        held = self._held("records").get(self._id.encode(), fresh(0, 0))
+        return self._mostly(held[VERSION_BYTES], fresh(0, 0)[VERSION_BYTES], b"\t" * 8)
 
     def draw_token(self) -> Word:
         record = self._record()
         return self._mostly(record.token if record else "", "ann/1")
 
-    def draw_verb(self) -> Word:
-        return self.rng.choice(["ack", "nack", "release", "bury", "extend"])
-
-    def draw_ms(self) -> Word:
-        return self.rng.choice([0, 1, 2_000])
-
-    def draw_text(self) -> Word:
-        return self.rng.choice(["", "boom", "\xe4" * 600])
+    def draw_how(self) -> Word:
+        verb, ms = self.rng.choice(["nack", "release", "bury", "extend"]), self.rng.choice([0, 1, 2_000])
+        text = self.rng.choice(["", "boom", "\xe4" * 600, "two\nlines \0 and more"])
+        return self.rng.choice(["ack", f"{verb} {ms} {text}"])

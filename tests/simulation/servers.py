@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tests.simulation.loop import Loop
-from tests.simulation.mini_redis import Dump, MiniRedis
 from tests.simulation.patches import EPOCH
 from tests.simulation.trace import Trace
+from zkrq.testing.redis.server import Dump, MiniRedis
 
 
 class Status(enum.Enum):

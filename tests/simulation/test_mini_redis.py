@@ -11,13 +11,14 @@ import hiredis
 import pytest
 
 from tests.lua.one_server import Connection, Listener
-from tests.simulation.arguments import LONG
-from tests.simulation.commands import COMMANDS
-from tests.simulation.mini_redis import ErrorReply, MiniRedis
 from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
 from zkrq import local
 from zkrq.replication.keys import script_keys
 from zkrq.replication.scripts import SCRIPTS, sha
+from zkrq.replication.wire import ErrorReply
+from zkrq.testing.redis.arguments import LONG
+from zkrq.testing.redis.commands import COMMANDS
+from zkrq.testing.redis.server import MiniRedis
 
 HEARD = CHANNELS[:2]  # on the last one nobody listens
 
@@ -99,7 +100,7 @@ def _by_two(flat: object) -> Iterable[tuple[bytes, bytes]]:
 
 
 def _walked(execute: Callable[..., object], words: tuple[Word, ...], cursor_at: int) -> list[object]:
-    """All that a scan collects; what a script says instead of OK ends it."""
+    """All that a scan collects; what a script says instead of OK ends it.  A number counts what stands before it."""
     collected: list[object] = []
     while True:
         reply = execute(*words)
@@ -108,10 +109,21 @@ def _walked(execute: Callable[..., object], words: tuple[Word, ...], cursor_at: 
             del body[0]
         if not isinstance(body[0], bytes) or not body[0].isdigit():
             return _leaves([*collected, *body])
-        collected += body[1:]
+        collected += [_told(part) for part in cast("list[object]", body[1:])]
         words = (*words[:cursor_at], body[0], *words[cursor_at + 1 :])
         if body[0] == b"0":
             return _leaves(collected)
+
+
+def _told(part: object) -> object:
+    """Names with their numbers, which are of one page, as so many names: the sum over the pages can be compared."""
+    if not isinstance(part, list):
+        return part
+    parts = cast("list[object]", part)
+    counts = parts[1::2]
+    if not counts or not all(isinstance(count, int) for count in counts):
+        return parts
+    return [name for name, count in zip(parts[::2], cast("list[int]", counts), strict=True) for _ in range(count)]
 
 
 def _same(reply: object) -> object:

@@ -16,11 +16,10 @@ from typing import cast
 
 import hiredis
 
-from tests.simulation import mini_redis
 from tests.simulation.loop import WORLD, Loop, Process
 from tests.simulation.servers import SimServer, Status
 from tests.simulation.trace import Trace
-from zkrq.replication.wire import ErrorReply, Wire
+from zkrq.replication.wire import Wire
 
 
 class Break(enum.Enum):
@@ -174,8 +173,7 @@ class SimWire:
                 await self._waiter
             finally:
                 self._waiter = None
-        reply = self._replies.popleft()
-        return ErrorReply(reply.text) if isinstance(reply, mini_redis.ErrorReply) else reply
+        return self._replies.popleft()
 
     async def close(self) -> None:
         self.shut("closed")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, assert_type
 
 import zkrq
@@ -47,6 +47,22 @@ async def use(cluster: zkrq.Cluster) -> None:
     assert_type(await raw.pop_many(3), list[zkrq.Claim[bytes]])
     sizes = await raw.size()
     assert_type(sizes.ready, int)
+
+
+async def test() -> None:
+    async with zkrq.testing.cluster(min_replicas=2, start=datetime.now(UTC), on_event=print) as cluster:
+        assert_type(cluster, zkrq.testing.TestCluster)
+        await use(cluster)
+        await cluster.clock.advance(timedelta(hours=1))
+        assert_type(cluster.clock.now(), datetime)
+        cluster.servers.kill("redis-1")
+        cluster.servers.start("redis-1", wipe=True)
+    async with zkrq.testing.servers(2) as servers, servers.connect(owner="a") as a, servers.connect() as b:
+        assert_type(servers, zkrq.testing.Servers)
+        await a.queue("raw", codec=zkrq.RAW).push(b"x")
+        b.lose_session()
+    zkrq.testing.nothing()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    zkrq.nothing()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 
 
 def connected() -> zkrq.Cluster:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import pytest
 
 from zkrq.errors import Closed, OutcomeUnknown
-from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, SPLIT_LEAST, Batcher
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +77,17 @@ async def test_lone_call_departs_at_once(batcher: Batcher[int, int], line: Line)
 
 async def test_calls_of_one_turn_go_together_in_order(batcher: Batcher[int, int], line: Line) -> None:
     line.open.set()
-    futures = [batcher.add(call) for call in range(100)]
-    assert await asyncio.gather(*futures) == [call * 10 for call in range(100)]
-    assert line.sent == [list(range(100))]
+    futures = [batcher.add(call) for call in range(SPLIT_LEAST)]
+    assert await asyncio.gather(*futures) == [call * 10 for call in range(SPLIT_LEAST)]
+    assert line.sent == [list(range(SPLIT_LEAST))]
+
+
+async def test_a_crowd_leaves_in_two_parts_in_order(batcher: Batcher[int, int], line: Line) -> None:
+    """Servers work on the one while the other is made."""
+    line.open.set()
+    futures = [batcher.add(call) for call in range(200)]
+    assert await asyncio.gather(*futures) == [call * 10 for call in range(200)]
+    assert line.sent == [list(range(100)), list(range(100, 200))]
 
 
 async def test_many_callers_become_few_batches(batcher: Batcher[int, int], line: Line) -> None:

@@ -13,20 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkrq.checks import MAX_ID
-from zkrq.ids import made_at_ms, new_id, new_id_at
+from zkrq.ids import Ids, made_at_ms, new_id, new_id_at, new_ids_at
 
 moments = st.integers(0, 16**11 - 1)  # until the year 2527
 
 FORK = """
 import json, os
-from zkrq.ids import new_id
-before = [new_id() for _ in range(3)]
+from zkrq.ids import new_id, new_ids_at
+before = [new_id(), *new_ids_at(0, 2)]
 read, write = os.pipe()
 if os.fork() == 0:
-    os.write(write, json.dumps([new_id() for _ in range(3)]).encode())
+    os.write(write, json.dumps([new_id(), *new_ids_at(0, 2)]).encode())
     os._exit(0)
 os.wait()
-print(json.dumps([before, [new_id() for _ in range(3)], json.loads(os.read(read, 10_000))]))
+print(json.dumps([before, [new_id(), *new_ids_at(0, 2)], json.loads(os.read(read, 10_000))]))
 """
 
 
@@ -76,3 +76,35 @@ def test_forked_child_makes_ids_of_its_own() -> None:
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, check=True, timeout=60)
     before, parent, child = json.loads(done.stdout)
     assert len({*before, *parent, *child}) == 9
+
+
+# -- made together ---------------------------------------------------------------------------------------------------
+
+
+@given(moments, st.integers(0, 40))
+def test_ids_made_together_are_as_ids_made_one_by_one(now_ms: int, length: int) -> None:
+    before, ids, after = new_id_at(now_ms), new_ids_at(now_ms, length), new_id_at(now_ms)
+    assert len(ids) == length
+    assert len({before, *ids, after}) == length + 2
+    assert all(made_at_ms(id) == now_ms for id in ids)
+    counts = [int(id.rpartition("-")[2], 16) for id in (before, *ids, after)]
+    assert counts == list(range(counts[0], counts[0] + length + 2))
+
+
+@given(moments, st.integers(0, 20), st.integers(-30, 30), st.slices(20))
+def test_ids_made_together_are_a_sequence(now_ms: int, length: int, index: int, some: slice) -> None:
+    ids = new_ids_at(now_ms, length)
+    plain = list(ids)
+    assert ids[some] == plain[some]
+    assert list(reversed(ids)) == plain[::-1]
+    assert [ids.index(id) for id in plain] == list(range(length))
+    if -length <= index < length:
+        assert ids[index] == plain[index]
+    else:
+        with pytest.raises(IndexError):
+            ids[index]
+
+
+def test_ids_count_in_hexadecimal() -> None:
+    assert list(Ids("begin-", 14, 4)) == ["begin-e", "begin-f", "begin-10", "begin-11"]
+    assert Ids("", 0, 10**9)[-1] == f"{10**9 - 1:x}", "however many: only their number is kept"

@@ -42,6 +42,7 @@ records = st.builds(
     token=st.text(max_size=60),  # at most 255 bytes
     key=texts,
     note=texts,
+    ttl_ms=st.none() | st.floats(1, 2**45),
 )
 
 PUBLISHED = {
@@ -60,13 +61,32 @@ PUBLISHED = {
             note="ünïcode",
         ),
         (
-            "01 03000000 07000000 43 09 02000000 01000000 00b08756febc7842 54e1946090281843 30750000"
+            # 29: the priority, and 20 for the key.  Until items could have keys there was no such record to be read.
+            "01 03000000 07000000 43 29 02000000 01000000 00b08756febc7842 54e1946090281843 30750000"
             "06 616e6e2f3137 0b00 77656c636f6d653a616e6e 0900 c3bc6ec3af636f6465"
         ),
     ),
     "pushed": (
         Record(FIRST, State.QUEUED, priority=4, pushed_at_ms=1_700_000_000_000),
         "01 00000000 01000000 51 04 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000",
+    ),
+    "pushed with a time to live": (
+        Record(FIRST, State.QUEUED, priority=4, pushed_at_ms=1_700_000_000_000, ttl_ms=90_000.5),
+        (
+            "01 00000000 01000000 51 14 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000"
+            "00000000 08f9f540"
+        ),
+    ),
+    "dead with a key and a time to live": (
+        Record(Version(2, 5), State.DEAD, priority=1, token="ann/1", key="k", note="why", ttl_ms=1_000),
+        (
+            "01 02000000 05000000 44 31 00000000 00000000 0000000000000000 0000000000000000 00000000"
+            "05 616e6e2f31 0100 6b 0300 776879 0000000000408f40"
+        ),
+    ),
+    "paused": (
+        Record(Version(4, 1), State.PAUSED, pushed_at_ms=1_700_000_000_000),
+        "01 04000000 01000000 50 00 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000",
     ),
     "gone": (
         Record(Version(1, 3), State.GONE, token="ann/1"),
@@ -110,10 +130,18 @@ def test_text_cut_within_a_character_is_readable() -> None:
     assert unpack(packed[:-2] + "€".encode()[:2]).note == "\N{REPLACEMENT CHARACTER}"
 
 
+@given(st.sampled_from(PRIORITIES), st.integers(0, 2**43), texts, st.none() | st.floats(1, 2**45))
+def test_fresh_is_the_record_of_a_push(priority: int, pushed_at_ms: int, key: str, ttl_ms: float | None) -> None:
+    record = Record(FIRST, State.QUEUED, priority=priority, pushed_at_ms=pushed_at_ms, key=key, ttl_ms=ttl_ms)
+    assert fresh(priority, pushed_at_ms, key, ttl_ms) == pack(record)
+
+
 @given(st.sampled_from(PRIORITIES), st.integers(0, 2**43))
-def test_fresh_is_the_record_of_a_plain_push(priority: int, pushed_at_ms: int) -> None:
-    record = Record(FIRST, State.QUEUED, priority=priority, pushed_at_ms=pushed_at_ms)
-    assert fresh(priority, pushed_at_ms) == pack(record)
+def test_record_of_a_plain_push_has_no_tail(priority: int, pushed_at_ms: int) -> None:
+    """Wire format: who uses neither keys nor times to live writes what clients before these understand."""
+    packed = fresh(priority, pushed_at_ms)
+    assert packed[10] == priority
+    assert packed[-4:] == bytes(4)
 
 
 @given(records)
@@ -146,7 +174,9 @@ def test_every_state_has_a_row() -> None:
 
 
 def test_nothing_leaves_the_tombstones() -> None:
-    assert MOVES[State.GONE] == {}
+    """But the queue's own record, which is no item: there GONE says that the queue goes on."""
+    assert MOVES[State.GONE] == {"pause": State.PAUSED}
+    assert MOVES[State.PAUSED] == {"resume": State.GONE}
 
 
 def test_settling_moves_as_the_script_does() -> None:
@@ -165,6 +195,9 @@ def test_script_moves_as_the_table_says(script: str) -> None:
 
 
 def test_every_decision_of_a_claim_is_in_the_table() -> None:
-    """Queued items are claimed, or dropped where their push never came; claims expire."""
+    """Queued items are claimed, buried, or dropped; claims expire; dead letters are dropped.  What becomes of an item
+    that outlives its time is the caller's to say, by the argument `expired`."""
     queued = {str(to) for verb, to in MOVES[State.QUEUED].items() if verb != "clear"}
     assert decided_states("claim") == {*queued, str(MOVES[State.CLAIMED]["expire"])}
+    assert MOVES[State.DEAD]["drop"] in decided_states("claim")
+    assert "expired" in SCRIPTS["claim"].arguments

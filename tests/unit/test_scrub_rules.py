@@ -100,3 +100,9 @@ def test_time_only_ends_the_waiting(
     before = judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
     after = judge(record, has_payload, now_ms=NOW + later, floor_ms=floor_ms)
     assert after is before or before is Verdict.WAIT
+
+
+def test_pause_of_which_only_a_follower_knows_is_forgotten_when_it_is_old() -> None:
+    """It was decided, but never done; it has no payload, as what is left over of an item."""
+    assert verdict(State.PAUSED, OLD + 1, has_payload=False) is Verdict.WAIT
+    assert verdict(State.PAUSED, OLD, has_payload=False) is Verdict.FORGET

@@ -192,7 +192,7 @@ class _Story:
 
     async def _kill_consumer(self, cluster: Cluster, workers: Sequence[Worker]) -> None:
         """The one that works on most."""
-        self._owners = dict(await cluster.consumers())
+        self._owners = {owner: one.description for owner, one in (await cluster.consumers()).items()}
         busiest = workers[0]
         with anyio.move_on_after(HOLDING_TIMEOUT):
             while self._tally.in_hand(busiest.name) < HOLDING:

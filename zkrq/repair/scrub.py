@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
+from zkrq.clock import now_ms
 from zkrq.repair.places import NotNow
 from zkrq.replication.copying import Copied, CopyFailed, Place, install_items, queues_at, read_items
 from zkrq.replication.records import Record, State, Version, pack, unpack
@@ -138,9 +139,8 @@ class Scrub:
 
     async def _deal_with(self, primary: Place, follower: Place, queue: str, items: Sequence[Copied]) -> tuple[int, int]:
         _, clock, floor_ms, _ = cast("tuple[int, int, bytes, object]", await primary.ask("standing", queue, []))
-        now_ms = time.time() * 1000
         judged = [
-            (item, judge(unpack(item.record), item.payload is not None, now_ms=now_ms, floor_ms=float(floor_ms)))
+            (item, judge(unpack(item.record), item.payload is not None, now_ms=now_ms(), floor_ms=float(floor_ms)))
             for item in items
         ]
         forward = [item for item, verdict in judged if verdict is Verdict.FORWARD]
@@ -152,7 +152,7 @@ class Scrub:
         for id, record, left_ms, payload in forward:
             arguments += (id, record, left_ms, payload or b"")
         decision = await self._replicas.decide("forward", queue, arguments)
-        return len(decision.decided), len(forget)
+        return len(decision.ids), len(forget)
 
 
 class Pace:

@@ -23,6 +23,9 @@ MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """A batch is closed when it has grown beyond this; a larger call goes alone."""
 
+SPLIT_LEAST = 64
+"""Calls that are not worth two batches."""
+
 MAX_WAITING = 100_000
 """Calls that may wait for a batch."""
 
@@ -106,7 +109,10 @@ class Batcher(Generic[CallT, ResultT]):
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
         room = MAX_BATCH_BYTES
         now = asyncio.get_running_loop().time()
-        while self._waiting and len(batch) < MAX_BATCH:
+        # A crowd leaves in as many parts as there is room for, so that servers work on one while the next is made.
+        share = -(-len(self._waiting) // (MAX_IN_FLIGHT - self._in_flight))
+        most = min(MAX_BATCH, max(SPLIT_LEAST, share))
+        while self._waiting and len(batch) < most:
             call, future, until = self._waiting[0]
             room -= self._size(call)
             if room < 0 and batch:

@@ -89,7 +89,7 @@ async def install_items(target: Place, queue: str, items: Sequence[Copied], mome
         given: Arguments = [queue, 0, 0, "", int(with_payload), moments.target]
         some = [item for item in items if (item.payload is not None) == with_payload]
         for id, record, left_ms, payload in some:
-            given += (id, record, left_ms, payload or b"")
+            given += (id, record, left_ms) if payload is None else (id, record, left_ms, payload)
         if some:
             await target.ask("apply", queue, given)
 

@@ -21,7 +21,7 @@ from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.server import Identity, Server
 from zkrq.replication.view import Eviction, Life, ServerId, View, encode, evict, weigh_eviction
-from zkrq.replication.wire import Arguments, with_credentials_of
+from zkrq.replication.wire import Arguments, Packed, with_credentials_of
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -227,7 +227,7 @@ class Membership:
     # -- calling -------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, server: ServerId, script: str, queue: str, view: View, arguments: Arguments | None = None
+        self, server: ServerId, script: str, queue: str, view: View, arguments: Arguments | Packed | None = None
     ) -> Answer:
         """One call of one script on one server of ``view``, in the life that the view names."""
         life = view.receivers[server]

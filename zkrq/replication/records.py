@@ -24,16 +24,20 @@ class State(enum.StrEnum):
     CLAIMED = "C"  # handed to a consumer until a deadline
     DEAD = "D"  # kept for people to look at, never delivered
     GONE = "X"  # removed; the tombstone stays for a while
+    PAUSED = "P"  # no item: under PAUSE the queue's own record, GONE or missing while it goes on
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
     # drop: known here only by a claim, and its push can come no more.  exhaust: delivered as often as it may be.
+    # expire: it has outlived its time, and the queue's choice is to drop or to keep what has.
     State.QUEUED: {
         "claim": State.CLAIMED,
         "clear": State.GONE,
         "cancel": State.GONE,
         "drop": State.GONE,
         "exhaust": State.DEAD,
+        "expire": State.GONE,
+        "expire, keep": State.DEAD,
     },
     State.CLAIMED: {
         "ack": State.GONE,
@@ -45,8 +49,9 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "fence": State.QUEUED,
         "expire": State.QUEUED,
     },
-    State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE},
-    State.GONE: {},
+    State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE, "drop": State.GONE},
+    State.GONE: {"pause": State.PAUSED},
+    State.PAUSED: {"resume": State.GONE},
 }
 """What may happen to an item in each state, and what it is afterwards; the verbs are those of the scripts."""
 
@@ -64,7 +69,8 @@ FIRST = Version(0, 1)
 
 class Record(NamedTuple):
     """What is known of an item.  ``pushed_at`` is in milliseconds since 1970 by the producer's clock, ``due_us`` in
-    microseconds by the clock of the server that decided, ``lease_ms`` the length of the claim."""
+    microseconds by the clock of the server that decided, ``lease_ms`` the length of the claim, ``ttl_ms`` how long the
+    item may live from its push on, None: for ever."""
 
     version: Version
     state: State
@@ -77,10 +83,24 @@ class Record(NamedTuple):
     token: str = ""
     key: str = ""
     note: str = ""
+    ttl_ms: float | None = None
 
 
 _HEAD = struct.Struct("<BII1sBIIddIB")
 _LENGTH = struct.Struct("<H")
+_TTL = struct.Struct("<d")
+
+_EXPIRES, _KEYED = 16, 32
+"""What the byte of the priority says besides: so that scripts look into the tail of few records only."""
+
+
+def _marked(priority: int, key: str, ttl_ms: float | None) -> int:
+    return priority + (_EXPIRES if ttl_ms is not None else 0) + (_KEYED if key else 0)
+
+
+def _tail(key: bytes, note: bytes, ttl_ms: float | None) -> bytes:
+    ttl = b"" if ttl_ms is None else _TTL.pack(ttl_ms)
+    return b"".join((_LENGTH.pack(len(key)), key, _LENGTH.pack(len(note)), note, ttl))
 
 
 def pack(record: Record) -> bytes:
@@ -90,7 +110,7 @@ def pack(record: Record) -> bytes:
         FORMAT,
         *record.version,
         record.state.encode(),
-        record.priority,
+        _marked(record.priority, record.key, record.ttl_ms),
         record.attempts,
         record.failures,
         record.pushed_at_ms,
@@ -98,7 +118,7 @@ def pack(record: Record) -> bytes:
         record.lease_ms,
         len(token),
     )
-    return b"".join((head, token, _LENGTH.pack(len(key)), key, _LENGTH.pack(len(note)), note))
+    return head + token + _tail(key, note, record.ttl_ms)
 
 
 def unpack(packed: bytes) -> Record:
@@ -114,18 +134,37 @@ def unpack(packed: bytes) -> Record:
         if len(texts) < 3:
             (length,) = _LENGTH.unpack_from(packed, at)
             at += _LENGTH.size
-    version = Version(epoch, n)
-    return Record(version, State(state.decode()), priority, attempts, failures, pushed_at_ms, due_us, lease_ms, *texts)
+    (ttl_ms,) = _TTL.unpack_from(packed, at) if at < len(packed) else (None,)
+    token, key, note = texts
+    return Record(
+        Version(epoch, n),
+        State(state.decode()),
+        priority % _EXPIRES,
+        attempts,
+        failures,
+        pushed_at_ms,
+        due_us,
+        lease_ms,
+        token,
+        key,
+        note,
+        ttl_ms,
+    )
 
 
-def fresh(priority: int, pushed_at_ms: int) -> bytes:
-    """The record of a plain push."""
-    return _HEAD.pack(FORMAT, 0, 1, b"Q", priority, 0, 0, pushed_at_ms, 0, 0, 0) + _NO_TEXTS
+def fresh(priority: int, pushed_at_ms: int, key: str = "", ttl_ms: float | None = None) -> bytes:
+    """The record of a push."""
+    if not key and ttl_ms is None:
+        return _HEAD.pack(FORMAT, 0, 1, b"Q", priority, 0, 0, pushed_at_ms, 0, 0, 0) + _NO_TEXTS
+    head = _HEAD.pack(FORMAT, 0, 1, b"Q", _marked(priority, key, ttl_ms), 0, 0, pushed_at_ms, 0, 0, 0)
+    return head + _tail(key.encode(), b"", ttl_ms)
 
 
 _NO_TEXTS = bytes(2 * _LENGTH.size)
 
 _VERSION = struct.Struct("<xII")
+VERSION_BYTES = slice(1, 9)
+"""Where a packed record has its version."""
 
 
 def version_of(packed: bytes) -> Version:

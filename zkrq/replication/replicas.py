@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, cast
 
-from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
-from zkrq.replication.wire import Arguments
+from zkrq.replication.wire import Arguments, Packed, Word, pack_words
 
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
@@ -28,12 +28,24 @@ PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
 
 
 class Put(NamedTuple):
-    """One push: the record that the client made, and when the item is due."""
+    """One push: the record that the client made, and in how many milliseconds the item is due; as a text also, behind a
+    space, when it expires."""
 
     id: str
     record: bytes
-    delay_ms: int
+    left_ms: int | str
     payload: bytes
+
+
+class Duplicate(NamedTuple):
+    """A push that was not made, because the item ``first`` has its key; that one is on so many servers."""
+
+    first: str
+    replicas: int
+
+
+Pushed = int | Duplicate
+"""What became of a push: on so many servers, or not needed."""
 
 
 class Decided(NamedTuple):
@@ -48,16 +60,29 @@ class Decided(NamedTuple):
 class Decision:
     """What a script on the primary decided, once every server of the view has it.
 
-    ``body`` is the reply without the records.  ``superseded`` are ids of which some server holds a greater version:
-    somebody has decided about them later.  ``carried`` are further ids, decided in a round before the view changed; the
-    servers were told of them as well.  ``epoch`` is that of the last round.
+    ``body`` is the reply without the records, ``flat`` these: id, record, left_ms of each.  ``superseded`` are ids of
+    which some server holds a greater version: somebody has decided about them later.  ``carried`` are further ids,
+    decided in a round before the view changed; the servers were told of them as well.  ``epoch`` is that of the last
+    round, ``copies`` how many members have it.
     """
 
     body: tuple[object, ...]
-    decided: tuple[Decided, ...]
+    flat: Sequence[object]
     superseded: frozenset[bytes]
     carried: frozenset[bytes] = frozenset()
     epoch: int = 0
+    copies: int = 0
+
+    @property
+    def ids(self) -> Sequence[bytes]:
+        """Of what was decided."""
+        return cast("Sequence[bytes]", self.flat[::3])
+
+    @property
+    def decided(self) -> list[Decided]:
+        """What was decided, in order."""
+        parts = iter(self.flat)
+        return [Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True)]
 
 
 class _Expired(Exception):
@@ -125,7 +150,7 @@ class Replicas:
 
     # -- put -------------------------------------------------------------------------------------------------------
 
-    async def put(self, queue: str, puts: Sequence[Put]) -> list[int | ZkrqError]:
+    async def put(self, queue: str, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
         """Apply new items to every server of the view.
 
         Returns by position the number of servers that hold the item, or the error to raise for it.  Raises
@@ -135,6 +160,7 @@ class Replicas:
         arguments: Arguments = [queue, PUT_WINDOW_MS]
         for put in puts:
             arguments += put
+        packed = pack_words(arguments)
         covered: set[tuple[ServerId, Life]] = set()
         refusals: Counter[int] = Counter()
         copies = 0
@@ -144,7 +170,7 @@ class Replicas:
             self.membership.check_writable(view)
             copies = len(view.members)
             missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
-            answers = await self._call_all(missing, "put", queue, view, arguments)
+            answers = await self._call_all(missing, "put", queue, view, packed)
             effort.note(answers)
             for id, answer in answers.items():
                 if answer.status is Status.OK:
@@ -164,6 +190,19 @@ class Replicas:
             raise
         return [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
 
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
+        """Have the primary decide about new items that have a key, or whose queue has a limit (``max_size``, 0: none).
+
+        Returns by position what ``put`` does.  Raises ``NotEnoughReplicas``, ``Unavailable`` when nothing was written,
+        ``OutcomeUnknown``.
+        """
+        arguments: Arguments = [queue, PUT_WINDOW_MS, max_size]
+        for put in puts:
+            arguments += put
+        decision = await self.decide("push", queue, arguments, puts=puts)
+        (outcomes,) = cast("tuple[list[bytes]]", decision.body)
+        return [_judge_decided(put.id, outcome, decision.copies) for put, outcome in zip(puts, outcomes, strict=True)]
+
     # -- decide, then apply ------------------------------------------------------------------------------------------
 
     async def decide(
@@ -174,23 +213,33 @@ class Replicas:
         *,
         trim: bool = False,
         fenced: str = "",
+        puts: Sequence[Put] = (),
+        implied: Callable[[tuple[object, ...], int], Sequence[Word]] | None = None,
     ) -> Decision:
         """Have the primary decide, and every other server of the view apply what it decided.
 
         ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
+        ``puts`` are the new items that it decides about: these need ``min_replicas``, their payloads go with them, and
+        the script is told whether another primary may have decided about them before.  ``implied`` makes the decisions
+        of which the reply does not tell the record, from the reply and the epoch.
         Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
         was fenced.
         """
         effort = _Effort(self.operation_timeout)
         outcome: Decision | None = None
         carried: set[bytes] = set()
+        last: Sequence[bytes] = ()
+        payload_of = {put.id.encode(): put.payload for put in puts}
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
-            nonlocal outcome
+            nonlocal outcome, last
             primary = view.primary(queue)
             # A learner's copy, and what an evicted server still holds, must meet the tombstones of what is gone.
             trimming = int(trim and not view.learners and not view.eligible)
             given: Arguments = [PUT_WINDOW_MS, trimming, *arguments] if trim else arguments
+            if puts:
+                self.membership.check_writable(view)
+                given = [int(effort.touched), *arguments]
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
             if answer.status is Status.FENCED:
@@ -199,21 +248,23 @@ class Replicas:
                 raise Unavailable(f"{primary} refused {script}: {answer.reason}")
             if answer.verdict is not Verdict.DONE:
                 return {primary: answer}
-            decided = _read_decided(answer.body[-1])
-            carried.difference_update(record.id for record in decided)
-            others = [id for id in view.receivers if id != primary] if decided or fenced or carried else []
-            given = [queue, PUT_WINDOW_MS, trimming, fenced, 0, 0]
-            for record in decided:
-                given += (*record, "")
-            applied = await self._call_all(others, "apply", queue, view, given)
+            flat = cast("list[Word]", answer.body[-1])
+            if implied:
+                flat += implied(answer.body[:-1], view.epoch)
+            # Decided before, when a server did not get to know it: decided anew, or told of as well.
+            carried.update(last)
+            last = ids = cast("list[bytes]", flat[::3])
+            carried.difference_update(ids)
+            others = [id for id in view.receivers if id != primary] if ids or fenced or carried else []
+            given = [queue, PUT_WINDOW_MS, trimming, fenced, int(bool(puts)), 0]
+            given += _with_payloads(flat, payload_of) if puts else flat
+            applied = await self._call_all(others, "apply", queue, view, pack_words(given)) if others else {}
             answers = {primary: answer, **applied}
-            answers |= await self._complete_payloads(queue, view, decided, applied)
+            answers |= await self._complete_payloads(queue, view, ids, applied)
             for id in others:
                 answers |= await self._copy(queue, view, sorted(carried), to=id)
-            superseded = _superseded(decided, applied.values())
-            outcome = Decision(answer.body[:-1], decided, superseded, frozenset(carried), view.epoch)
-            # Decided now; should a server not know it yet, the next round decides anew, and tells of these as well.
-            carried.update(record.id for record in decided)
+            superseded, copies = _superseded(ids, applied.values()), len(view.members)
+            outcome = Decision(answer.body[:-1], flat, superseded, frozenset(carried), view.epoch, copies)
             return answers
 
         try:
@@ -230,7 +281,7 @@ class Replicas:
         return outcome
 
     async def _complete_payloads(
-        self, queue: str, view: View, decided: Sequence[Decided], answers: Mapping[ServerId, Answer]
+        self, queue: str, view: View, decided: Sequence[bytes], answers: Mapping[ServerId, Answer]
     ) -> dict[ServerId, Answer]:
         """Give members the payloads that they lack because a decision came before its item's push.
 
@@ -240,7 +291,7 @@ class Replicas:
         failed: dict[ServerId, Answer] = {}
         for id, answer in answers.items():
             if answer.status is Status.OK and id in view.members:
-                bare = [decided[position - 1].id for position in cast("list[int]", answer.body[1])]
+                bare = [decided[position - 1] for position in cast("list[int]", answer.body[1])]
                 failed |= await self._copy(queue, view, bare, to=id)
         return failed
 
@@ -314,7 +365,7 @@ class Replicas:
     # ------------------------------------------------------------------------------------------------------------------
 
     async def _call_all(
-        self, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Arguments
+        self, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Arguments | Packed
     ) -> dict[ServerId, Answer]:
         call = self.membership.call
         answers = await asyncio.gather(*(call(id, script, queue, view, arguments) for id in servers))
@@ -326,25 +377,45 @@ def _reasons(answers: Mapping[ServerId, Answer]) -> str:
     return "; ".join(f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE)
 
 
-def _read_decided(flat: object) -> tuple[Decided, ...]:
-    """The id, record, left_ms triples of a reply."""
-    parts = iter(cast("list[object]", flat))
-    return tuple(Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True))
+def _with_payloads(flat: Sequence[Word], payload_of: Mapping[bytes, bytes]) -> Arguments:
+    """The id, record, left_ms of each item, followed by its payload."""
+    parts = iter(flat)
+    given: Arguments = []
+    for id, record, left_ms in zip(parts, parts, parts, strict=True):
+        given += (id, record, left_ms, payload_of[cast("bytes", id)])
+    return given
 
 
-def _superseded(decided: Sequence[Decided], answers: Iterable[Answer]) -> frozenset[bytes]:
+def _superseded(decided: Sequence[bytes], answers: Iterable[Answer]) -> frozenset[bytes]:
     """Ids of which a server said that it holds a greater version."""
     told = (cast("list[int]", answer.body[0]) for answer in answers if answer.status is Status.OK)
     positions = (position for some in told for position in some)
-    return frozenset(decided[position - 1].id for position in positions)
+    return frozenset(decided[position - 1] for position in positions)
 
 
-def _judge(id: str, refusals: int, takers: int, copies: int) -> int | ZkrqError:
+def _judge(id: str, refusals: int, takers: int, copies: int) -> Pushed | ZkrqError:
     """What became of a put that ``refusals`` of ``takers`` servers refused for its age."""
     if refusals == 0:
         return copies
     if refusals < takers:
         return _unknown_push(id, None)
+    return _late(id)
+
+
+def _judge_decided(id: str, outcome: bytes, copies: int) -> Pushed | ZkrqError:
+    """What ``push.lua`` says became of a push."""
+    match outcome[:1]:
+        case b"+":
+            return copies
+        case b"=":
+            return Duplicate(outcome[1:].decode(), copies)
+        case b"F":
+            return QueueFull()
+        case _:
+            return _late(id)
+
+
+def _late(id: str) -> ConfigError:
     return ConfigError(
         f"the push of {id} was refused, nothing was written: its id is older than {PUT_WINDOW:g} s, or the clock here "
         f"differs from the servers' by more than that"

@@ -19,7 +19,7 @@ from zkrq.replication.keys import key, script_keys
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
-from zkrq.replication.wire import Dial, ErrorReply, Wire, Word, dial, pack, redact
+from zkrq.replication.wire import Dial, ErrorReply, Packed, Wire, Word, dial, pack, pack_behind, pack_words, redact
 from zkrq.tasks import Tasks
 
 SHUN_SECONDS = 0.5
@@ -85,13 +85,12 @@ class _Link:
 
     async def call(self, *command: Word) -> object:
         """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
-        return await (await self.send(*command))
+        return await (await self.send(pack(command)))
 
-    async def send(self, *command: Word) -> asyncio.Future[object]:
-        """Send one command; what is returned gets its reply.  Raises ``ServerError``."""
+    async def send(self, packed: bytes) -> asyncio.Future[object]:
+        """Send what was packed; what is returned gets its reply.  Raises ``ServerError``."""
         if self.lost:
             raise self.lost
-        packed = pack(command)
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         try:
@@ -183,11 +182,13 @@ class Server:
         queue: str,
         epoch: int,
         life: Life,
-        arguments: Sequence[Word] = (),
+        arguments: Sequence[Word] | Packed = (),
         *,
         once: bool = False,
     ) -> Answer:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
+
+        ``arguments`` are what follows epoch and generation; packed, where several servers get the same.
 
         Every script may be repeated, so a connection that broke is made again, once; ``once``: not even that.
         """
@@ -203,7 +204,7 @@ class Server:
                     link = await self._connected()
                     if link.identity.run_id != life.run_id:
                         return Answer(Status.GONE, (), "the server was restarted", repeated)
-                    answer = await self._run(link, script, queue, (epoch, life.generation, *arguments))
+                    answer = await self._run(link, script, queue, (epoch, life.generation), arguments)
                     return answer._replace(repeated=True) if repeated else answer
             except ServerError as error:
                 if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
@@ -217,15 +218,19 @@ class Server:
                 return Answer(Status.TIMEOUT, (), self._shun_reason)
         raise AssertionError("unreachable")
 
-    async def _run(self, link: _Link, script: str, queue: str, arguments: Sequence[Word]) -> Answer:
+    async def _run(
+        self, link: _Link, script: str, queue: str, gate: tuple[int, str], arguments: Sequence[Word] | Packed
+    ) -> Answer:
         text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
         keys = script_keys(self._namespace, queue, script)
-        reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
+        rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
+        call = pack_behind(("EVALSHA", sha, len(keys), *keys, *gate), rest)
+        reply = await (await link.send(call))
         while isinstance(reply, ErrorReply) and reply.text.startswith("BUSY "):
             await asyncio.sleep(BUSY_PAUSE)
-            reply = await link.call("EVALSHA", sha, len(keys), *keys, *arguments)
+            reply = await (await link.send(call))
         if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
-            reply = await link.call("EVAL", text, len(keys), *keys, *arguments)
+            reply = await (await link.send(pack_behind(("EVAL", text, len(keys), *keys, *gate), rest)))
         return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
 
     async def listen(

@@ -7,7 +7,7 @@ repeated, and of its connection only this is used; ``Wire`` is all that the rest
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -27,6 +27,28 @@ Arguments = list[Word]
 # hiredis types the argument as a tuple of one.
 pack = cast("Callable[[tuple[Word, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 """A command as it is sent."""
+
+
+class Packed(NamedTuple):
+    """Words as they are sent, packed once for several servers."""
+
+    words: int
+    body: bytes
+
+
+def pack_words(words: Sequence[Word]) -> Packed:
+    """What ``pack_behind`` puts behind other words."""
+    return Packed(len(words), _body(tuple(words)))
+
+
+def pack_behind(words: tuple[Word, ...], rest: Packed) -> bytes:
+    """A command of these words and the rest."""
+    return b"*%d\r\n%b%b" % (len(words) + rest.words, _body(words), rest.body)
+
+
+def _body(words: tuple[Word, ...]) -> bytes:
+    packed = pack(words)
+    return packed[packed.index(b"\n") + 1 :]
 
 
 class ErrorReply(NamedTuple):

@@ -1,9 +1,16 @@
 -- purpose: items as another server is to have them: id, record, left_ms and payload, false where there is none.
 -- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that name
--- one moment each, there and here, keep the order of their items.
+-- one moment each, there and here, keep the order of their items.  Behind a space, what is left until it expires.
 -- Once so many bytes of payloads are together, the ids of the rest are named instead, to be asked for again.
 local BYTES_MAX = 1048576
 local counted_from_us = clock == '0' and now_us or tonumber(clock)
+
+local function left_of(id, r)
+  local left_ms = string.format('%.3f', (stands_at_us(id, r) - counted_from_us) / 1000)
+  local expires_us = r.marks % 2 == EXPIRES and tonumber(redis.call('ZSCORE', expiring, id) or nil)
+  if not expires_us then return left_ms end
+  return left_ms .. string.format(' %.3f', (math.abs(expires_us) - counted_from_us) / 1000)
+end
 
 -- packed_of(i): the i-th id's record, nil or false where it is unknown.
 local function copies_of(ids, packed_of)
@@ -12,15 +19,15 @@ local function copies_of(ids, packed_of)
     local packed = packed_of(i)
     if packed then
       local r = read_head(packed)
-      local size = r.state == 'X' and 0 or redis.call('HSTRLEN', payloads, id)
+      local size = HAS_PAYLOAD[r.state] and redis.call('HSTRLEN', payloads, id) or 0
       bytes = bytes + size
       if size > 0 and bytes > BYTES_MAX and bytes > size then
         left_out[#left_out + 1] = id
       else
-        local payload = r.state ~= 'X' and redis.call('HGET', payloads, id)
+        local payload = HAS_PAYLOAD[r.state] and redis.call('HGET', payloads, id) or false
         local at = #found
         found[at + 1], found[at + 2] = id, packed
-        found[at + 3] = string.format('%.3f', (stands_at_us(id, r) - counted_from_us) / 1000)
+        found[at + 3] = left_of(id, r)
         found[at + 4] = payload
       end
     end

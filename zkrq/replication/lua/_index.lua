@@ -14,7 +14,12 @@ local function due_of(priority, score)
   return score - (PRIORITIES - 1 - priority) * PRIORITY_STEP + FIRST_MOMENT
 end
 
-local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}}
+-- A moment as a score is written: a number would be formatted anew for every item that has it.
+local function score_of(at_us)
+  return string.format('%.0f', at_us)
+end
+
+local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}, P = {}}
 local entering, leaving, new_records, new_payloads, new_tombstones, gone
 
 local function list()
@@ -38,6 +43,11 @@ local function append_pair(to, a, b)
   to[n + 1], to[n + 2], to.n = a, b, n + 2
 end
 
+-- How the entry of a tombstone begins; the id follows.
+local function tombstone_of(epoch, n)
+  return struct.pack('<dI4I4', now_ms, epoch, n)
+end
+
 local function enter_queue(id, priority, due_us)
   if due_us <= now_us then
     append_pair(entering[ready], rank(priority, due_us), id)
@@ -47,10 +57,56 @@ local function enter_queue(id, priority, due_us)
   return scheduled
 end
 
--- Write the record of an item that is now in state and was in old_state (nil: unknown here).
--- at_us: due time, deadline, or moment of death, by the state.
-local function place(id, old_state, state, priority, at_us, packed, version)
-  local home
+-- A key names all items that have it: one, as far as one server decides; more where what two decided comes together.
+local function keep_key(key, id, lives)
+  local named, ids = redis.call('HGET', keys, key) or '', {lives and id or nil}
+  for other in string.gmatch(named, '[^\1]+') do
+    if other ~= id then ids[#ids + 1] = other end
+  end
+  table.sort(ids)
+  local naming = table.concat(ids, '\1')
+  if naming == named then return end
+  if naming == '' then redis.call('HDEL', keys, key) else redis.call('HSET', keys, key, naming) end
+end
+
+-- What only marked items have: a key, which names the item as long as it is queued or claimed, and a moment at which it
+-- expires (expires_us nil: as it is, or from now).  A negative score: it has expired while it was claimed.
+local function look_after(id, marks, state, packed, expires_us)
+  local whole = state == 'X' and redis.call('HGET', records, id) or packed
+  if not whole then return end -- unknown here, and never to live here
+  local key, _, ttl_ms = read_tail(string.sub(whole, TOKEN_AT + 1 + string.byte(whole, TOKEN_AT)))
+  local lives = state == 'Q' or state == 'C'
+  if marks >= KEYED then keep_key(key, id, lives) end
+  if marks % 2 == EXPIRES and ttl_ms then
+    if not lives then
+      redis.call('ZREM', expiring, id)
+    elseif expires_us then
+      redis.call('ZADD', expiring, expires_us, id)
+    elseif not redis.call('ZSCORE', expiring, id) then
+      redis.call('ZADD', expiring, now_us + ttl_ms * 1000, id)
+    end
+  end
+end
+
+-- Whether the item has outlived its time; only what waits is to be asked about.
+local function has_expired(id, r)
+  local expires_us = r.marks % 2 == EXPIRES and tonumber(redis.call('ZSCORE', expiring, id) or nil)
+  return expires_us and expires_us <= now_us
+end
+
+-- What is left by an argument left_ms, in microseconds: until due time or deadline, and, where it says so behind a
+-- space, until the item expires.
+local function read_left(left_ms)
+  local ms, expires_ms = tonumber(left_ms), nil
+  if not ms then ms, expires_ms = string.match(left_ms, '^(%S+) (%S+)$') end
+  return math.floor(ms * 1000 + 0.5), expires_ms and math.floor(expires_ms * 1000 + 0.5)
+end
+
+-- Write the record r of an item that was in old_state (nil: unknown here).
+-- at_us: due time, deadline, or moment of death, by the state.  expires_us: when it expires, nil: see look_after.
+local function place(id, old_state, r, marks, at_us, packed, expires_us)
+  local state, priority, home = r.state, r.priority, nil
+  if marks > 0 then look_after(id, marks, state, packed, expires_us) end
   if state == 'Q' then
     home = enter_queue(id, priority, at_us)
   elseif state == 'C' then
@@ -59,8 +115,9 @@ local function place(id, old_state, state, priority, at_us, packed, version)
   elseif state == 'D' then
     append_pair(entering[dead], at_us, id)
     home = dead
-  else
-    append(new_tombstones, struct.pack('<dI4I4', now_ms, version.epoch, version.n) .. id)
+  elseif state == 'X' then
+    -- The queue's own record is never dropped: its versions would begin again.
+    if id ~= PAUSE then append(new_tombstones, tombstone_of(r.epoch, r.n) .. id) end
     append(gone, id)
   end
   if old_state == 'Q' then

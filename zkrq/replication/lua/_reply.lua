@@ -12,11 +12,11 @@ local function report(id, packed, at_us)
 end
 
 -- Mint the next version of an item under this epoch, write it, report it.
-local function decide(id, r, state, token, at_us)
+local function decide(id, r, state, token, at_us, expires_us)
   local old_state = r.state
   r.epoch, r.n, r.state, r.token = epoch, r.n + 1, state, token
   if state == 'Q' then r.due = at_us end
   local packed = write_record(r)
-  place(id, old_state, state, r.priority, at_us, packed, r)
+  place(id, old_state, r, r.marks, at_us, packed, expires_us)
   report(id, packed, at_us)
 end

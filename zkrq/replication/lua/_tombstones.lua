@@ -6,6 +6,8 @@ local TRIM_MAX = 1000 -- looked at in one call
 
 local function trim_tombstones(put_window_ms, room)
   local excess = redis.call('LLEN', tombstones) - TOMBSTONES_MAX
+  local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
+  if not first_entry or (excess <= 0 and struct.unpack('<d', first_entry) > now_ms - 2 * put_window_ms) then return end
   local oldest = redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)
   local ids, version_of, floor_ms = {}, {}, nil
   for i, entry in ipairs(oldest) do

@@ -12,3 +12,9 @@ local function wake(items)
     end
   end
 end
+
+-- Tell the holder of a claim that its item was cancelled: its client's channel ends with its owner id (wakeups.py).
+local function tell_cancelled(id, token)
+  local owner = string.match(token, '^(.*)/%d+$')
+  redis.call('PUBLISH', string.gsub(server, 'server$', 'wake:') .. owner, claimed .. ' ' .. token .. ' ' .. id)
+end

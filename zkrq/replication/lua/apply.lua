@@ -1,32 +1,45 @@
 #!lua flags=allow-oom
 -- purpose: install decided records, each only where its version is greater than the one held.
 -- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past;
--- counted from a moment of this server's clock, 0: from now.
+-- counted from a moment of this server's clock, 0: from now; behind a space, until it expires.
 -- A payload is kept wherever the item lives and has none yet.
+-- payload: only where payloads_given is 1.
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
 -- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake owners tombstones
 local ids, superseded, bare = {}, {}, {}
-for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
+local stride = payloads_given == '1' and 4 or 3
+for i = first, #ARGV, stride do ids[#ids + 1] = ARGV[i] end
 if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
 local readied, removed = 0, 0
-local now_is = {} -- an id may come twice in one call
-for position, id in ipairs(ids) do
-  local at = first + (position - 1) * 4
-  local packed, held = ARGV[at + 1], now_is[id] or known[position] and read_head(known[position])
-  local mine = read_head(packed)
+local applied = {} -- an id may come twice in one call: then what the first time made of it
+local from_us = clock ~= '0' and tonumber(clock)
+
+local function keep_payload(position, id, state, payload)
+  if not HAS_PAYLOAD[state] then return end
+  if payloads_given == '1' then
+    redis.call('HSETNX', payloads, id, payload)
+  elseif redis.call('HEXISTS', payloads, id) == 0 then
+    bare[#bare + 1] = position
+  end
+end
+
+-- Any record over any other.
+local function apply(position, id, packed, left_ms, payload, held_packed)
+  local mine, held = read_head(packed), held_packed and read_head(held_packed)
   if not held or newer(mine, held) then
-    local from_us = clock == '0' and now_us - #ids + position or clock
-    local at_us = from_us + math.floor(ARGV[at + 2] * 1000 + 0.5)
-    if now_is[id] then commit() end
-    place(id, held and held.state, mine.state, mine.priority, at_us, packed, mine)
-    now_is[id] = mine
+    local from = from_us or now_us - #ids + position
+    local left_us, expires_us = read_left(left_ms)
+    if applied[id] then commit() end
+    local marks = mine.state == 'X' and held and held.marks or mine.marks -- a tombstone has none
+    place(id, held and held.state, mine, marks, from + left_us, packed, expires_us and from + expires_us)
+    applied[id] = packed
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
     if mine.state == 'X' then removed = removed + 1 end
@@ -34,13 +47,58 @@ for position, id in ipairs(ids) do
     superseded[#superseded + 1] = position
     mine = held
   end
-  if mine.state ~= 'X' then
-    if payloads_given == '1' then
-      redis.call('HSETNX', payloads, id, ARGV[at + 3])
-    elseif redis.call('HEXISTS', payloads, id) == 0 then
-      bare[#bare + 1] = position
-    end
+  keep_payload(position, id, mine.state, payload)
+end
+
+-- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
+-- push has put it here, to claimed, and from claimed to gone.
+local last_left_ms, last_deadline, last_token
+local last_version, last_tombstone
+
+local function claim(id, packed, left_ms)
+  if left_ms ~= last_left_ms then
+    last_left_ms, last_deadline = left_ms, score_of((from_us or now_us) + read_left(left_ms))
   end
+  local token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT))
+  if token ~= last_token then
+    last_token = token
+    note_owner(token)
+  end
+  append_pair(entering[claimed], last_deadline, id)
+  append_pair(new_records, id, packed)
+  append(leaving[ready], id)
+  append(leaving[scheduled], id)
+end
+
+local function remove(id, packed)
+  local version = string.sub(packed, VERSION_AT, STATE_AT - 1)
+  if version ~= last_version then
+    last_version, last_tombstone = version, tombstone_of(struct.unpack('<I4I4', version))
+  end
+  append(new_tombstones, last_tombstone .. id)
+  append(gone, id)
+  append_pair(new_records, id, packed)
+  append(leaving[claimed], id)
+  removed = removed + 1
+end
+
+local FIRST_VERSION = struct.pack('<I4I4', 0, 1)
+local at = first
+for position, id in ipairs(ids) do
+  local packed, left_ms, held = ARGV[at + 1], ARGV[at + 2], known[position]
+  local is, was = string.byte(packed, STATE_AT), held and string.byte(held, STATE_AT)
+  local plain = held and payloads_given == '0' and not applied[id] and string.byte(held, PRIORITY_AT) < MARK
+  if plain and is == CLAIMED and was == QUEUED and string.sub(held, VERSION_AT, STATE_AT - 1) == FIRST_VERSION
+    and string.sub(packed, VERSION_AT, STATE_AT - 1) ~= FIRST_VERSION then
+    applied[id] = packed
+    claim(id, packed, left_ms)
+  elseif plain and is == GONE and was == CLAIMED and is_newer(packed, held) then
+    applied[id] = packed
+    remove(id, packed)
+  else
+    apply(position, id, packed, left_ms, ARGV[at + 3], applied[id] or held)
+  end
+  at = at + stride
 end
 redis.call('SADD', queues, queue)
 commit()

@@ -1,18 +1,25 @@
 #!lua flags=allow-oom
--- purpose: decide the removal of items by id, whatever their state: of one that is claimed the holder learns at its next
--- call.  A dead letter is removed as well.
--- KEYS: server records payloads ready scheduled claimed dead tombstones lead
--- ARGV: epoch generation put_window_ms trim / id
+-- purpose: decide the removal of items: those named, or, where none is, the count that died first.
+-- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- ARGV: epoch generation put_window_ms trim wanted count / id
 -- reply: OK [state of each before, empty for an unknown one] [id record left_ms of each removed]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index tombstones reply
-local states = {}
-for i = first, #ARGV do
-  local packed = not position_of[ARGV[i]] and redis.call('HGET', records, ARGV[i])
+-- include: gate clock record index wake tombstones reply
+local states, ids = {}, {}
+for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+if #ids == 0 and tonumber(count) > 0 then ids = redis.call('ZRANGE', dead, 0, count - 1) end
+for _, id in ipairs(ids) do
+  local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_head(packed)
   states[#states + 1] = r and r.state or ''
-  if r and r.state ~= 'X' then decide(ARGV[i], r, 'X', '', now_us) end
+  if r and HAS_PAYLOAD[r.state] and (wanted == '' or r.state == wanted) then
+    if r.state == 'C' then tell_cancelled(id, r.token) end
+    decide(id, r, 'X', '', now_us)
+  elseif not ARGV[first] and not position_of[id] then
+    redis.call('ZREM', dead, id)
+  end
 end
 commit()
 if trim == '1' and decided.n > 0 then trim_tombstones(tonumber(put_window_ms), decided.n) end

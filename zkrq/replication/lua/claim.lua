@@ -3,10 +3,13 @@
 -- seq: number of this claim request, growing by owner and queue; repeated, it is given the same items again.
 -- waiter: channel to be told when something becomes ready, if fewer than count were there; empty: none.
 -- max_attempts: an item that was delivered so often, and settled by none, is a dead letter; 0: no limit.
+-- expired: the state of an item that has outlived its time: X, or D for a dead letter.
+-- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
+-- While the queue is paused nothing is handed out.
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
--- KEYS: server records payloads ready scheduled claimed dead tombstones owners fenced_owners lead waiting
--- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts
--- reply: OK next_ms [id payload of each item handed out] [id record left_ms of everything decided here]
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
+-- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -21,16 +24,21 @@ local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
 local since_us = leading_since_us()
-local handed = list()
+local handed, handed_count = {}, 0 -- by position among what was decided; false between
 
--- Both lists of one page of an index: ids with their records, those not in this state struck from the index.
+-- Each item of a page of an index; those not in this state (nil: any) are struck from the index.
 local function each_in(index, state, ids, visit)
   if #ids == 0 then return end
   local held = redis.call('HMGET', records, unpack(ids))
   for i, id in ipairs(ids) do
     local r = held[i] and read_record(held[i])
-    if r and r.state == state then visit(id, r) else redis.call('ZREM', index, id) end
+    if r and (r.state == state or not state) then visit(id, r) else redis.call('ZREM', index, id) end
   end
+end
+
+local function expire(id, r)
+  with_note(r, 'expired')
+  decide(id, r, expired, '', now_us)
 end
 
 local function requeue_expired()
@@ -54,6 +62,32 @@ local function promote_due()
   end)
 end
 
+-- Those that are claimed stay where they are until they would be delivered again.
+local function drop_expired()
+  local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+  each_in(expiring, nil, over, function(id, r)
+    if r.state == 'C' then return redis.call('ZADD', expiring, -now_us, id) end
+    if r.state == 'Q' then return expire(id, r) end
+    redis.call('ZREM', expiring, id)
+  end)
+  if #over > 0 then commit() end
+end
+
+local function drop_dead_letters()
+  local excess, old = tonumber(dead_max) > 0 and redis.call('ZCARD', dead) - dead_max or 0, {}
+  if excess > 0 then old = redis.call('ZRANGE', dead, 0, math.min(excess, HOUSEKEEPING_MAX) - 1) end
+  if excess <= 0 and tonumber(dead_age_ms) > 0 then
+    old = redis.call('ZRANGEBYSCORE', dead, '-inf', now_us - dead_age_ms * 1000, 'LIMIT', 0, HOUSEKEEPING_MAX)
+  end
+  local dropped = 0
+  each_in(dead, 'D', old, function(id, r)
+    decide(id, r, 'X', '', now_us)
+    dropped = dropped + 1
+  end)
+  if dropped > 0 then commit() end
+  return dropped
+end
+
 local function hand_out(id, r, payload, score)
   if not payload then
     -- A claim came here before the push itself did, whose outcome nobody knows yet: wait for it as long as it may come.
@@ -67,9 +101,12 @@ local function hand_out(id, r, payload, score)
     with_note(r, 'delivered ' .. r.attempts .. ' times, and settled by none of those consumers')
     return decide(id, r, 'D', '', now_us)
   end
-  append_pair(handed, id, payload)
+  if r.state == 'Q' and r.marks > 0 and has_expired(id, r) then return expire(id, r) end
+  handed_count = handed_count + 1
   if r.state == 'C' and r.epoch == epoch then
-    return report(id, write_record(r), tonumber(redis.call('ZSCORE', claimed, id)))
+    report(id, write_record(r), tonumber(redis.call('ZSCORE', claimed, id)))
+    handed[position_of[id]] = payload
+    return
   end
   if r.state == 'Q' then
     r.attempts = r.attempts + 1
@@ -77,19 +114,43 @@ local function hand_out(id, r, payload, score)
   end
   r.lease = lease_ms
   decide(id, r, 'C', token, now_us + lease_ms * 1000)
+  handed[position_of[id]] = payload
+end
+
+-- The same for the usual item: ready, without marks, with a payload; what all of a call share is packed once.
+local deadline = score_of(now_us + lease_ms * 1000)
+local before, behind = struct.pack('<BI4', FORMAT, epoch), struct.pack('<I4B', lease_ms, #token) .. token
+
+local function hand_out_plain(id, packed, payload, score)
+  local n, _, priority, attempts = struct.unpack('<I4c1BI4', packed, N_AT)
+  if most > 0 and attempts >= most then return hand_out(id, read_record(packed), payload, score) end
+  local claim = before .. struct.pack('<I4c1BI4', n + 1, 'C', priority, attempts + 1)
+    .. string.sub(packed, FAILURES_AT, DUE_AT - 1) .. struct.pack('<d', due_of(priority, tonumber(score))) .. behind
+    .. string.sub(packed, TOKEN_AT + 1 + string.byte(packed, TOKEN_AT))
+  append_pair(new_records, id, claim)
+  append_pair(entering[claimed], deadline, id)
+  append(leaving[ready], id)
+  local at = decided.n
+  handed[at + 1], handed_count = payload, handed_count + 1
+  decided[at + 1], decided[at + 2], decided[at + 3], decided.n = id, claim, lease_ms, at + 3
 end
 
 local function hand_out_ready()
   local page = redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')
   if #page == 0 then return end
-  local ids, score_of = {}, {}
-  for i = 1, #page, 2 do
-    ids[#ids + 1] = page[i]
-    score_of[page[i]] = page[i + 1]
+  local ids = {}
+  for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
+  local held, carried = redis.call('HMGET', records, unpack(ids)), redis.call('HMGET', payloads, unpack(ids))
+  for i, id in ipairs(ids) do
+    local packed, payload = held[i], carried[i]
+    if not packed or string.byte(packed, STATE_AT) ~= QUEUED then
+      redis.call('ZREM', ready, id)
+    elseif payload and string.byte(packed, PRIORITY_AT) < MARK and not position_of[id] then
+      hand_out_plain(id, packed, payload, page[2 * i])
+    else
+      hand_out(id, read_record(packed), payload, page[2 * i])
+    end
   end
-  local carried, payload_of = redis.call('HMGET', payloads, unpack(ids)), {}
-  for i, id in ipairs(ids) do payload_of[id] = carried[i] end
-  each_in(ready, 'Q', ids, function(id, r) hand_out(id, r, payload_of[id], score_of[id]) end)
 end
 
 local function hand_out_again()
@@ -108,7 +169,15 @@ local function hand_out_again()
   until cursor == '0'
 end
 
+local function is_paused()
+  local packed = redis.call('HGET', records, PAUSE)
+  return packed and read_head(packed).state == 'P'
+end
+
+local paused = is_paused()
+
 local function next_ms()
+  if paused then return -1 end
   if redis.call('ZCARD', ready) > 0 then return 0 end
   local soonest_us
   for _, index in ipairs({scheduled, claimed}) do
@@ -118,20 +187,25 @@ local function next_ms()
   return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
 end
 
+local dropped_letters = 0
 if seq == last_seq then
   hand_out_again()
 else
   redis.call('HSET', owners, owner, seq)
   requeue_expired()
   promote_due()
-  if count > 0 then hand_out_ready() end
+  drop_expired()
+  dropped_letters = drop_dead_letters()
+  if count > 0 and not paused then hand_out_ready() end
 end
 commit()
-if waiter ~= '' and handed.n < 2 * count then
+if waiter ~= '' and handed_count < count then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
 -- What is left over is somebody else's to take.
-local left_over = handed.n == 2 * count and redis.call('ZCARD', ready) or 0
+local left_over = handed_count == count and redis.call('ZCARD', ready) or 0
 if left_over > 0 then wake(1) end
-return {'OK', next_ms(), handed, decided}
+local payloads_of = {}
+for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end
+return {'OK', next_ms(), dropped_letters, payloads_of, decided}

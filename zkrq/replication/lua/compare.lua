@@ -15,7 +15,7 @@ for position, id in ipairs(ids) do
   if not held[position] then
     unknown[#unknown + 1] = position
   elseif string.sub(held[position], 1, HEAD_LENGTH) ~= head
-    or (read_head(held[position]).state ~= 'X' and redis.call('HEXISTS', payloads, id) == 0) then
+    or (HAS_PAYLOAD[read_head(held[position]).state] and redis.call('HEXISTS', payloads, id) == 0) then
     different[#different + 1] = position
   end
 end

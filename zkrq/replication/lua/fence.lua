@@ -2,7 +2,7 @@
 -- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, a page of them a call.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.
 -- The owner stays named (owners.lua) until retire.lua, so that a fence left in the middle is found and done again.
--- KEYS: server records payloads ready scheduled claimed dead tombstones owners fenced_owners waiting
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners waiting
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id record left_ms of each claim requeued]
 -- reply: NOTINSYNC generation

@@ -1,25 +1,31 @@
 #!lua flags=allow-oom
 -- purpose: decide that unfinished pushes, of which only another server knows, go on: records that are unknown here.
+-- One whose key has been given to another item meanwhile is removed: its push was never done.
 -- One from before the youngest dropped tombstone may be an item that was removed; it is left out.
 -- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms the
 -- call is too late: meanwhile somebody else may have done the same, and the item's tombstone may be gone already.
 -- left_ms: until due time or deadline, negative for what is past.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue clock window_ms / id record left_ms payload
 -- reply: OK [id record left_ms of each]
 -- reply: LATE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply
+-- include: gate clock record index wake reply taken
 if now_us > clock + window_ms * 1000 then return {'LATE'} end
 local floor_ms = tonumber(redis.call('HGET', lead, 'floor_ms') or 0)
 local readied = 0
 for i = first, #ARGV, 4 do
   local id, r = ARGV[i], read_record(ARGV[i + 1])
   if redis.call('HEXISTS', records, id) == 0 and not position_of[id] and r.pushed_at >= floor_ms then
-    append_pair(new_payloads, id, ARGV[i + 3])
-    decide(id, r, r.state, r.token, now_us + math.floor(ARGV[i + 2] * 1000 + 0.5))
-    if r.state == 'Q' then readied = readied + 1 end
+    if r.marks >= KEYED and is_taken(read_tail(r.tail)) then
+      decide(id, r, 'X', '', now_us)
+    else
+      local left_us, expires_us = read_left(ARGV[i + 2])
+      if HAS_PAYLOAD[r.state] then append_pair(new_payloads, id, ARGV[i + 3]) end
+      decide(id, r, r.state, r.token, now_us + left_us, expires_us and now_us + expires_us)
+      if r.state == 'Q' then readied = readied + 1 end
+    end
   end
 end
 if decided.n > 0 then redis.call('SADD', queues, queue) end

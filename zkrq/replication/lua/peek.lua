@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, and change nothing.
 -- clock: 0, times count from now.
--- KEYS: server records payloads ready scheduled claimed dead tombstones
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring
 -- ARGV: epoch generation clock state count
 -- reply: OK [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
 -- reply: NOTINSYNC generation

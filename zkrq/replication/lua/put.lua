@@ -1,6 +1,7 @@
 #!lua
--- purpose: apply pushes of new ids with version (0, 1); an id that is known, also as a tombstone, stays as it is.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones lead waiting
+-- purpose: apply plain pushes of new ids with version (0, 1); an id that is known, also as a tombstone, stays as it is.
+-- delay_ms: until due; behind a space, until it expires.
+-- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record delay_ms payload
 -- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock]
 -- reply: NOTINSYNC generation
@@ -10,32 +11,49 @@ local ids, late = {}, {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))
 local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
+local latest_ms = now_ms + put_window_ms
 local readied, seen = 0, {}
-for position, id in ipairs(ids) do
-  local at = first + (position - 1) * 4
-  local record, delay_ms, payload = ARGV[at + 1], tonumber(ARGV[at + 2]), ARGV[at + 3]
-  local _, _, _, priority, _, _, pushed_at = struct.unpack('<xI4I4c1BI4I4d', record)
-  if known[position] then
-    -- A claim may have come before its own push; its payload is still to be kept, and the item may have waited for it.
-    local held = read_head(known[position])
-    if held.state ~= 'X' and redis.call('HSETNX', payloads, id, payload) == 1 and held.state == 'Q' then
-      redis.call('ZADD', ready, rank(held.priority, now_us), id)
-      redis.call('ZREM', scheduled, id)
-      readied = readied + 1
-    end
-  elseif pushed_at < floor_ms or pushed_at > now_ms + put_window_ms then
-    late[#late + 1] = position
-  elseif not seen[id] then
-    seen[id] = true
-    append_pair(new_records, id, record)
-    append_pair(new_payloads, id, payload)
-    -- One microsecond apart, so that a batch keeps its order.
-    local due_us = delay_ms > 0 and now_us + delay_ms * 1000 or now_us - #ids + position
-    enter_queue(id, priority, due_us)
+
+-- A claim may have come before its own push; its payload is still to be kept, and the item may have waited for it.
+local function complete(id, packed, payload)
+  local held = read_head(packed)
+  if HAS_PAYLOAD[held.state] and redis.call('HSETNX', payloads, id, payload) == 1 and held.state == 'Q' then
+    redis.call('ZADD', ready, rank(held.priority, now_us), id)
+    redis.call('ZREM', scheduled, id)
     readied = readied + 1
   end
 end
+
+local n, at = 0, first
+local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
+for position, id in ipairs(ids) do
+  local record, left_ms, payload = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  local pushed_at = struct.unpack('<d', record, PUSHED_AT)
+  if known[position] then
+    complete(id, known[position], payload)
+  elseif pushed_at < floor_ms or pushed_at > latest_ms then
+    late[#late + 1] = position
+  elseif not seen[id] then
+    seen[id] = true
+    local priority, due_us = string.byte(record, PRIORITY_AT), oldest_us + position
+    if priority >= MARK or left_ms ~= '0' then
+      local left_us, expires_us = read_left(left_ms)
+      if left_us > 0 then due_us = now_us + left_us end
+      if priority >= MARK then
+        look_after(id, math.floor(priority / MARK), 'Q', record, expires_us and now_us + expires_us)
+        priority = priority % MARK
+      end
+    end
+    new_records[n + 1], new_records[n + 2] = id, record
+    new_payloads[n + 1], new_payloads[n + 2] = id, payload
+    n = n + 2
+    enter_queue(id, priority, due_us)
+  end
+  at = at + 4
+end
+readied = readied + n / 2
 if readied > 0 then
+  new_records.n, new_payloads.n = n, n
   redis.call('SADD', queues, queue)
   commit()
   wake(readied)

@@ -1,21 +1,24 @@
 #!lua flags=allow-oom
 -- purpose: decide that dead letters are queued again, ready at once, as if they had never been tried: those named, or
--- the count that died first.
--- KEYS: server records payloads ready scheduled claimed dead tombstones waiting
--- ARGV: epoch generation count / id
+-- the count that died first.  One whose key is in use again stays where it is.
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring waiting
+-- skip: how many of those that died first are passed over.
+-- ARGV: epoch generation skip count / id
 -- reply: OK [id record left_ms of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply
+-- include: gate clock record index wake reply taken
 local ids = {}
 for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
-if #ids == 0 and tonumber(count) > 0 then ids = redis.call('ZRANGE', dead, 0, count - 1) end
+if #ids == 0 and tonumber(count) > 0 then ids = redis.call('ZRANGE', dead, skip, skip + count - 1) end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_record(packed)
   if r and r.state == 'D' then
-    r.attempts, r.failures = 0, 0
-    decide(id, r, 'Q', '', now_us)
+    if r.marks < KEYED or not is_taken(read_tail(r.tail)) then
+      r.attempts, r.failures = 0, 0
+      decide(id, r, 'Q', '', now_us)
+    end
   elseif not position_of[id] then
     redis.call('ZREM', dead, id)
   end

@@ -4,9 +4,10 @@
 -- bury (dead letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
--- KEYS: server records payloads ready scheduled claimed dead tombstones lead waiting
--- ARGV: epoch generation put_window_ms trim / id version_epoch version_n token verb ms text
--- reply: OK [1 done or 0 lost, by position] [id record left_ms of everything decided here, and of what a lost one is now]
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
+-- ARGV: epoch generation put_window_ms trim / id version token how
+-- reply: OK [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake lease tombstones reply
@@ -31,20 +32,20 @@ local VERBS = {
 }
 
 local ids, outcome = {}, {}
-local now_is = {} -- an extension and an ack of one item may meet in one call
-for i = first, #ARGV, 7 do ids[#ids + 1] = ARGV[i] end
+local now_is = {}
+for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local readied, removed = 0, 0
-for position, id in ipairs(ids) do
-  local at = first + (position - 1) * 7
-  local named = {epoch = tonumber(ARGV[at + 1]), n = tonumber(ARGV[at + 2])}
-  local token, verb, ms, text = ARGV[at + 3], VERBS[ARGV[at + 4]], tonumber(ARGV[at + 5]), ARGV[at + 6]
-  local packed = held[position]
-  local r = now_is[id] or packed and (ARGV[at + 4] == 'ack' and read_head(packed) or read_record(packed))
+
+local function settle(position, id, version, token, how)
+  local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
+  local verb, version_epoch, version_n = VERBS[name or how], struct.unpack('<I4I4', version)
+  local named, packed = {epoch = version_epoch, n = version_n}, held[position]
+  local r = now_is[id] or packed and read_record(packed)
   local mine = r and r.token == token and not newer(named, r)
   if mine and r.state == 'C' then
     outcome[position] = 1
-    local at_us = verb.at_us(r, ms)
+    local at_us = verb.at_us(r, tonumber(ms))
     if verb.state ~= 'X' and text ~= '' then with_note(r, string.sub(text, 1, REASON_MAX)) end
     decide(id, r, verb.state, token, at_us)
     now_is[id] = r
@@ -54,13 +55,47 @@ for position, id in ipairs(ids) do
     outcome[position] = mine and r.state == verb.state and 1 or 0
     if r and not position_of[id] then
       if r.epoch < epoch then
-        r = read_record(packed)
         decide(id, r, r.state, r.token, stands_at_us(id, r))
       else
         report(id, packed, stands_at_us(id, r))
       end
     end
   end
+end
+
+-- The usual ack, of a claim of this epoch without marks: what is left of it is told by its n alone, and the items of
+-- one claim request are alike.
+local last_version, last_token, last_n, last_record, last_tombstone
+
+local function ack(position, id, version, token)
+  if version ~= last_version or token ~= last_token then
+    local _, n = struct.unpack('<I4I4', version)
+    last_version, last_token, last_n = version, token, n + 1
+    last_record, last_tombstone = write_gone(epoch, last_n, token), tombstone_of(epoch, last_n)
+  end
+  local packed = held[position]
+  if not packed or string.byte(packed, STATE_AT) ~= CLAIMED or string.byte(packed, PRIORITY_AT) >= MARK
+    or string.sub(packed, VERSION_AT, STATE_AT - 1) ~= version
+    or string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT)) ~= token then
+    return settle(position, id, version, token, 'ack')
+  end
+  outcome[position] = last_n
+  append_pair(new_records, id, last_record)
+  append(new_tombstones, last_tombstone .. id)
+  append(gone, id)
+  append(leaving[claimed], id)
+  removed = removed + 1
+end
+
+local has_more = {} -- an extension and an ack of one item may meet in one call
+for position, id in ipairs(ids) do
+  if ARGV[first + 4 * position - 1] ~= 'ack' then has_more[id] = true end
+end
+local at = first
+for position, id in ipairs(ids) do
+  local decide_it = ARGV[at + 3] == 'ack' and not has_more[id] and ack or settle
+  decide_it(position, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+  at = at + 4
 end
 commit()
 wake(readied)

@@ -1,7 +1,7 @@
-"""A Redis server inside the process: the simulation's servers, which run the real scripts under its own clock.
+"""A Redis server inside the process, which runs the real scripts under a clock of its own.
 
 Synchronous and deterministic: the same commands at the same times give the same replies.  What it knows is what zkrq
-uses; another command is refused as unknown.  ``test_mini_redis.py`` holds it against the real one.
+uses; another command is refused as unknown.  ``tests/simulation/test_mini_redis.py`` holds it against the real one.
 
 A kill is to forget the object's data, a restart ``restore`` with what a disk would hold and a new ``run_id``.
 """
@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NewType, cast
 
-from tests.simulation import lua
-from tests.simulation.arguments import integer
-from tests.simulation.commands import COMMANDS, Command, plain
-from tests.simulation.keyspace import Keyspace
-from tests.simulation.replies import OK, SYNTAX, ErrorReply, Refusal, Status, wrong_arity
-
-__all__ = ["Dump", "ErrorReply", "MiniRedis"]
+from zkrq.replication.wire import ErrorReply
+from zkrq.testing.redis import lua
+from zkrq.testing.redis.arguments import integer
+from zkrq.testing.redis.commands import COMMANDS, Command, plain
+from zkrq.testing.redis.keyspace import Keyspace
+from zkrq.testing.redis.replies import OK, SYNTAX, Refusal, Status, wrong_arity
 
 Dump = NewType("Dump", object)
 """All data of a server at one moment."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from tests.simulation.replies import WRONG_TYPE, Refusal
+from zkrq.testing.redis.replies import WRONG_TYPE, Refusal
 
 
 class String(bytes):

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
-from tests.simulation import packing
-from tests.simulation.replies import ErrorReply, Status, number_text
+from zkrq.errors import ConfigError
+from zkrq.replication.wire import ErrorReply
+from zkrq.testing.redis import packing
+from zkrq.testing.redis.replies import Status, number_text
 
 Call = Callable[[Sequence[bytes]], object]
 """Executes one command of a script."""
@@ -132,11 +135,14 @@ def _nobody(words: Sequence[bytes]) -> object:
 
 
 class _Interpreter:
-    """The only one that knows lupa, which has no types."""
+    """The only one that knows lupa, which has no types.  Raises ``ConfigError`` where that is not installed."""
 
     def __init__(self) -> None:
-        # Redis embeds Lua 5.1.
-        runtime: Any = import_module("lupa.lua51").LuaRuntime(
+        try:
+            module: Any = import_module("lupa.lua51")  # Redis embeds Lua 5.1
+        except ImportError as error:
+            raise ConfigError("servers in the process run Lua scripts with lupa: install zkrq[testing]") from error
+        runtime: Any = module.LuaRuntime(
             encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False
         )
         self._table: Callable[[Iterable[object]], object] = runtime.table_from
@@ -210,8 +216,13 @@ class _Interpreter:
         return [each if type(each) is bytes else self._leave(each) for each in elements] if length >= 0 else None
 
 
-_INTERPRETER = _Interpreter()
 _CHUNKS: dict[bytes, Chunk] = {}
+
+
+@cache
+def interpreter() -> _Interpreter:
+    """The one of this process.  Raises ``ConfigError`` without lupa."""
+    return _Interpreter()
 
 
 def load(text: bytes) -> Chunk | ErrorReply:
@@ -226,7 +237,7 @@ def load(text: bytes) -> Chunk | ErrorReply:
         return ErrorReply(f"ERR Unexpected engine in script shebang: {first.decode(errors='replace')}")
     if unknown := sorted(flags - _FLAGS):
         return ErrorReply(f"ERR Unexpected flag in script shebang: {unknown[0]}")
-    function = _INTERPRETER.compile(newline + rest if flagged else text)
+    function = interpreter().compile(newline + rest if flagged else text)
     if isinstance(function, str):
         return ErrorReply(f"ERR Error compiling script (new function): {function}")
     chunk = _CHUNKS[text] = Chunk(_sha1hex(text), function, flagged, flags)
@@ -235,4 +246,4 @@ def load(text: bytes) -> Chunk | ErrorReply:
 
 def run(chunk: Chunk, keys: Sequence[bytes], argv: Sequence[bytes], call: Call) -> object:
     """The script's reply, an ``ErrorReply`` where it failed.  Errors of ``call`` itself are raised as they are."""
-    return _INTERPRETER.run(chunk, keys, argv, call)
+    return interpreter().run(chunk, keys, argv, call)

@@ -10,7 +10,7 @@ import struct
 from functools import lru_cache
 from typing import Any, NamedTuple, cast
 
-from tests.simulation.replies import number_text
+from zkrq.testing.redis.replies import number_text
 
 
 class ScriptFault(Exception):
@@ -56,7 +56,7 @@ def _segments(format: bytes) -> tuple[_Segment, ...]:
     while at < len(format):
         match = _OPTION.match(format, at)
         if match is None or match[1] == b"s":
-            raise ScriptFault(f"invalid format option {format[at:]!r}, or one that the simulation lacks")
+            raise ScriptFault(f"invalid format option {format[at:]!r}, or one that is lacking here")
         at = match.end()
         option, digits = match[1].decode(), match[2]
         if option in "<>=":
@@ -74,7 +74,7 @@ def _segments(format: bytes) -> tuple[_Segment, ...]:
         else:
             size = int(digits or _DEFAULT_SIZE[match[1].lower()])
             if size not in _CODE:
-                raise ScriptFault(f"integral size {size} is one that the simulation lacks")
+                raise ScriptFault(f"integral size {size} is one that is lacking here")
             codes += _CODE[size].upper() if option.isupper() else _CODE[size]
             fields.append(_Field(8 * size if option.isupper() else -8 * size, -1))
     close(False)

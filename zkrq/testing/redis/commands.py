@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from zlib import crc32
 
-from tests.simulation.arguments import LONG, bound, flat, floating, integer, optional_count, pairs, scored, span
-from tests.simulation.keyspace import KIND_NAMES, Hash, Keyspace, List, Members, SortedSet, String
-from tests.simulation.replies import (
+from zkrq.testing.redis.arguments import LONG, bound, flat, floating, integer, optional_count, pairs, scored, span
+from zkrq.testing.redis.keyspace import KIND_NAMES, Hash, Keyspace, List, Members, SortedSet, String
+from zkrq.testing.redis.replies import (
     OK,
     SYNTAX,
     WRONG_TYPE,

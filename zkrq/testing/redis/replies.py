@@ -2,14 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class ErrorReply(NamedTuple):
-    """An error as a server replies with it: a word that tells the kind, then text for people."""
-
-    text: str
-
 
 class Status(bytes):
     """A status reply such as OK: clients see its bytes, scripts a table."""

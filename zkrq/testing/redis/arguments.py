@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from tests.simulation.keyspace import Bound
-from tests.simulation.replies import NOT_AN_INTEGER, SYNTAX, Refusal, number_text, wrong_arity
+from zkrq.testing.redis.keyspace import Bound
+from zkrq.testing.redis.replies import NOT_AN_INTEGER, SYNTAX, Refusal, number_text, wrong_arity
 
 LONG = 1 << 63
 """Integers are smaller."""

@@ -1,0 +1,1 @@
+"""What users may rely on, the same on ``zkrq.testing``, on ``zkrq.embedded`` and on real Redis and ZooKeeper."""

@@ -1,0 +1,90 @@
+"""The three kinds of clusters.  Each test has a queue of its own; the cluster may be shared by a module.
+
+The kind is a parameter of the module, so that clusters of two kinds never live at the same time: on ``testing`` the
+event loop's clock is moved, for everybody in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import zkrq
+import zkrq.testing
+from tests.harness import new_namespace, over_zookeeper
+from zkrq import local
+
+PassTime = Callable[[float], Awaitable[None]]
+
+_count = itertools.count()
+
+
+@pytest.fixture(scope="module", params=["testing", "embedded", "real"])
+def backend(request: pytest.FixtureRequest) -> str:
+    if request.param == "embedded" and "redis" not in local.available():
+        pytest.skip("not installed: redis")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+async def embedded_cluster(backend: str, anyio_backend: str) -> AsyncGenerator[zkrq.Cluster, None]:
+    async with zkrq.embedded() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def real_cluster(backend: str, shared_servers: local.Servers) -> AsyncGenerator[zkrq.Cluster, None]:
+    async with over_zookeeper(shared_servers, new_namespace()) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def testing_cluster(backend: str, anyio_backend: str) -> AsyncGenerator[zkrq.Cluster, None]:
+    async with zkrq.testing.cluster() as opened:
+        yield opened
+
+
+@pytest.fixture
+def cluster(backend: str, request: pytest.FixtureRequest) -> zkrq.Cluster:
+    """Use it with queues of new names; leave it open."""
+    return request.getfixturevalue(f"{backend}_cluster")
+
+
+@pytest.fixture
+async def own_embedded_cluster() -> AsyncGenerator[zkrq.Cluster, None]:
+    async with zkrq.embedded() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def own_real_cluster(shared_servers: local.Servers) -> AsyncGenerator[zkrq.Cluster, None]:
+    async with over_zookeeper(shared_servers, new_namespace()) as opened:
+        yield opened
+
+
+@pytest.fixture
+def own_cluster(backend: str, request: pytest.FixtureRequest) -> zkrq.Cluster:
+    """A fresh one."""
+    return request.getfixturevalue("testing_cluster" if backend == "testing" else f"own_{backend}_cluster")
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other queue has."""
+    return f"jobs-{next(_count)}"
+
+
+@pytest.fixture
+async def queue(cluster: zkrq.Cluster, name: str) -> zkrq.Queue[Any]:
+    """A new queue with the usual options."""
+    return cluster.queue(name)
+
+
+@pytest.fixture
+def pass_time(cluster: zkrq.Cluster) -> PassTime:
+    """Let so many seconds pass."""
+    return cluster.clock.advance if isinstance(cluster, zkrq.testing.TestCluster) else asyncio.sleep

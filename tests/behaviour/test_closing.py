@@ -1,0 +1,40 @@
+"""Closing a cluster: in a module without a shared one, since it looks at every task."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import zkrq
+from tests.harness import take
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_closing_hands_back_and_ends_every_wait(own_cluster: zkrq.Cluster) -> None:
+    cluster = own_cluster
+    queue = cluster.queue("jobs")
+    await queue.push_many(range(10))
+    held = await take(queue)
+
+    async def consume() -> list[int]:
+        return [claim.item async for claim in queue.pop(prefetch=0)]
+
+    consumer = asyncio.create_task(consume())
+    waiting = asyncio.create_task(cluster.queue("empty").pop_one())
+    await asyncio.sleep(0.1)
+    before = asyncio.all_tasks()
+    await cluster.aclose()
+    await consumer
+    with pytest.raises(zkrq.Closed):
+        await waiting
+    with pytest.raises(zkrq.Closed):
+        await queue.push(1)
+    with pytest.raises(zkrq.Closed):
+        cluster.queue("other")
+    with pytest.raises(zkrq.ZkrqError):
+        await held.ack()
+    left = [task for task in asyncio.all_tasks() if task in before and task.get_name().startswith("zkrq")]
+    assert not left
+    await cluster.aclose()

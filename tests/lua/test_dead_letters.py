@@ -1,0 +1,383 @@
+"""``redrive``, ``cancel``, and what ``claim`` does for it: how dead letters are kept, go back, and go away."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.lua.one_server import Applied, OneServer, Put, put_and_claim
+from zkrq.replication.records import Record, State, Version, pack
+
+LONG_MS = 60_000
+
+
+def bury(server: OneServer, *puts: Put | str) -> None:
+    """New items that die in this order."""
+    for put in puts:
+        server.push(Put(put) if isinstance(put, str) else put)
+        server.settle(server.claim().only.settle("bury", 0, "why"))
+
+
+def letters(count: int) -> list[str]:
+    return [f"d{n:03}" for n in range(count)]
+
+
+def died_ago(server: OneServer, id: str, seconds: float) -> None:
+    moment = server.now_us() - int(seconds * 1e6)
+    assert server.command("ZADD", server.key("dead"), "XX", "CH", moment, id) == 1
+
+
+# -- how many ------------------------------------------------------------------------------------------------------
+
+
+def test_oldest_are_dropped_beyond_the_limit(server: OneServer) -> None:
+    """Bounded in memory: whoever claims looks after it."""
+    ids = letters(5)
+    bury(server, *ids)
+    claimed = server.claim(dead_max=3)
+    assert claimed.dropped_letters == 2
+    assert {id: each.record.state for id, each in claimed.decided.items()} == dict.fromkeys(ids[:2], State.GONE)
+    contents = server.contents()
+    assert contents.ids(State.DEAD) == set(ids[2:])
+    assert contents.ids(State.GONE) == set(ids[:2])
+    assert contents.faults == []
+    assert server.claim(dead_max=3).dropped_letters == 0
+
+
+@pytest.mark.parametrize("dead_max", [0, 5, 6])
+def test_as_many_as_the_limit_are_kept(server: OneServer, dead_max: int) -> None:
+    """0: without limit."""
+    bury(server, *letters(5))
+    assert server.claim(dead_max=dead_max).dropped_letters == 0
+    assert server.count() == (0, 0, 0, 5)
+
+
+def test_many_are_dropped_in_several_calls(server: OneServer) -> None:
+    """Bounded work in each."""
+    server.limits["HOUSEKEEPING_MAX"] = 4
+    bury(server, *letters(11))
+    dropped = [server.claim(count=0, dead_max=1).dropped_letters for _ in range(4)]
+    assert dropped == [4, 4, 2, 0]
+    assert server.contents().ids(State.DEAD) == {"d010"}
+
+
+def test_items_are_handed_out_meanwhile(server: OneServer) -> None:
+    bury(server, *letters(3))
+    server.put("a")
+    claimed = server.claim(dead_max=1)
+    assert (claimed.ids, claimed.dropped_letters) == (["a"], 2)
+    assert len(claimed.decided) == 3
+
+
+def test_letters_are_dropped_while_the_queue_is_paused(server: OneServer) -> None:
+    bury(server, *letters(3))
+    server.pause()
+    assert server.claim(dead_max=1).dropped_letters == 2
+
+
+def test_repeated_request_drops_nothing(server: OneServer) -> None:
+    """Rule 6: it only gives the same items again."""
+    bury(server, *letters(3))
+    server.claim(seq=50)
+    assert server.claim(seq=50, dead_max=1).dropped_letters == 0
+    assert server.count()[3] == 3
+
+
+def test_letters_that_a_claim_makes_count_from_the_next_one_on(server: OneServer) -> None:
+    """Items that are exhausted, or expired, are dead letters as well."""
+    server.put(*(Put(f"e{n}", ttl_ms=LONG_MS) for n in range(3)))
+    server.command("ZADD", server.key("expiring"), *(part for n in range(3) for part in (n + 1, f"e{n}")))
+    dropped = sum(server.claim(expired="D", dead_max=1).dropped_letters for _ in range(2))
+    assert dropped == 2
+    assert server.count() == (0, 0, 0, 1)
+    assert server.contents().faults == []
+
+
+def test_dropped_letter_does_not_come_back(server: OneServer) -> None:
+    """Rule 8."""
+    bury(server, "a", "b")
+    server.claim(dead_max=1)
+    server.put("a")
+    assert server.push(Put("a"))[0] == ["+"]
+    assert server.claim().ids == []
+    assert server.record("a").state is State.GONE
+
+
+def test_index_is_mended(server: OneServer) -> None:
+    """Every prefix of a script's writes is safe: who reads an index looks at the record."""
+    bury(server, "a")
+    server.put("queued")
+    server.command("ZADD", server.key("dead"), 1, "never", 2, "queued")
+    claimed = server.claim(dead_max=1, count=0)
+    assert (claimed.dropped_letters, claimed.decided) == (0, {})
+    contents = server.contents()
+    assert contents.faults == []
+    assert contents.ids(State.DEAD) == {"a"}
+
+
+# -- how old -------------------------------------------------------------------------------------------------------
+
+
+def test_old_ones_are_dropped(server: OneServer) -> None:
+    bury(server, "old", "young")
+    died_ago(server, "old", 61)
+    died_ago(server, "young", 59)
+    claimed = server.claim(dead_age_ms=LONG_MS)
+    assert (claimed.dropped_letters, set(claimed.decided)) == (1, {"old"})
+    assert server.contents().ids(State.DEAD) == {"young"}
+    assert server.claim(dead_age_ms=0).dropped_letters == 0
+
+
+def test_age_counts_from_the_death(server: OneServer) -> None:
+    """Not from the push."""
+    bury(server, Put("a", pushed_at_ms=server.now_ms() - 2 * LONG_MS))
+    assert server.claim(dead_age_ms=LONG_MS).dropped_letters == 0
+    assert server.claim(dead_age_ms=1).dropped_letters in (0, 1)
+    time.sleep(0.003)
+    server.claim(dead_age_ms=1)
+    assert server.count() == (0, 0, 0, 0)
+
+
+def test_copied_letter_is_as_old_as_it_was(server: OneServer) -> None:
+    """Durations travel: what is left of a dead letter is how long ago it died."""
+    bury(server, "old")
+    died_ago(server, "old", 61)
+    (copy,) = server.page()[1].found.values()
+    server.reset()
+    server.apply(copy.applied, payloads=True)
+    assert server.claim(dead_age_ms=LONG_MS).dropped_letters == 1
+
+
+def test_both_limits_hold(server: OneServer) -> None:
+    """In one call or the next."""
+    ids = letters(4)
+    bury(server, *ids)
+    for id in ids[:3]:
+        died_ago(server, id, 61)
+    dropped = [server.claim(dead_max=3, dead_age_ms=LONG_MS).dropped_letters for _ in range(3)]
+    assert sum(dropped) == 3
+    assert dropped[-1] == 0
+    assert server.contents().ids(State.DEAD) == {"d003"}
+
+
+# -- redrive -------------------------------------------------------------------------------------------------------
+
+
+def test_named_letters_are_queued_again(server: OneServer) -> None:
+    """As if they had never been tried, ready at once; the key is theirs again."""
+    bury(server, Put("a", b"A", priority=3, key="k"), "b")
+    decided = server.redrive("a")
+    record = decided["a"].record
+    assert (record.state, record.attempts, record.failures, record.priority) == (State.QUEUED, 0, 0, 3)
+    contents = server.contents()
+    assert (contents.homes("a"), contents.keys) == ({"ready"}, {"k": {"a"}})
+    assert contents.ids(State.DEAD) == {"b"}
+    assert contents.faults == []
+    assert server.claim().handed == {"a": b"A"}
+
+
+def test_letters_that_died_first_go_first(server: OneServer) -> None:
+    ids = letters(6)
+    bury(server, *ids)
+    assert list(server.redrive(count=2)) == ids[:2]
+    assert list(server.redrive(count=10)) == ids[2:]
+    assert server.redrive(count=10) == {}
+    assert server.claim().ids == ids
+
+
+def test_letters_are_passed_over(server: OneServer) -> None:
+    """``skip``: what stayed a dead letter before must not be met again and again."""
+    ids = letters(6)
+    bury(server, *ids)
+    assert list(server.redrive(skip=1, count=2)) == ids[1:3]
+    assert list(server.redrive(skip=3, count=5)) == ids[5:]
+    assert server.redrive(skip=9, count=5) == {}
+    assert server.contents().ids(State.DEAD) == {"d000", "d003", "d004"}
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_letter_whose_key_is_in_use_stays(server: OneServer, named: bool) -> None:
+    bury(server, Put("a", key="k"), Put("b", key="free"))
+    server.push(Put("new", key="k"))
+    decided = server.redrive("a", "b") if named else server.redrive(count=10)
+    assert set(decided) == {"b"}
+    contents = server.contents()
+    assert contents.ids(State.DEAD) == {"a"}
+    assert contents.keys == {"k": {"new"}, "free": {"b"}}
+    assert contents.faults == []
+    server.cancel("new")
+    assert set(server.redrive("a")) == {"a"}
+
+
+def test_of_two_letters_with_one_key_one_is_queued(server: OneServer) -> None:
+    bury(server, Put("a", key="k"), Put("b", key="k"))
+    assert set(server.redrive(count=10)) == {"a"}
+    contents = server.contents()
+    assert (contents.ids(State.DEAD), contents.keys, contents.faults) == ({"b"}, {"k": {"a"}}, [])
+
+
+def test_only_letters_are_queued_again(server: OneServer) -> None:
+    put_and_claim(server, "claimed")
+    server.put("ready")
+    server.settle(put_and_claim(server, Put("gone", priority=9)).decided["gone"].settle("ack"))
+    before = server.contents()
+    assert server.redrive("claimed", "ready", "gone", "never") == {}
+    assert server.contents() == before
+
+
+def test_letter_named_twice_is_queued_once(server: OneServer) -> None:
+    bury(server, "a")
+    assert server.redrive("a", "a")["a"].record.version.n == 5
+    assert server.contents().faults == []
+
+
+def test_redriven_letters_wake_who_waits(server: OneServer) -> None:
+    bury(server, "a", "b")
+    with server.listen("ann") as ann, server.listen("bob") as bob:
+        server.claim("ann", waiter="ann")
+        server.claim("bob", waiter="bob")
+        server.redrive(count=10)
+        assert ann.heard() == bob.heard() == server.key("ready")
+
+
+def test_redriven_letter_is_ready_on_a_follower(server: OneServer) -> None:
+    packed = pack(Record(Version(1, 3), State.DEAD, token="ann/1", key="k", note="why", ttl_ms=LONG_MS))
+    server.apply(Applied("a", packed, 0, b"A"), payloads=True)
+    assert server.contents().keys == {}
+    decided = server.redrive("a")["a"]
+    server.reset()
+    server.apply(Applied("a", packed, 0, b"A"), payloads=True)
+    server.apply(decided.apply())
+    contents = server.contents()
+    assert (contents.homes("a"), contents.keys, set(contents.expiring)) == ({"ready"}, {"k": {"a"}}, {"a"})
+    assert contents.faults == []
+
+
+# -- cancel --------------------------------------------------------------------------------------------------------
+
+
+def one_of_each(server: OneServer) -> None:
+    bury(server, "dead")
+    server.settle(put_and_claim(server, "gone").only.settle("ack"))
+    put_and_claim(server, "claimed")
+    server.put("ready", Put("scheduled", delay_ms=LONG_MS))
+
+
+STATES = {"dead": "D", "gone": "X", "claimed": "C", "ready": "Q", "scheduled": "Q", "never": ""}
+
+
+def test_cancelled_items_are_gone_whatever_they_were(server: OneServer) -> None:
+    one_of_each(server)
+    states, decided = server.cancel(*STATES)
+    assert states == list(STATES.values())
+    assert set(decided) == STATES.keys() - {"gone", "never"}
+    contents = server.contents()
+    assert contents.ids(State.GONE) == contents.records.keys() == STATES.keys() - {"never"}
+    assert contents.faults == []
+    assert server.cancel("ready") == (["X"], {})
+
+
+def test_only_those_in_the_wanted_state_are_removed(server: OneServer) -> None:
+    """Discarding letters: what is no dead letter by then is passed over."""
+    one_of_each(server)
+    states, decided = server.cancel(*STATES, wanted="D")
+    assert states == list(STATES.values())
+    assert set(decided) == {"dead"}
+    assert server.count() == (1, 1, 1, 0)
+    assert server.contents().faults == []
+
+
+def test_as_many_letters_as_wanted_are_removed_the_oldest_first(server: OneServer) -> None:
+    ids = letters(5)
+    bury(server, *ids)
+    server.put("ready")
+    states, decided = server.cancel(wanted="D", count=2)
+    assert (states, list(decided)) == (["D", "D"], ids[:2])
+    assert list(server.cancel(wanted="D", count=10)[1]) == ids[2:]
+    assert server.cancel(wanted="D", count=10) == ([], {})
+    contents = server.contents()
+    assert contents.homes("ready") == {"ready"}
+    assert contents.faults == []
+
+
+def test_ids_that_are_named_are_all_that_is_removed(server: OneServer) -> None:
+    """``count`` is for where none is."""
+    bury(server, *letters(3))
+    assert set(server.cancel("d001", wanted="D", count=3)[1]) == {"d001"}
+
+
+def test_nothing_named_and_a_count_of_none(server: OneServer) -> None:
+    bury(server, "a")
+    assert server.cancel(count=0) == ([], {})
+    assert server.count()[3] == 1
+
+
+def test_item_named_twice_is_removed_once(server: OneServer) -> None:
+    server.put("a")
+    states, decided = server.cancel("a", "a")
+    assert states[0] == "Q"
+    assert set(decided) == {"a"}
+    assert server.contents().faults == []
+
+
+def test_removing_letters_mends_the_index(server: OneServer) -> None:
+    server.put("queued")
+    server.command("ZADD", server.key("dead"), 1, "never", 2, "queued")
+    assert server.cancel(wanted="D", count=10)[1] == {}
+    contents = server.contents()
+    assert contents.faults == []
+    assert contents.homes("queued") == {"ready"}
+
+
+def test_holder_of_a_cancelled_item_has_lost_it(server: OneServer) -> None:
+    claim = put_and_claim(server, "a").only
+    server.cancel("a")
+    assert server.settle(claim.settle("extend", LONG_MS)).outcomes == [0]
+    assert server.settle(claim.settle("ack")).outcomes == [0]
+    assert server.record("a").state is State.GONE
+
+
+def test_removal_is_a_decision_under_the_present_epoch(server: OneServer) -> None:
+    server.put("a")
+    record = server.cancel("a", epoch=4)[1]["a"].record
+    assert (record.version, record.state) == (Version(4, 2), State.GONE)
+
+
+def channel(owner: str) -> str:
+    """Where the client listens that has this owner id (wakeups.py)."""
+    return f"{{t}}:wake:{owner}"
+
+
+@pytest.mark.parametrize("owner", ["ann", "shop-1/2", "a%b", "größe"])
+def test_holder_is_told(server: OneServer, owner: str) -> None:
+    """On its client's channel: queue, claim request, item."""
+    server.put("a", "i d")
+    claims = server.claim(owner, seq=17)
+    with server.listen(channel(owner)) as holder, server.listen(channel("bob")) as other:
+        server.cancel(*claims.ids)
+        assert [holder.heard(), holder.heard()] == [f"{server.key('claimed')} {owner}/17 {id}" for id in ("a", "i d")]
+        assert other.told_nothing()
+
+
+def test_nobody_is_told_of_what_nobody_holds(server: OneServer) -> None:
+    one_of_each(server)
+    with server.listen(channel("ann")) as ann:
+        server.cancel("ready", "scheduled", "dead", "gone", "never")
+        server.cancel("claimed", wanted="D")
+        server.cancel(wanted="D", count=10)
+        assert ann.told_nothing()
+        server.cancel("claimed")
+        assert ann.heard().endswith(" claimed")
+        server.cancel("claimed")
+        assert ann.told_nothing()
+
+
+def test_present_holder_is_told_and_no_earlier_one(server: OneServer) -> None:
+    put_and_claim(server, "a")
+    server.fence("ann")
+    server.claim("bob", seq=3)
+    with server.listen(channel("ann")) as ann, server.listen(channel("bob")) as bob:
+        server.cancel("a")
+        assert bob.heard() == f"{server.key('claimed')} bob/3 a"
+        assert ann.told_nothing()

@@ -1,0 +1,34 @@
+"""What a queue keeps, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zkrq.checks import Duration, check_count, check_duration
+
+DEAD_LETTERS_MAX = 100_000
+"""Dead letters that a queue keeps unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    """How many dead letters a queue keeps, and for how many seconds; None: without limit.  The oldest go first.
+
+    ``expired``: items that outlive their ``ttl`` become dead letters too, with the reason "expired"; otherwise they are
+    dropped.  Whoever claims from the queue looks after it, so all consumers should have the same.
+    """
+
+    max_count: int | None = DEAD_LETTERS_MAX
+    max_age: Duration | None = None
+    expired: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_count is not None:
+            check_count("max_count", self.max_count, least=1)
+        if self.max_age is not None:
+            check_duration("max_age", self.max_age, positive=True)
+
+    @property
+    def max_age_ms(self) -> int:
+        """``max_age`` in milliseconds, 0 for None."""
+        return 0 if self.max_age is None else max(1, round(check_duration("max_age", self.max_age) * 1000))

@@ -1,0 +1,298 @@
+"""Items on their way in: prepared, gathered into batches, and told apart by what the servers have to decide.
+
+A plain push is applied everywhere at once.  One with a key, or into a queue that has a limit, is decided by the
+queue's primary first: one more round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Generic, NamedTuple, TypeVar, overload
+
+from zkrq import clock
+from zkrq.checks import Duration, check_count, check_duration, check_id, check_moment
+from zkrq.codecs import Codec
+from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, ZkrqError
+from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
+from zkrq.replication.records import PRIORITIES, fresh
+from zkrq.replication.replicas import Duplicate, Pushed, Put, Replicas
+from zkrq.tasks import Tasks
+
+T = TypeVar("T")
+
+PUT_BYTES = 120
+"""What a push weighs beside its payload, about."""
+
+
+class Receipt(NamedTuple):
+    """What ``push`` returns: the item is on ``replicas`` servers.
+
+    ``duplicate``: nothing was pushed, because another item of the same key is queued, scheduled or claimed; ``id`` is
+    that one's.
+    """
+
+    id: str
+    replicas: int
+    duplicate: bool = False
+
+
+class Options(NamedTuple):
+    """What a push says about its item, checked and in the wire's units."""
+
+    delay_ms: int = 0
+    priority: int = 0
+    key: str = ""
+    ttl_ms: float | None = None
+
+
+_PLAIN = Options()
+
+
+def read_options(
+    delay: Duration | None, at: datetime | None, priority: int, key: str | None, ttl: Duration | None
+) -> Options:
+    """Raises ``ConfigError``."""
+    if priority == 0 and delay is None and at is None and key is None and ttl is None:
+        return _PLAIN
+    check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
+    if delay is not None and at is not None:
+        raise ConfigError("delay and at exclude each other")
+    seconds = 0.0
+    if at is not None:
+        seconds = check_duration("at", max(0.0, (check_moment("at", at) - clock.now()).total_seconds()))
+    elif delay is not None:
+        seconds = check_duration("delay", delay)
+    ttl_ms = None if ttl is None else max(1.0, check_duration("ttl", ttl, positive=True) * 1000)
+    if ttl_ms is not None and ttl_ms <= seconds * 1000:
+        raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
+    return Options(round(seconds * 1000), priority, "" if key is None else check_id("key", key), ttl_ms)
+
+
+class Receipts(Sequence[Receipt]):
+    """One receipt per item of a ``push_many``, in order; a few bytes each, made when they are looked at.
+
+    In the ``outcomes`` of an error there stands, for every item that was not pushed, the error instead.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[Ids] = []
+        self._starts: list[int] = []
+        self._results: list[bytes] = []
+        self._others: dict[int, Receipt | ZkrqError] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(self._length))]
+        outcome = self.outcome(index)
+        if isinstance(outcome, ZkrqError):
+            raise outcome
+        return outcome
+
+    def __add__(self, others: Sequence[Receipt]) -> list[Receipt]:
+        return [*self, *others]
+
+    def outcome(self, index: int) -> Receipt | ZkrqError:
+        """What became of the item at this position."""
+        at = index + self._length if index < 0 else index
+        if not 0 <= at < self._length:
+            raise IndexError(index)
+        if at in self._others:
+            return self._others[at]
+        part = bisect_right(self._starts, at) - 1
+        within = at - self._starts[part]
+        return Receipt(self._ids[part][within], self._results[part][within])
+
+    def outcomes(self) -> Iterator[Receipt | ZkrqError]:
+        """What became of each item, in order."""
+        return map(self.outcome, range(self._length))
+
+    def add(self, ids: Ids, results: Sequence[Pushed | ZkrqError]) -> None:
+        """Note what became of some more."""
+        self._ids.append(ids)
+        self._starts.append(self._length)
+        self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
+        for at, result in enumerate(results):
+            if not isinstance(result, int):
+                self._others[self._length + at] = result if isinstance(result, ZkrqError) else _receipt(ids[at], result)
+        self._length += len(results)
+
+    @property
+    def errors(self) -> list[ZkrqError]:
+        """Why items were not pushed, in order."""
+        return [outcome for outcome in self._others.values() if isinstance(outcome, ZkrqError)]
+
+
+class Pusher(Generic[T]):
+    """Pushes the items of one queue."""
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        codec: Codec[T],
+        replicas: Replicas,
+        tasks: Tasks,
+        max_payload_bytes: int,
+        max_size: int | None,
+    ) -> None:
+        self._queue = queue
+        self._codec = codec
+        self._replicas = replicas
+        self._tasks = tasks
+        self._max_payload = max_payload_bytes
+        self._max_size = max_size or 0
+        self._closed = False
+        batcher = partial(Batcher[Put, Pushed], size=_weigh, tasks=tasks, patience=replicas.operation_timeout)
+        self._plain = batcher(partial(replicas.put, queue), name=f"push to {queue}")
+        self._decided = batcher(partial(replicas.push, queue, self._max_size), name=f"decided push to {queue}")
+
+    async def push(self, item: T, id: str | None, options: Options) -> Receipt:
+        """One item; see ``Queue.push``."""
+        now_ms = clock.now_ms()
+        payload = self._encode(item)
+        if id is None:
+            id, made_ms = new_id_at(now_ms), now_ms
+        else:
+            made_ms = made_at_ms(check_id("id", id)) or now_ms
+        batcher = self._decided if self._max_size or options.key else self._plain
+        try:
+            result = await batcher.add(_put(id, made_ms, payload, options))
+        except OutcomeUnknown as error:
+            error.ids = (id,)
+            raise
+        return Receipt(id, result) if isinstance(result, int) else _receipt(id, result)
+
+    async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
+        """Many items, in order; see ``Queue.push_many``."""
+        payloads: Iterable[bytes] = map(self._encode, items)
+        if isinstance(items, Sequence):
+            payloads = list(payloads)  # a bad one is found before the first is written
+        receipts = Receipts()
+        under_way: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
+
+        async def land() -> None:
+            ids, task = under_way[0]
+            results = await asyncio.shield(task)
+            under_way.popleft()
+            receipts.add(ids, results or [_interrupted(id) for id in ids])
+
+        try:
+            for chunk in _chunks(payloads):
+                if len(under_way) >= MAX_IN_FLIGHT:
+                    await land()
+                now_ms = clock.now_ms()
+                ids = new_ids_at(now_ms, len(chunk))
+                puts = [_put(id, now_ms, payload, options) for id, payload in zip(ids, chunk, strict=True)]
+                under_way.append((ids, self._tasks.start(self._send(puts), f"push many to {self._queue}")))
+        except Exception as error:  # what the items' generator gave cannot be encoded, or it failed itself
+            while under_way:
+                await land()
+            if isinstance(error, ZkrqError):
+                error.outcomes = receipts
+            raise
+        while under_way:
+            await land()
+        if receipts.errors:
+            raise _worst(receipts)
+        return receipts
+
+    async def _send(self, puts: Sequence[Put]) -> Sequence[Pushed | ZkrqError]:
+        if self._closed:
+            return [Closed() for _ in puts]
+        try:
+            if self._max_size:
+                return await self._replicas.push(self._queue, self._max_size, puts)
+            return await self._replicas.put(self._queue, puts)
+        except ZkrqError as error:
+            if isinstance(error, OutcomeUnknown):
+                error.ids = tuple(put.id for put in puts)
+            return [error] * len(puts)
+
+    def _encode(self, item: T) -> bytes:
+        try:
+            payload = self._codec.encode(item)
+        except CodecError:
+            raise
+        except Exception as error:  # any codec's
+            raise CodecError(f"cannot be encoded as {self._codec.name}: {error}; nothing was written") from error
+        if len(payload) > self._max_payload:
+            raise PayloadTooLarge(len(payload), self._max_payload)
+        return payload
+
+    def stop(self) -> None:
+        """Push no more."""
+        self._closed = True
+        self._plain.stop()
+        self._decided.stop()
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        await asyncio.gather(self._plain.aclose(), self._decided.aclose())
+
+
+def _put(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
+    if options is _PLAIN:
+        return Put(id, fresh(0, made_ms), 0, payload)
+    delay_ms, priority, key, ttl_ms = options
+    left = delay_ms if ttl_ms is None else f"{delay_ms} {ttl_ms:.3f}"
+    return Put(id, fresh(priority, made_ms, key, ttl_ms), left, payload)
+
+
+def _weigh(put: Put) -> int:
+    return PUT_BYTES + len(put.payload)
+
+
+def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """What goes into one batch each; where there is no next payload but an error, what came before it goes first."""
+    chunk: list[bytes] = []
+    room = MAX_BATCH_BYTES
+    try:
+        for payload in payloads:
+            room -= PUT_BYTES + len(payload)
+            if chunk and (room < 0 or len(chunk) >= MAX_BATCH):
+                yield chunk
+                chunk, room = [], MAX_BATCH_BYTES - PUT_BYTES - len(payload)
+            chunk.append(payload)
+    except Exception:  # the generator's, or the codec's
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def _receipt(id: str, result: Pushed) -> Receipt:
+    if isinstance(result, Duplicate):
+        return Receipt(result.first, result.replicas, duplicate=True)
+    return Receipt(id, result)
+
+
+def _interrupted(id: str) -> OutcomeUnknown:
+    return OutcomeUnknown("closed in the middle", ids=(id,))
+
+
+def _worst(receipts: Receipts) -> ZkrqError:
+    """The error that tells of all: unknown outcomes before anything else."""
+    errors = receipts.errors
+    ids = dict.fromkeys(itertools.chain(*(error.ids for error in errors if isinstance(error, OutcomeUnknown))))
+    text = f"{len(ids)} push(es) may have happened; push again with the same ids"
+    error = OutcomeUnknown(text, ids=tuple(ids)) if ids else errors[0]
+    error.outcomes = receipts
+    return error

@@ -1,0 +1,38 @@
+"""Why a delivery failed, as it is kept beside the item: one text, with a summary of the traceback behind it."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import PurePath
+
+REASON_MAX = 1000
+"""Characters of it all that are kept; ``lua/settle.lua`` has the same limit, in bytes."""
+
+MESSAGE_MAX = 500
+"""Characters of an exception's own message."""
+
+FRAMES_MAX = 5
+"""Calls of the traceback that are told, the innermost."""
+
+_OUR_OWN = f"{PurePath(__file__).parent}{os.sep}"
+
+_BEHIND = "\0"
+"""Between the reason and the traceback; no reason contains it."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What is kept of an exception: its type and message, then where it came from, innermost call first."""
+    message = f"{type(error).__name__}: {error}".replace(_BEHIND, " ")[:MESSAGE_MAX]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OUR_OWN)]
+    places = [
+        f"{'/'.join(PurePath(frame.filename).parts[-2:])}:{frame.lineno} in {frame.name}"
+        for frame in reversed(frames[-FRAMES_MAX:])
+    ]
+    return _BEHIND.join((message, "\n".join(places))) if places else message
+
+
+def split(note: str) -> tuple[str | None, str | None]:
+    """The reason, and the summary of the traceback; None where there is none."""
+    reason, _, summary = note.partition(_BEHIND)
+    return reason or None, summary or None

@@ -1,0 +1,63 @@
+#!lua
+-- purpose: decide pushes that only the primary can: of an item with a key, which is pushed only while no other item of
+-- that key is queued or claimed, and into a queue that has a limit.  An id that is known, also as a tombstone, stays as
+-- it is, unless nothing is known of it but that its push was refused.
+-- max_size: how many items may be queued or claimed, 0: any number.
+-- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
+-- delay_ms: until due; behind a space, until it expires.
+-- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
+-- reply: OK [by position: + there, = and the id of the item that has the key, F full, L late] [id record left_ms of each]
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate clock record index wake reply taken
+local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
+local queued = redis.call('ZCARD', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', claimed)
+local most, outcomes, outcome_of, readied = tonumber(max_size), {}, {}, 0
+local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, and of no claim
+
+local function refuse(id, r, why)
+  if again == '1' then decide(id, r, 'X', REFUSED, now_us) end
+  return why
+end
+
+local function known_already(id, packed, payload)
+  local r = read_record(packed)
+  if HAS_PAYLOAD[r.state] and redis.call('HSETNX', payloads, id, payload) == 1 and r.state == 'Q' then
+    redis.call('ZADD', ready, rank(r.priority, now_us), id)
+    redis.call('ZREM', scheduled, id)
+    readied = readied + 1
+  end
+  if r.epoch < epoch then
+    decide(id, r, r.state, r.token, stands_at_us(id, r))
+  else
+    report(id, packed, stands_at_us(id, r))
+  end
+  return '+'
+end
+
+local function push(id, packed, left_ms, payload)
+  local known, r = redis.call('HGET', records, id), read_record(packed)
+  local before = known and read_head(known)
+  if before and (before.state ~= 'X' or before.token ~= REFUSED) then return known_already(id, known, payload) end
+  if before then r.n = before.n end
+  if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse(id, r, 'L') end
+  local taken = r.marks >= KEYED and is_taken(read_tail(r.tail))
+  if taken then return refuse(id, r, '=' .. taken) end
+  if most > 0 and queued >= most then return refuse(id, r, 'F') end
+  local delay_us, expires_us = read_left(left_ms)
+  append_pair(new_payloads, id, payload)
+  decide(id, r, 'Q', '', now_us + delay_us, expires_us and now_us + expires_us)
+  queued, readied = queued + 1, readied + 1
+  return '+'
+end
+
+for i = first, #ARGV, 4 do
+  local id = ARGV[i]
+  outcome_of[id] = outcome_of[id] or push(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  outcomes[#outcomes + 1] = outcome_of[id]
+end
+if decided.n > 0 then redis.call('SADD', queues, queue) end
+commit()
+wake(readied)
+return {'OK', outcomes, decided}

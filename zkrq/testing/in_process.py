@@ -1,0 +1,247 @@
+"""Redis servers and a coordinator inside the process, and clusters on them: no sockets, no threads, no waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
+from typing import cast
+from urllib.parse import urlsplit
+
+import hiredis
+
+from zkrq.checks import check_count, check_id
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.errors import ConfigError
+from zkrq.events import Event
+from zkrq.replication.wire import Wire
+from zkrq.testing.clock import Clock, running_clock
+from zkrq.testing.redis import lua
+from zkrq.testing.redis.server import MiniRedis
+
+
+class _Server:
+    """One server by its name.  ``redis`` is its present life; it keeps its data also while it is down (the disk)."""
+
+    def __init__(self, clock: Clock, *, running: bool = True) -> None:
+        self.running = running
+        self._clock = clock
+        self.redis = self._begin()
+        self.wires: set[_Wire] = set()
+
+    def _begin(self) -> MiniRedis:
+        return MiniRedis(run_id=secrets.token_hex(20), clock_us=self._clock.now_us)
+
+    def kill(self) -> None:
+        self.running = False
+        for wire in tuple(self.wires):
+            wire.shut("connection reset by peer")
+
+    def start(self, *, wipe: bool) -> None:
+        if not self.running:
+            before, self.redis, self.running = self.redis, self._begin(), True
+            self.redis.restore(None if wipe else before.dump())
+
+    def take(self, wire: _Wire, command: list[bytes]) -> None:
+        """Execute a command and reply."""
+        if command[0] == b"SUBSCRIBE":
+            channel = command[1]
+            wire.at_end = self.redis.subscribe(channel, lambda text: wire.reply([b"message", channel, text]))
+            wire.reply([b"subscribe", channel, 1])
+        else:
+            wire.reply(self.redis.execute(*command))
+
+
+class _Wire:
+    """A connection: what is sent is executed at once."""
+
+    def __init__(self, server: _Server) -> None:
+        self._server = server
+        self._parser = hiredis.Reader()
+        self._replies: deque[object] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: str | None = "not connected"
+        self.at_end: Callable[[], None] | None = None
+        """Ends its subscription."""
+
+    async def connect(self) -> None:
+        if not self._server.running:
+            raise ConnectionRefusedError("connection refused")
+        self._broken = None
+        self._server.wires.add(self)
+
+    async def send(self, packed: bytes) -> None:
+        if self._broken is not None:
+            raise ConnectionResetError(self._broken)
+        self._parser.feed(packed)
+        self._server.take(self, cast("list[bytes]", self._parser.gets()))
+
+    async def receive(self) -> object:
+        while not self._replies:
+            if self._broken is not None:
+                raise ConnectionResetError(self._broken)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self._replies.popleft()
+
+    async def close(self) -> None:
+        self.shut("closed")
+
+    def reply(self, reply: object) -> None:
+        self._replies.append(reply)
+        self._wake()
+
+    def shut(self, why: str) -> None:
+        """End the connection, from either side."""
+        if self._broken is not None:
+            return
+        self._broken = why
+        self._server.wires.discard(self)
+        if self.at_end:
+            self.at_end()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Servers:
+    """Redis servers in this process, named ``redis-1`` and so on, and what stands for ZooKeeper.
+
+    ``connect()`` makes a client; each is to the others as a process of its own would be.
+    """
+
+    def __init__(self, count: int, clock: Clock) -> None:
+        self.clock = clock
+        """The clock of the servers, of their clients, and of the event loop."""
+        self._servers = {f"redis-{number}": _Server(clock) for number in range(1, count + 1)}
+        self._hub = Hub()
+
+    def __repr__(self) -> str:
+        up = [name for name, server in self._servers.items() if server.running]
+        return f"<Servers {', '.join(up) or 'all down'}>"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, dead or alive."""
+        return tuple(self._servers)
+
+    def connect(
+        self,
+        *,
+        min_replicas: int | None = None,
+        owner: str = "test",
+        on_event: Callable[[Event], object] | None = None,
+    ) -> TestCluster:
+        """A client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
+
+        ``min_replicas`` is fixed by the first one.  Raises ``ConfigError`` for bad arguments.
+        """
+        if min_replicas is not None:
+            check_count("min_replicas", min_replicas, least=1, most=len(self._servers))
+        return TestCluster(
+            self, self._hub, self._dial, min_replicas=min_replicas, owner=check_id("owner", owner), on_event=on_event
+        )
+
+    def kill(self, name: str) -> None:
+        """End a server at once; its data stays, as on a disk.  Nothing happens where it is down."""
+        self._find(name).kill()
+
+    def start(self, name: str, *, wipe: bool = False) -> None:
+        """Start a server that was killed, with its data or, with ``wipe``, empty.  It is in sync some seconds later."""
+        self._find(name).start(wipe=wipe)
+
+    def _find(self, name: str) -> _Server:
+        if name not in self._servers:
+            raise ConfigError(f"no server is called {name!r}: there are {', '.join(self._servers)}")
+        return self._servers[name]
+
+    def _dial(self, url: str, timeout: float) -> Callable[[], Wire]:
+        server = self._servers.get(urlsplit(url).hostname or "") or _Server(self.clock, running=False)
+        return lambda: _Wire(server)
+
+
+class TestCluster(Cluster):
+    """A ``Cluster`` on servers in this process, whose clock the test moves.  Made with ``Servers.connect``."""
+
+    __test__ = False  # nothing for pytest to collect
+
+    def __init__(
+        self,
+        servers: Servers,
+        hub: Hub,
+        dial: Callable[[str, float], Callable[[], Wire]],
+        *,
+        min_replicas: int | None,
+        owner: str,
+        on_event: Callable[[Event], object] | None,
+    ) -> None:
+        self.servers = servers
+        """What it is connected to."""
+        self._hub = hub
+        super().__init__(
+            {name: f"redis://{name}" for name in servers.names},
+            MemoryCoordinator(hub),
+            namespace="zkrq",
+            min_replicas=min_replicas,
+            owner=owner,
+            command_timeout=2.0,
+            operation_timeout=15.0,
+            on_event=on_event,
+            dial=dial,
+        )
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the servers, of their clients, and of the event loop."""
+        return self.servers.clock
+
+    def lose_session(self) -> None:
+        """End the session, as ZooKeeper does with a client of which it has not heard for too long.
+
+        It happens as soon as the caller waits for something.  The claims of this client are lost, their handlers are
+        stopped and others are given the items; a new session begins at once.
+        """
+        # From outside: a claim does not stop the very task that finds it lost.
+        asyncio.get_running_loop().call_soon(self._hub.expire, self._coordinator.session.id)
+
+
+@asynccontextmanager
+async def servers(count: int = 3, *, start: datetime | None = None) -> AsyncGenerator[Servers]:
+    """So many Redis servers in this process.  ``start`` is the moment that their clock shows, None: the present.
+
+    Raises ``ConfigError`` without lupa (extra ``testing``), for an event loop whose clock cannot be moved (uvloop's),
+    and for a ``start`` where a clock is in use already.
+    """
+    with _running("count", count, start) as made:
+        yield made
+
+
+@asynccontextmanager
+async def cluster(
+    servers: int = 3,
+    *,
+    min_replicas: int | None = None,
+    start: datetime | None = None,
+    on_event: Callable[[Event], object] | None = None,
+) -> AsyncGenerator[TestCluster]:
+    """A cluster on servers in this process, for tests: ``servers()`` and one client; see there."""
+    with _running("servers", servers, start) as own:
+        async with own.connect(min_replicas=min_replicas, on_event=on_event) as made:
+            yield made
+
+
+@contextmanager
+def _running(what: str, count: int, start: datetime | None) -> Generator[Servers]:
+    check_count(what, count, least=1)
+    lua.interpreter()
+    with running_clock(start) as clock:
+        yield Servers(count, clock)
