@@ -1,1 +1,1 @@
-"""``python -m benchmarks``: what zkrq costs on this machine.  Bounded; private servers on loopback."""
+"""``python -m benchmarks``: what zkrq costs on this machine, and what its peers cost.  Bounded; private servers."""

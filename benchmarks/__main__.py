@@ -1,30 +1,127 @@
-"""Runs every benchmark and prints a Markdown table; ``--json`` prints one object instead."""
+"""Runs the benchmarks and writes what they found: JSON, Markdown, pictures.
+
+    python -m benchmarks                    # everything, about a quarter of an hour
+    python -m benchmarks --quick            # rougher, about two minutes
+    python -m benchmarks --only throughput --only peers
+    python -m benchmarks --docs             # renews the figures in docs/benchmarks.md too
+    python -m benchmarks --profile          # only the hot path, under cProfile
+
+No figure makes it fail.  What cannot be measured here is said in one line.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import json
+import logging
 import os
-import platform
 import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-from benchmarks import hot_path, throughput
+from benchmarks import (
+    bars,
+    client_memory,
+    contest,
+    growth,
+    hot_path,
+    latency,
+    limit,
+    machine,
+    plots,
+    report,
+    throughput,
+)
+from benchmarks.plan import Plan
+from benchmarks.sheet import Sheet
 
-TIMEOUT = 300.0
-"""Seconds for all of it."""
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+Run = Callable[[Plan, Sheet], Awaitable[None]]
 
 
-async def run() -> dict[str, float]:
-    async with asyncio.timeout(TIMEOUT):
-        return {**await hot_path.run(), **await throughput.run()}
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """``seconds`` it may take at most, some times what it usually does; what it has found until then counts."""
+
+    run: Run
+    seconds: float
+
+
+def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
+    """All of them, in their order."""
+    return {
+        "hot-path": Benchmark(hot_path.run, 60),
+        "limit": Benchmark(limit.run, 120),
+        "throughput": Benchmark(throughput.run, 240),
+        "latency": Benchmark(latency.run, 240),
+        "growth": Benchmark(growth.run, 300),
+        "memory": Benchmark(client_memory.run, 180),
+        "peers": Benchmark(partial(contest.run, folder=folder), 600),
+    }
+
+
+async def measure(chosen: Mapping[str, Benchmark], plan: Plan, sheet: Sheet, save: Callable[[], None]) -> None:
+    """One after the other, saving what there is after each; what fails is remarked, and the next one begins."""
+    for name, benchmark in chosen.items():
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(benchmark.seconds):
+                await benchmark.run(plan, sheet)
+        except TimeoutError:
+            sheet.remark(
+                f"{name}: cut short after {time.monotonic() - began:.0f} s, the machine is too slow or too busy"
+            )
+        except Exception as error:  # a benchmark that breaks must not take the figures of the others with it
+            logging.getLogger("benchmarks").debug("%s", name, exc_info=True)
+            sheet.remark(f"{name}: broke off: {type(error).__name__}: {error}")
+        print(f"bench: {name}: {time.monotonic() - began:.0f} s", flush=True)
+        save()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__.splitlines()[0] if __doc__ else ""
+    )
+    known = tuple(benchmarks(ROOT))
+    parser.add_argument("--quick", action="store_true", help="less of everything, once: about two minutes")
+    parser.add_argument("--only", action="append", choices=known, help="this one; may be repeated")
+    parser.add_argument("--docs", action="store_true", help="renew the figures in docs/benchmarks.md")
+    parser.add_argument("--profile", action="store_true", help="profile the hot path, and nothing else")
+    parser.add_argument("--verbose", action="store_true", help="say what zkrq logs, and where a benchmark broke")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench", help="where the results go")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.CRITICAL)
+
+    folder: Path = options.output.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(ROOT)  # where programs of our own find this package
+    if options.profile:
+        (folder / "profile.txt").write_text(asyncio.run(hot_path.profile(Plan(options.quick))))
+        print(f"bench: the profile is {folder / 'profile.txt'}")
+        return
+    sheet = Sheet()
+    found = machine.describe(" ".join(["python -m benchmarks", *sys.argv[1:]]))
+    chosen = {name: each for name, each in benchmarks(folder).items() if not options.only or name in options.only}
+    asyncio.run(measure(chosen, Plan(options.quick), sheet, lambda: sheet.save(folder / "results.json", found)))
+    found["load after"] = " ".join(f"{each:.2f}" for each in os.getloadavg())
+
+    foot = machine.one_line(found)
+    sheet.save(folder / "results.json", found)
+    pictures = plots.draw(sheet, foot, folder)
+    beside = {name: file.name for name, file in pictures.items()}
+    (folder / "report.md").write_text(f"# Benchmarks\n\n{report.markdown(sheet, found, beside)}")
+    if options.docs:
+        drawn = plots.draw(sheet, foot, PAGE.with_suffix(""))
+        there = {name: f"{PAGE.stem}/{file.name}" for name, file in drawn.items()}
+        report.publish(PAGE, report.markdown(sheet, found, there))
+    print(bars.table(bars.bars(sheet)))
+    print(f"bench: the report is {folder / 'report.md'}")
 
 
 if __name__ == "__main__":
-    results = asyncio.run(run())
-    machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    if "--json" in sys.argv:
-        print(json.dumps({"machine": machine, "results": results}))
-    else:
-        print(f"| {machine} | |\n| --- | ---: |")
-        for name, figure in results.items():
-            print(f"| {name} | {figure:,.1f} |")
+    main()

@@ -1,43 +1,193 @@
-"""The client's own part of a push and an ack: encode, group commit, hand each caller its reply.  No network."""
+"""The client's own part: encode, group commit, pack, handle replies, hand each caller its own.  No network.
+
+The same sequence of calls is made twice: on real servers, where every reply is noted, and then by a client whose wires
+answer from those notes at once.  So everything of the library runs but sockets and servers, whatever its calls look
+like.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import cProfile
+import gc
 import time
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from pstats import Stats
+from typing import Any
+
+import hiredis
 
 import zkrq
-from zkrq.ids import new_id_at
-from zkrq.replication.batching import Batcher
-from zkrq.replication.records import fresh
-from zkrq.replication.replicas import Put
-from zkrq.tasks import Tasks
+from benchmarks import load
+from benchmarks.plan import Plan
+from benchmarks.sheet import Sheet, Topic
+from zkrq.coordination.memory import Hub
+from zkrq.replication.wire import Wire, dial
 
-ITEMS = 50_000
-CALLERS = 256
-ITEM = {"to": "ann@example.org", "text": "x" * 60}
+HOT_PATH = Topic(
+    "hot-path",
+    "The hot path alone",
+    "Processor time of the client for each item, without network: its wires answer at once what the servers "
+    "answered before. 250 tasks push one item at a time; `pop_many` of 250, then a task for each with `async with "
+    "claim`. 100 bytes as JSON.",
+    "",
+    "part",
+)
+
+PORTION = 250
+"""Items under way at once: about what 256 tasks have."""
+
+PROFILE_LINES = 60
+
+Notes = dict[tuple[str, str], deque[object]]
+"""Replies by server and command, in order; script calls under the script's name for the server."""
 
 
-async def run() -> dict[str, float]:
-    """Microseconds of processor time per pushed item."""
+async def run(plan: Plan, sheet: Sheet) -> None:
+    items = plan.items(20_000)
+    async for parts in _played(items, plan.repetitions + 1):
+        await parts.run()
+        for part, seconds in parts.spent.items():
+            sheet.add(HOT_PATH, part, **{"µs per item": seconds / items * 1e6, "items/s": items / seconds})
 
-    async def send(puts: Sequence[Put]) -> Sequence[int | Exception]:
-        return [3] * len(puts)
 
-    async def push(batcher: Batcher[Put, int]) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        await batcher.add(Put(new_id_at(now_ms), fresh(0, now_ms), 0, zkrq.JSON.encode(ITEM)))
+async def profile(plan: Plan) -> str:
+    """Where the time goes: cProfile's table, by each function's own time."""
+    items = plan.items(20_000)
+    profiler = cProfile.Profile()
+    async for parts in _played(items, 1):
+        profiler.enable()
+        await parts.run()
+        profiler.disable()
+    text = StringIO()
+    Stats(profiler, stream=text).strip_dirs().sort_stats("tottime").print_stats(PROFILE_LINES)
+    return text.getvalue()
 
-    async with Tasks("benchmark") as tasks:
-        batcher: Batcher[Put, int] = Batcher(
-            send, size=lambda put: len(put.payload), tasks=tasks, name="push", patience=60
-        )
-        left = iter(range(ITEMS))
 
-        async def caller() -> None:
-            for _ in left:
-                await push(batcher)
+async def _played(items: int, times: int) -> AsyncGenerator[_Parts, None]:
+    """So many clients, one after the other, for each of which the same servers' answers are played."""
+    hub = Hub()
+    async with load.local.servers(redis=3, zookeeper=0) as group:
+        async with load.cluster_of(group.redis_urls, "", hub=hub) as cluster:
+            await _Parts(cluster.queue("warm-up"), PORTION).run()  # from here on every server knows every script
+        recorder = _Recorder()
+        async with load.cluster_of(group.redis_urls, "", hub=hub, dial=recorder.dial) as cluster:
+            await _Parts(cluster.queue("hot"), items).run()
+        for _ in range(times):
+            gc.collect()
+            gc.freeze()  # to look through all the notes again and again is no part of the work
+            player = _Player(recorder.notes)
+            async with load.cluster_of(group.redis_urls, "", hub=hub, dial=player.dial) as cluster:
+                yield _Parts(cluster.queue("hot"), items)
+            gc.unfreeze()
 
+
+@dataclass(slots=True)
+class _Parts:
+    """Push, claim and ack in portions; the processor time of each part."""
+
+    queue: zkrq.Queue[Any]
+    items: int
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+    async def run(self) -> None:
+        await self._timed("push", load.push(self.queue, self.items, PORTION))
+        for count in self._portions():
+            claims = await self._timed("claim", self.queue.pop_many(count, timeout=0))
+            await self._timed("ack", asyncio.gather(*map(_work, claims)))
+
+    async def _timed(self, part: str, work: Awaitable[Any]) -> Any:
         began = time.process_time()
-        await asyncio.gather(*(caller() for _ in range(CALLERS)))
-        return {"push: us of client time per item": (time.process_time() - began) / ITEMS * 1e6}
+        try:
+            return await work
+        finally:
+            self.spent[part] += time.process_time() - began
+
+    def _portions(self) -> Iterator[int]:
+        return (min(PORTION, self.items - start) for start in range(0, self.items, PORTION))
+
+
+async def _work(claim: zkrq.Claim[Any]) -> None:
+    async with claim:
+        pass
+
+
+def _commands(packed: bytes) -> Iterator[str]:
+    """What each command of a packed text is called: a script by its name for the server, else the first word."""
+    reader = hiredis.Reader()
+    reader.feed(packed)
+    while (words := reader.gets()) is not False:
+        yield (words[1] if words[0] == b"EVALSHA" else words[0]).decode()
+
+
+class _Recorder:
+    """Wires to real servers that note every reply."""
+
+    def __init__(self) -> None:
+        self.notes: Notes = defaultdict(deque)
+
+    def dial(self, url: str, timeout: float) -> Callable[[], Wire]:
+        make = dial(url, timeout)
+        return lambda: _RecordingWire(make(), url, self.notes)
+
+
+class _RecordingWire:
+    def __init__(self, wire: Wire, url: str, notes: Notes) -> None:
+        self._wire = wire
+        self._url = url
+        self._notes = notes
+        self._asked: deque[str] = deque()
+        self.connect = wire.connect
+        self.close = wire.close
+
+    async def send(self, packed: bytes) -> None:
+        self._asked.extend(_commands(packed))
+        await self._wire.send(packed)
+
+    async def receive(self) -> object:
+        reply = await self._wire.receive()
+        self._notes[self._url, self._asked.popleft() if self._asked else ""].append(reply)
+        return reply
+
+
+class _Player:
+    """Wires without servers, which answer from the notes."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes: Notes = {what: deque(replies) for what, replies in notes.items()}
+
+    def dial(self, url: str, timeout: float) -> Callable[[], Wire]:
+        return lambda: _PlayingWire(url, self._notes)
+
+
+class _PlayingWire:
+    def __init__(self, url: str, notes: Notes) -> None:
+        self._url = url
+        self._notes = notes
+        self._replies: asyncio.Queue[object] = asyncio.Queue()
+
+    async def connect(self) -> None:
+        pass
+
+    async def send(self, packed: bytes) -> None:
+        for command in _names(packed):
+            replies = self._notes.get((self._url, command))
+            if not replies:
+                raise ConnectionError(f"no reply to {command} was noted")
+            # The last one serves for whatever is asked more often this time: looks in the background.
+            self._replies.put_nowait(replies.popleft() if len(replies) > 1 else replies[0])
+
+    async def receive(self) -> object:
+        return await self._replies.get()
+
+    async def close(self) -> None:
+        pass
+
+
+def _names(packed: bytes) -> Sequence[str]:
+    """As ``_commands`` tells; of a script call only the beginning is read: parsing is no part of what is measured."""
+    parts = packed[:100].split(b"\r\n", 5)  # *N, $7, EVALSHA, $40, its name
+    return [parts[4].decode()] if parts[2] == b"EVALSHA" else list(_commands(packed))

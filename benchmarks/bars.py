@@ -1,0 +1,105 @@
+"""What the figures must show: each bar with what was measured, met or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks import client_memory, contest, growth, latency, limit
+from benchmarks.sheet import Sheet, Topic, figure
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``measured`` has one value for each repetition, none where it was not measured; the median counts."""
+
+    what: str
+    wanted: float
+    measured: tuple[float, ...]
+    at_least: bool = False
+    unit: str = "times"
+
+    @property
+    def met(self) -> bool | None:
+        """None where nothing was measured."""
+        if not self.measured:
+            return None
+        return median(self.measured) >= self.wanted if self.at_least else median(self.measured) <= self.wanted
+
+
+def bars(sheet: Sheet) -> Sequence[Bar]:
+    """All bars, in the order of the report."""
+
+    def peer(title: str, wanted: float) -> Bar:
+        measured = tuple(sheet.values(contest.RATIOS, title, "whole cycle"))
+        return Bar(f"whole cycle: zkrq / {title}", wanted, measured, at_least=True)
+
+    def at_rest(title: str, row: str, wanted: float) -> Sequence[Bar]:
+        return [
+            Bar(
+                f"{title}, p50 / three concurrent SETs by {client}",
+                wanted,
+                tuple(sheet.values(latency.AT_REST_RATIO, row, column)),
+            )
+            for client, column in (("redis-py", "to redis-py"), ("hiredis alone", "to hiredis"))
+        ]
+
+    def flat(title: str, topic: Topic, row: str, base: str) -> Sequence[Bar]:
+        columns = {"time": "by the clock", "processor time": "processor"}
+        return [
+            Bar(f"{title}, {name}", 1.25, _ratio(sheet, topic, row, base, column)) for name, column in columns.items()
+        ]
+
+    return (
+        peer("arq", 20),
+        peer("SAQ", 20),
+        peer("streaQ", 20),
+        peer("NATS JetStream R3, pipelined", 1.75),
+        peer("a znode per item", 25),
+        Bar(
+            "whole cycle: zkrq / its scripts called bare, same batch sizes",
+            0.7,
+            tuple(sheet.values(limit.RATIO, "zkrq / bare", "whole cycle")),
+            at_least=True,
+        ),
+        *at_rest("push at one caller", "push", 2.5),
+        *at_rest("push to a waiting handler", "to handler", 4),
+        *flat("cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
+        *flat("cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
+        Bar(
+            "memory of a queued 100-byte item on each server, beyond its payload",
+            350,
+            tuple(
+                value
+                for row in sheet.rows(growth.MEMORY)
+                for value in sheet.values(growth.MEMORY, row, "beyond payload")
+            )[-1:],
+            unit="bytes",
+        ),
+        Bar(
+            "memory of a client that calls push_many of 10^6 items",
+            200,
+            tuple(sheet.values(client_memory.MEMORY, "1,000,000", "whole process")),
+            unit="MiB",
+        ),
+    )
+
+
+def _ratio(sheet: Sheet, topic: Topic, row: str, base: str, column: str) -> tuple[float, ...]:
+    pairs = zip(sheet.values(topic, row, column), sheet.values(topic, base, column), strict=False)
+    return tuple(value / other for value, other in pairs)
+
+
+def table(found: Sequence[Bar]) -> str:
+    """As Markdown."""
+    lines = ["| must show | bar | measured | met |", "| --- | ---: | ---: | --- |"]
+    for bar in found:
+        sign = "≥" if bar.at_least else "≤"
+        measured = "not measured"
+        if bar.measured:
+            spread = f" ({figure(min(bar.measured))} to {figure(max(bar.measured))})" if len(bar.measured) > 1 else ""
+            measured = f"{figure(median(bar.measured))} {bar.unit}{spread}"
+        met = {True: "yes", False: "**no**", None: "—"}[bar.met]
+        lines.append(f"| {bar.what} | {sign} {bar.wanted:g} {bar.unit} | {measured} | {met} |")
+    return "\n".join(lines)

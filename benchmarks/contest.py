@@ -1,0 +1,199 @@
+"""zkrq and its peers under the same load: same payload, same machine, each right after a run of zkrq.
+
+Every contestant is a program of its own, producer and worker in one process: ``items`` are pushed by many tasks, then
+consumed and acked with a handler that does nothing.  Ratios are made of neighbouring runs, so that what disturbs the
+machine for longer than that cancels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from benchmarks import bare, brokers, environments, load, processes
+from benchmarks.peers.common import Job, Rates
+from benchmarks.plan import Plan
+from benchmarks.raw import RawRedis
+from benchmarks.sheet import Sheet, Topic
+from zkrq import local
+from zkrq.local import Servers
+
+PEERS = Topic(
+    "peers",
+    "Against peers",
+    f"100-byte items. One process pushes by {load.TASKS} tasks that await one push at a time, then consumes and acks "
+    "everything with a handler that does nothing; the whole cycle is both, one after the other. Redis: `appendonly "
+    "yes`, `appendfsync everysec`, for everybody. zkrq: three Redis and three ZooKeeper servers, as are those of "
+    "the znodes.",
+    "items/s",
+    "system",
+    plot="bars",
+    log=True,
+)
+RATIOS = Topic(
+    "peer-ratios",
+    "zkrq / peer",
+    "Each repetition's run of zkrq divided by the peer's run right after it.",
+    "ratio",
+    "system",
+)
+
+ZKRQ, LIMIT_TITLE = "zkrq", "zkrq's scripts, bare"
+LIMIT_BATCH = 250
+"""Calls in one batch of the bare scripts: about what zkrq makes of 256 tasks."""
+
+ITEMS = 20_000
+PATIENCE = 150.0
+ROOT = Path(__file__).parents[1]
+
+Place = Literal["redis", "nats", "rabbitmq", "zookeeper"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A program below ``peers``, where it runs and how many items it is given: enough for a second or more."""
+
+    title: str
+    program: str
+    place: Place
+    items: int
+    environment: str = "main"
+
+
+PEER_LIST: Sequence[Peer] = (
+    Peer("arq", "arq_queue", "redis", 3_000),
+    Peer("SAQ", "saq_queue", "redis", 3_000),
+    Peer("streaQ", "streaq_queue", "redis", 2_500),
+    Peer("taskiq-redis", "taskiq_queue", "redis", 3_000, "taskiq"),
+    Peer("RQ", "rq_queue", "redis", 400),
+    Peer("Redis stream, plain", "stream", "redis", 10_000),
+    Peer("Redis stream, pipelined", "stream_pipelined", "redis", 40_000),
+    Peer("NATS JetStream R3, awaited", "nats_queue", "nats", 10_000),
+    Peer("NATS JetStream R3, pipelined", "nats_pipelined", "nats", 20_000),
+    Peer("RabbitMQ quorum queue", "rabbitmq_queue", "rabbitmq", 5_000),
+    Peer("a znode per item", "znodes", "zookeeper", 2_000),
+)
+
+
+class PeerFailed(Exception):
+    """A peer's program gave no figures; the text says why, in one line."""
+
+
+@dataclass(slots=True)
+class _Arena:
+    """The servers of all contestants; what could not be started is missing from ``places``."""
+
+    ours: Servers
+    places: Mapping[Place, list[str]]
+    pythons: Mapping[str, Path]
+
+
+async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
+    pythons = environments.prepare(folder, sheet)
+    async with AsyncExitStack() as stack:
+        ours = await stack.enter_async_context(load.servers())
+        arena = _Arena(ours, await _places(stack, sheet, ours), pythons)
+        failed: set[Peer] = set()
+        for _ in range(plan.repetitions):
+            await _limit(plan, sheet, arena)
+            for peer in PEER_LIST:
+                if peer.place not in arena.places or peer in failed:
+                    continue
+                zkrq = await _zkrq(plan, sheet, arena)
+                try:
+                    rates = await _peer(plan, arena, peer)
+                except PeerFailed as error:
+                    sheet.remark(f"{peer.title}: not measured: {error}")
+                    failed.add(peer)
+                    continue
+                _note(sheet, peer.title, rates, zkrq)
+                sheet.note(PEERS, peer.title, rates.settings)
+
+
+async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping[Place, list[str]]:
+    redis = await stack.enter_async_context(local.servers(redis=1, zookeeper=0))
+    places: dict[Place, list[str]] = {"redis": [redis.redis[0].url]}
+    if ours.zookeeper:
+        places["zookeeper"] = list(ours.redis_urls.values())
+    else:
+        sheet.remark("a znode per item: not measured, ZooKeeper is not installed")
+    kinds: dict[Place, type[brokers.Nats | brokers.RabbitMQ]] = {"nats": brokers.Nats, "rabbitmq": brokers.RabbitMQ}
+    for place, kind in kinds.items():
+        try:
+            broker = await stack.enter_async_context(brokers.running(kind))
+        except brokers.BrokerFailed as error:
+            sheet.remark(f"{kind.__name__}: not measured: {error}")
+        else:
+            places[place] = broker.urls
+    return places
+
+
+async def _zkrq(plan: Plan, sheet: Sheet, arena: _Arena) -> Rates:
+    rates = await processes.together(arena.ours, 1, plan.items(ITEMS))
+    found = Rates(
+        rates.push, rates.consume, rates.cycle, f"{load.TASKS} tasks, JSON, every setting as it is by default"
+    )
+    _note(sheet, ZKRQ, found)
+    sheet.note(PEERS, ZKRQ, found.settings)
+    return found
+
+
+async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
+    tape = await bare.capture(arena.ours, bare.Sizes(LIMIT_BATCH, LIMIT_BATCH, LIMIT_BATCH), plan.items(ITEMS))
+    zkrq = await _zkrq(plan, sheet, arena)
+    async with load.meter(arena.ours.redis_urls.values()) as meter:
+        limit = await bare.replay(arena.ours, tape, meter)
+    settings = (
+        f"no library: three servers at once, batches of {LIMIT_BATCH}, {bare.IN_FLIGHT} of each kind under way, hiredis"
+    )
+    _note(sheet, LIMIT_TITLE, Rates(limit.push, limit.consume, limit.cycle, settings), zkrq)
+    sheet.note(PEERS, LIMIT_TITLE, settings)
+
+
+async def _peer(plan: Plan, arena: _Arena, peer: Peer) -> Rates:
+    if peer.place == "redis":
+        wire = await RawRedis.open(arena.places["redis"][0])
+        await wire.ask("FLUSHALL")
+        wire.close()
+    python = arena.pythons[peer.environment]
+    job = Job(arena.places[peer.place], plan.items(peer.items), load.TASKS, arena.ours.zookeeper_hosts)
+    try:
+        program = await asyncio.create_subprocess_exec(
+            *(str(python), "-m", f"benchmarks.peers.{peer.program}", json.dumps(job._asdict())),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    except OSError:
+        raise PeerFailed("its environment is missing") from None
+    try:
+        async with asyncio.timeout(PATIENCE):
+            told, complaints = await program.communicate()
+    except TimeoutError:
+        raise PeerFailed(f"no figures within {PATIENCE:g} s") from None
+    finally:
+        if program.returncode is None:
+            program.kill()
+            await program.wait()
+    if program.returncode:
+        lines = [line for line in complaints.decode(errors="replace").splitlines() if line.strip()]
+        raise PeerFailed(lines[-1].strip() if lines else f"its program ended with {program.returncode}")
+    return Rates(**json.loads(told.splitlines()[-1]))
+
+
+def _note(sheet: Sheet, row: str, rates: Rates, zkrq: Rates | None = None) -> None:
+    sheet.add(PEERS, row, push=rates.push, claim_and_ack=rates.consume, whole_cycle=rates.cycle)
+    if zkrq:
+        sheet.add(
+            RATIOS,
+            row,
+            push=zkrq.push / rates.push,
+            claim_and_ack=zkrq.consume / rates.consume,
+            whole_cycle=zkrq.cycle / rates.cycle,
+        )

@@ -1,0 +1,99 @@
+"""What the contest needs beside zkrq: the peers' virtual environments and, where this user may, two Debian packages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from benchmarks.sheet import Sheet
+
+PEERS = Path(__file__).with_name("peers.txt")
+PACKAGES = ("nats-server", "rabbitmq-server")
+PATIENCE = 600
+POLICY = Path("/usr/sbin/policy-rc.d")
+"""Debian asks this program whether an installed service may be started."""
+
+
+def prepare(folder: Path, sheet: Sheet) -> dict[str, Path]:
+    """Make what is missing; returns the Python of each environment.  What cannot be had is remarked, nothing fails."""
+    _install_packages(sheet)
+    return {name: _environment(folder / name, lines, sheet) for name, lines in _sections().items()}
+
+
+def _sections() -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    current: list[str] = []
+    for line in map(str.strip, PEERS.read_text().splitlines()):
+        if line.startswith("["):
+            current = sections.setdefault(line.strip("[]"), [])
+        elif line and not line.startswith("#"):
+            current.append(line)
+    return sections
+
+
+def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
+    """A virtual environment with these packages, made anew only where they have changed."""
+    python, stamp = folder / "bin" / "python", folder / "stamp"
+    digest = sha256("\n".join([sys.version, *wanted]).encode()).hexdigest()
+    if python.exists() and stamp.exists() and stamp.read_text() == digest:
+        return python
+    print(f"bench: installing the peers into {folder}", flush=True)
+    try:
+        _run(sys.executable, "-m", "venv", "--clear", str(folder))
+    except (OSError, subprocess.SubprocessError) as error:
+        sheet.remark(f"peers: no virtual environment could be made: {_last_line(error)}")
+        return python
+    pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps")
+    try:
+        _run(*pip, *wanted)
+    except (OSError, subprocess.SubprocessError):
+        for each in wanted:  # so that one that is not to be had does not take the others with it
+            try:
+                _run(*pip, each)
+            except (OSError, subprocess.SubprocessError) as error:
+                sheet.remark(f"peers: {each} could not be installed: {_last_line(error)}")
+        return python
+    stamp.write_text(digest)
+    return python
+
+
+def _install_packages(sheet: Sheet) -> None:
+    missing = [name for name in PACKAGES if shutil.which(name) is None]
+    if not missing:
+        return
+    names = " ".join(missing)
+    if shutil.which("apt-get") is None or os.getuid() != 0:
+        sheet.remark(f"peers: not installed: {names} (apt-get install {names})")
+        return
+    print(f"bench: installing {names}", flush=True)
+    install = ("apt-get", "install", "-y", "-q", "--no-install-recommends", *missing)
+    own_policy = not POLICY.exists()
+    try:
+        if own_policy:  # install without starting the services
+            POLICY.write_text("#!/bin/sh\nexit 101\n")
+            POLICY.chmod(0o755)
+        try:
+            _run(*install)
+        except subprocess.SubprocessError:
+            _run("apt-get", "update", "-q")
+            _run(*install)
+    except (OSError, subprocess.SubprocessError) as error:
+        sheet.remark(f"peers: {names} could not be installed: {_last_line(error)}")
+    finally:
+        if own_policy:
+            POLICY.unlink(missing_ok=True)
+
+
+def _run(*command: str) -> None:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+
+
+def _last_line(error: Exception) -> str:
+    text = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+    lines = [line for line in str(text).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

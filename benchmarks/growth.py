@@ -1,0 +1,191 @@
+"""Whether an item's cost grows with the queue's depth, with consumers, delayed items or queues.  And its memory."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import zkrq
+from benchmarks import load
+from benchmarks.peers.common import PAYLOAD
+from benchmarks.plan import Plan
+from benchmarks.sheet import Sheet, Topic
+from zkrq.cluster import Cluster
+from zkrq.local import Servers
+
+ABOUT_COST = "By the clock, and the processor time of the client and all servers together."
+
+DEPTH = Topic(
+    "depth",
+    "By depth of the queue",
+    f"So many items wait already; then {load.TASKS} tasks push some thousand more and consume as many, the depths in "
+    f"turn, all queues on the same servers. {ABOUT_COST}",
+    "µs per item",
+    "items waiting",
+    plot="lines",
+    log=True,
+)
+CONSUMERS = Topic(
+    "consumers",
+    "By consumers",
+    f"Claim and ack of one item at a time by so many loops in one client; ready items are there. {ABOUT_COST}",
+    "µs per item",
+    "consumers",
+    plot="lines",
+    log=True,
+)
+CLIENTS = Topic(
+    "clients",
+    "By clients",
+    "Sixteen consuming loops in all, in so many clients, each with a session and connections of its own (one process). "
+    f"Claim and ack. {ABOUT_COST}",
+    "µs per item",
+    "clients",
+)
+DELAYED = Topic(
+    "delayed",
+    "By items that are scheduled for later",
+    f"So many items of the queue are due in an hour; {load.TASKS} tasks push some thousand others and consume them. "
+    f"{ABOUT_COST}",
+    "µs per item",
+    "delayed items",
+    plot="lines",
+    log=True,
+)
+QUEUES = Topic(
+    "queues",
+    "By queues",
+    f"{load.TASKS} tasks push some thousand items to so many queues in turn, and consume them from all. {ABOUT_COST}",
+    "µs per item",
+    "queues",
+    plot="lines",
+    log=True,
+)
+MEMORY = Topic(
+    "memory",
+    "Memory of a queued item",
+    "What `used_memory` of each server grew by for each item, beyond the 100 bytes of payload; the server with the "
+    "most.",
+    "bytes per item",
+    "items",
+)
+
+FILL = 10_000
+"""Items of one ``push_many`` while filling."""
+
+
+async def run(plan: Plan, sheet: Sheet) -> None:
+    async with load.servers(config=load.NO_REWRITE) as group, load.meter(group.redis_urls.values()) as meter:
+        async with load.open_cluster(group) as cluster:
+            await _cycle(cluster.queue("warm-up"), 2_000)
+            await _depth(plan, sheet, meter, cluster)
+            await _delayed(plan, sheet, meter, cluster)
+            await _consumers(plan, sheet, meter, cluster)
+            await _queues(plan, sheet, meter, cluster)
+        for count in plan.rows((1, 4, 16), (1, 16)):
+            for repetition in range(plan.repetitions):
+                await _clients(plan, sheet, meter, group, count, repetition)
+
+
+async def _depth(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
+    items = plan.items(10_000)
+    depths = plan.rows((1_000, 10_000, 100_000, 1_000_000), (1_000, 100_000))
+    for depth in depths:
+        empty = await meter.memory()
+        await fill(cluster.queue(f"depth-{depth}"), depth)
+        if depth >= 10_000:
+            grown = [after - before for before, after in zip(empty, await meter.memory(), strict=True)]
+            sheet.add(MEMORY, f"{depth:,}", beyond_payload=max(grown) / depth - len(PAYLOAD))
+    for _ in range(2 * plan.repetitions):
+        for depth in depths:
+            cost = await meter.cost(_cycle(cluster.queue(f"depth-{depth}"), items))
+            _note(sheet, DEPTH, depth, cost, items)
+
+
+async def _delayed(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
+    items = plan.items(10_000)
+    delayed = plan.rows((0, 1_000_000), (0, 50_000))
+    for count in delayed:
+        await fill(cluster.queue(f"delayed-{count}"), count, delay=3600)
+    for _ in range(plan.repetitions):
+        for count in delayed:
+            cost = await meter.cost(_cycle(cluster.queue(f"delayed-{count}"), items))
+            _note(sheet, DELAYED, count, cost, items)
+
+
+async def _consumers(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
+    queue = cluster.queue("consumers")
+    for _ in range(plan.repetitions):
+        for count in (1, 4, 10, 100):
+            items = plan.items(1_000 * min(count, 10))
+            await load.push(queue, items)
+            _note(sheet, CONSUMERS, count, await meter.cost(load.consume(queue, count)), items)
+
+
+async def _queues(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
+    items = plan.items(4_000)
+    for _ in range(plan.repetitions):
+        for count in plan.rows((1, 10, 100, 1_000), (1, 100)):
+            queues = [cluster.queue(f"queues-{count}-{n}") for n in range(count)]
+            await _over_all(queues, count, lambda queue: queue.push(load.ITEM))  # every queue is known to every server
+            await _over_all(queues, count, _take)
+            pushing = await meter.cost(_over_all(queues, items, lambda queue: queue.push(load.ITEM)))
+            consuming = await meter.cost(_over_all(queues, items, _take))
+            _note(sheet, QUEUES, count, pushing + consuming, items)
+
+
+async def _clients(plan: Plan, sheet: Sheet, meter: load.Meter, group: Servers, count: int, repetition: int) -> None:
+    if count > 1 and not group.zookeeper:
+        sheet.remark("several clients: not measured, they need ZooKeeper")
+        return
+    items = plan.items(4_000)
+    name = f"clients-{count}-{repetition}"
+    clusters = [load.open_cluster(group, namespace="clients") for _ in range(count)]
+    try:
+        for cluster in clusters:
+            await cluster.__aenter__()
+        await load.push(clusters[0].queue(name), items)
+        loops = 16 // count
+        work = asyncio.gather(*(load.consume(cluster.queue(name), loops) for cluster in clusters))
+        _note(sheet, CLIENTS, count, await meter.cost(work), items)
+    finally:
+        for cluster in clusters:
+            await cluster.aclose()
+
+
+def _note(sheet: Sheet, topic: Topic, row: int, cost: load.Cost, items: int) -> None:
+    each = cost.each(items)
+    sheet.add(topic, f"{row:,}", by_the_clock=each.wall, processor=each.client + each.servers)
+
+
+async def fill(queue: zkrq.Queue[Any], items: int, delay: float | None = None) -> None:
+    """Push so many items in large portions."""
+    for _ in range(0, items, FILL):
+        await queue.push_many([load.ITEM] * min(FILL, items), delay=delay)
+
+
+async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
+    """Push so many and consume as many, whatever waits already."""
+    await load.push(queue, items)
+    await load.consume(queue, limit=items)
+
+
+async def _over_all(
+    queues: Sequence[zkrq.Queue[Any]], items: int, one: Callable[[zkrq.Queue[Any]], Awaitable[object]]
+) -> None:
+    """Have the tasks do ``one`` to the queues in turn, so many times in all."""
+    left = itertools.islice(itertools.cycle(queues), items)
+
+    async def run() -> None:
+        for queue in left:
+            await one(queue)
+
+    await asyncio.gather(*(run() for _ in range(load.TASKS)))
+
+
+async def _take(queue: zkrq.Queue[Any]) -> None:
+    while not (claim := await queue.pop_one(timeout=0)):  # noqa: ASYNC110 - another task has just taken it
+        await asyncio.sleep(0)
+    await claim.ack()

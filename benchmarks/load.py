@@ -1,0 +1,158 @@
+"""What the benchmarks do to zkrq: clusters on private servers, producers and consumers, and what that costs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import zkrq
+from benchmarks.peers.common import ITEM
+from benchmarks.raw import RawRedis
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.coordination.zookeeper import ZooKeeperCoordinator
+from zkrq.local import Servers
+from zkrq.replication.wire import Dial, dial
+
+TASKS = 256
+"""Tasks that push or consume one item at a time, where nothing else is said."""
+
+NO_REWRITE = {"auto-aof-rewrite-percentage": "0"}
+"""Redis settings for measures that fill its memory: a fork in the middle would be measured too."""
+
+
+@asynccontextmanager
+async def servers(redis: int = 3, config: Mapping[str, str] | None = None) -> AsyncGenerator[Servers, None]:
+    """So many Redis servers, and three ZooKeeper servers where they are installed."""
+    zookeeper = 3 if "zookeeper" in local.available() else 0
+    async with local.servers(redis=redis, zookeeper=zookeeper, redis_config=config) as group:
+        yield group
+
+
+def cluster_of(
+    redis: Mapping[str, str], zookeeper: str, *, namespace: str = "bench", dial: Dial = dial, hub: Hub | None = None
+) -> Cluster:
+    """A cluster as ``zkrq.connect`` makes it, but that the wires may be others, and ZooKeeper may be missing."""
+    coordinator = (
+        ZooKeeperCoordinator(zookeeper, namespace=namespace, session_timeout=10.0, auth=None)
+        if zookeeper
+        else MemoryCoordinator(hub or Hub())
+    )
+    return Cluster(
+        redis,
+        coordinator,
+        namespace=namespace,
+        min_replicas=None,
+        owner="benchmark",
+        command_timeout=2.0,
+        operation_timeout=15.0,
+        on_event=None,
+        dial=dial,
+    )
+
+
+def open_cluster(group: Servers, *, namespace: str = "bench", dial: Dial = dial) -> Cluster:
+    """A cluster on these servers."""
+    return cluster_of(group.redis_urls, group.zookeeper_hosts, namespace=namespace, dial=dial)
+
+
+# -- producers and consumers -------------------------------------------------------------------------------------------
+
+
+async def push(queue: zkrq.Queue[Any], items: int, tasks: int = TASKS, item: object = ITEM) -> None:
+    """Have so many tasks push the items, each awaiting one at a time."""
+    left = iter(range(items))
+
+    async def produce() -> None:
+        for _ in left:
+            await queue.push(item)
+
+    await asyncio.gather(*(produce() for _ in range(tasks)))
+
+
+async def consume(queue: zkrq.Queue[Any], tasks: int = TASKS, limit: int | None = None) -> None:
+    """Have so many tasks claim and ack one item at a time, until nothing is ready, or ``limit`` items are done."""
+
+    async def work() -> None:
+        async for claim in queue.pop(wait=False):
+            async with claim:
+                pass
+
+    if limit is None:
+        await asyncio.gather(*(work() for _ in range(tasks)))
+        return
+    share, more = divmod(limit, tasks)
+
+    async def work_on(some: int) -> None:
+        async for claim in queue.pop(limit=some):
+            async with claim:
+                pass
+
+    await asyncio.gather(*(work_on(share + (task < more)) for task in range(tasks)))
+
+
+async def timed(work: Awaitable[object]) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
+
+
+# -- what it costs -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds by the clock, of this process's processor time, and of that of all servers together."""
+
+    wall: float
+    client: float
+    servers: float
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.wall + other.wall, self.client + other.client, self.servers + other.servers)
+
+    def each(self, items: int) -> Cost:
+        """In microseconds for each of so many items."""
+        return Cost(*(seconds / items * 1e6 for seconds in (self.wall, self.client, self.servers)))
+
+
+class Meter:
+    """Measures what work costs, the servers' part too.  Other load on the machine disturbs processor time least."""
+
+    def __init__(self, wires: Sequence[RawRedis]) -> None:
+        self._wires = wires
+
+    async def cost(self, work: Awaitable[object]) -> Cost:
+        """Await it, and tell what that cost."""
+        servers, client, began = await self._servers(), time.process_time(), time.perf_counter()
+        await work
+        wall, spent = time.perf_counter() - began, time.process_time() - client
+        return Cost(wall, spent, await self._servers() - servers)
+
+    async def memory(self) -> list[int]:
+        """``used_memory`` of each server, in bytes."""
+        return [int(fields["used_memory"]) for fields in await self._info("memory")]
+
+    async def _servers(self) -> float:
+        return sum(float(fields["used_cpu_user"]) + float(fields["used_cpu_sys"]) for fields in await self._info("cpu"))
+
+    async def _info(self, section: str) -> list[dict[str, str]]:
+        replies = [cast("bytes", await wire.ask("INFO", section)).decode() for wire in self._wires]
+        return [dict(line.split(":", 1) for line in reply.splitlines() if ":" in line) for reply in replies]
+
+
+@asynccontextmanager
+async def meter(urls: Iterable[str]) -> AsyncGenerator[Meter, None]:
+    """A meter over these Redis servers."""
+    wires = [await RawRedis.open(url) for url in urls]
+    try:
+        yield Meter(wires)
+    finally:
+        for wire in wires:
+            wire.close()

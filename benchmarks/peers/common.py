@@ -1,0 +1,86 @@
+"""What these programs share: a job as the only argument, the figures as the only line of output, both JSON.
+
+This and its neighbours run in environments without zkrq, so they import nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+ITEM = {"to": "ann@example.org", "text": "x" * 67}
+"""100 bytes as JSON without spaces."""
+
+PAYLOAD = json.dumps(ITEM, separators=(",", ":")).encode()
+"""The item for whoever takes bytes."""
+
+PATIENCE = 60.0
+"""Seconds after which a phase is given up."""
+
+
+class Job(NamedTuple):
+    """Where the servers are, how many items to push and consume, and by how many tasks."""
+
+    servers: list[str]
+    items: int
+    tasks: int
+    zookeeper: str = ""
+
+
+class Rates(NamedTuple):
+    """Items per second, and the settings under which they were reached."""
+
+    push: float
+    consume: float
+    cycle: float
+    settings: str
+
+
+def rates(items: int, pushing: float, consuming: float, settings: str) -> Rates:
+    """Of so many seconds for each of the two phases."""
+    return Rates(items / pushing, items / consuming, items / (pushing + consuming), settings)
+
+
+class Countdown:
+    """Done when it was counted down from ``items`` to zero."""
+
+    def __init__(self, items: int) -> None:
+        self._left = items
+        self._done = asyncio.Event()
+
+    def count(self, items: int = 1) -> None:
+        self._left -= items
+        if self._left <= 0:
+            self._done.set()
+
+    async def wait(self) -> None:
+        """Raises ``TimeoutError`` when it takes too long."""
+        async with asyncio.timeout(PATIENCE):
+            await self._done.wait()
+
+
+async def share(items: int, tasks: int, one: Callable[[], Awaitable[object]]) -> float:
+    """Have so many tasks await ``one()`` again and again, ``items`` times in all; returns the seconds that took."""
+    left = iter(range(items))
+
+    async def run() -> None:
+        for _ in left:
+            await one()
+
+    began = time.perf_counter()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(run() for _ in range(tasks)))
+    return time.perf_counter() - began
+
+
+def run(measure: Callable[[Job], Awaitable[Rates]]) -> None:
+    """Read the job, measure, print the figures."""
+
+    async def main() -> Rates:
+        return await measure(Job(**json.loads(sys.argv[1])))
+
+    print(json.dumps(asyncio.run(main())._asdict()))

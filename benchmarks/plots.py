@@ -1,0 +1,90 @@
+"""The figures as pictures: bars for what is compared, lines for what grows.  Needs matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.sheet import Sheet, Spread, Topic
+
+WIDTH, HEIGHT = 8.0, 3.6
+"""Inches."""
+
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
+
+
+def draw(sheet: Sheet, foot: str, folder: Path) -> dict[str, Path]:
+    """Draw every topic that wants it; returns the files by the topics' names.  None where matplotlib is missing."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        sheet.remark("pictures: not drawn, matplotlib is not installed")
+        return {}
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "zkrq", "font.size": 9})
+    folder.mkdir(parents=True, exist_ok=True)
+    files: dict[str, Path] = {}
+    for topic in sheet.topics.values():
+        rows = sheet.rows(topic)
+        if topic.plot and len(rows) > 1:
+            files[topic.name] = folder / f"{topic.name}.svg"
+            _draw(topic, rows, foot, files[topic.name])
+    return files
+
+
+def _draw(topic: Topic, rows: Mapping[str, Mapping[str, Spread]], foot: str, file: Path) -> None:
+    from matplotlib import pyplot
+
+    picture: Any
+    axes: Any
+    picture, axes = pyplot.subplots(figsize=(WIDTH, max(HEIGHT, 0.35 * len(rows) + 1.6)))  # pyright: ignore[reportUnknownMemberType]
+    (_bars if topic.plot == "bars" else _lines)(axes, topic, rows)
+    axes.set_title(topic.title, loc="left")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    picture.text(0.01, 0.005, foot, fontsize=6, color="grey")
+    picture.tight_layout(rect=(0, 0.03, 1, 1))
+    picture.savefig(file, metadata={"Date": None})
+    pyplot.close(picture)
+
+
+def _bars(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:
+    """Lying bars, the first row on top, with a whisker from the lowest to the highest."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    thick = 0.8 / len(columns)
+    for n, column in enumerate(columns):
+        spreads = [row[column] for row in rows.values() if column in row]
+        places = [place + n * thick for place, row in enumerate(rows.values()) if column in row]
+        lows = [spread.median - min(spread.values) for spread in spreads]
+        highs = [max(spread.values) - spread.median for spread in spreads]
+        axes.barh(
+            places,
+            [spread.median for spread in spreads],
+            thick,
+            xerr=(lows, highs),
+            label=column,
+            color=COLOURS[n % len(COLOURS)],
+            error_kw={"elinewidth": 0.8, "ecolor": "#444444"},
+        )
+    axes.set_yticks([place + 0.4 - thick / 2 for place in range(len(rows))], list(rows))
+    axes.invert_yaxis()
+    if topic.log:
+        axes.set_xscale("log")
+    axes.set_xlabel(topic.unit)
+
+
+def _lines(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:
+    """Lines from below zero on, with the area from the lowest to the highest; rows are numbers."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    for n, column in enumerate(columns):
+        points = [(float(name.replace(",", "")), row[column]) for name, row in rows.items() if column in row]
+        at, spreads = [max(x, 1.0) for x, _ in points], [spread for _, spread in points]
+        axes.plot(at, [spread.median for spread in spreads], marker="o", label=column, color=COLOURS[n])
+        lows, highs = [min(spread.values) for spread in spreads], [max(spread.values) for spread in spreads]
+        axes.fill_between(at, lows, highs, alpha=0.2, color=COLOURS[n], linewidth=0)
+    axes.set_ylim(bottom=0)
+    if topic.log:
+        axes.set_xscale("log")
+    axes.set_xlabel(topic.rows)
+    axes.set_ylabel(topic.unit)

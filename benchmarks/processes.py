@@ -1,0 +1,125 @@
+"""Client processes of their own: each pushes its share by many tasks, then all consume until nothing is left.
+
+Run as a program it is one such client.  It says ``ready``, and begins each phase at a line on its standard input; after
+each phase it says when it began and ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import subprocess
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from benchmarks import load
+from zkrq.local import Servers
+
+PATIENCE = 120.0
+"""Seconds after which clients are given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Items per second of all clients together; the client's own processor time in microseconds per item."""
+
+    push: float
+    consume: float
+    cycle: float
+    processor: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one client is told."""
+
+    redis: dict[str, str]
+    zookeeper: str
+    namespace: str
+    items: int
+    tasks: int
+
+
+async def together(group: Servers, clients: int, items: int, *, tasks: int = load.TASKS) -> Rates:
+    """Start so many clients that share the items, in a namespace of their own; what they did in how much time.
+
+    More than one need ZooKeeper.  Raises ``RuntimeError``.
+    """
+    namespace = f"together-{secrets.token_hex(4)}"
+    share = _Share(group.redis_urls, group.zookeeper_hosts, namespace, items // clients, tasks)
+    started = [await _start(share) for _ in range(clients)]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*(_told(client) for client in started))
+            pushing, processor = await _phase(started)
+            consuming, more = await _phase(started)
+    finally:
+        for client in started:
+            if client.returncode is None:
+                client.kill()
+            await client.wait()
+    total = share.items * clients
+    return Rates(total / pushing, total / consuming, total / (pushing + consuming), (processor + more) / total * 1e6)
+
+
+async def _start(share: _Share) -> Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "benchmarks.processes",
+        json.dumps(asdict(share)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+async def _told(client: Process) -> list[float]:
+    assert client.stdout
+    line = await client.stdout.readline()
+    if not line:
+        raise RuntimeError("a client process ended too early")
+    return json.loads(line)
+
+
+async def _phase(clients: Sequence[Process]) -> tuple[float, float]:
+    """Seconds from the first client's begin to the last one's end, and of their processor time."""
+    for client in clients:
+        assert client.stdin
+        client.stdin.write(b"go\n")
+    began, ended, processor = zip(*await asyncio.gather(*map(_told, clients)), strict=True)
+    return max(ended) - min(began), sum(processor)
+
+
+async def _client(share: _Share) -> None:
+    async with load.cluster_of(share.redis, share.zookeeper, namespace=share.namespace) as cluster:
+        warm_up = cluster.queue(f"warm-up-{secrets.token_hex(4)}")
+        await load.push(warm_up, 500)
+        await load.consume(warm_up)
+        queue = cluster.queue("together")
+        _say([])
+        await _go()
+        await _measured(lambda: load.push(queue, share.items, share.tasks))
+        await _go()
+        await _measured(lambda: load.consume(queue, share.tasks))
+
+
+async def _go() -> None:
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _measured(work: Callable[[], Awaitable[None]]) -> None:
+    processor, began = time.process_time(), time.time()
+    await work()
+    _say([began, time.time(), time.process_time() - processor])
+
+
+def _say(figures: list[float]) -> None:
+    print(json.dumps(figures), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_client(_Share(**json.loads(sys.argv[1]))))

@@ -1,0 +1,69 @@
+"""What the library says to its servers: a ``dial`` whose wires note every script call that passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, cast
+
+import hiredis
+
+from zkrq.replication.scripts import SCRIPTS
+from zkrq.replication.wire import Wire, dial
+
+SCRIPT_OF = {
+    text.sha.encode(): name for name, script in SCRIPTS.items() for text in {script.given(True), script.given(False)}
+}
+
+
+class ScriptCall(NamedTuple):
+    """One ``EVALSHA``: to which server, which script, all its words and its length on the wire in bytes."""
+
+    url: str
+    script: str
+    words: tuple[bytes, ...]
+    bytes: int
+
+    @property
+    def items(self) -> int:
+        """How many times what repeats in the script's header is there; 0 for a script that takes no items."""
+        script = SCRIPTS[self.script]
+        if not script.repeated:
+            return 0
+        return (len(self.words) - 3 - len(script.keys) - len(script.arguments)) // len(script.repeated)
+
+
+class Recording:
+    """Every script call of a client, in the order of their sending."""
+
+    def __init__(self) -> None:
+        self.calls: list[ScriptCall] = []
+
+    def dial(self, url: str, timeout: float) -> Callable[[], Wire]:
+        """What ``Cluster(dial=...)`` takes."""
+        make = dial(url, timeout)
+        return lambda: _RecordingWire(make(), url, self.calls)
+
+    def take(self) -> list[ScriptCall]:
+        """The calls since the last time."""
+        taken = self.calls[:]
+        self.calls.clear()
+        return taken
+
+
+class _RecordingWire:
+    def __init__(self, wire: Wire, url: str, calls: list[ScriptCall]) -> None:
+        self._wire = wire
+        self._url = url
+        self._calls = calls
+        self.connect = wire.connect
+        self.receive = wire.receive
+        self.close = wire.close
+
+    async def send(self, packed: bytes) -> None:
+        reader = hiredis.Reader()
+        reader.feed(packed)
+        while (words := cast("list[bytes] | bool", reader.gets())) is not False:
+            assert isinstance(words, list)
+            if words[0] == b"EVALSHA" and words[1] in SCRIPT_OF:
+                self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))
+        await self._wire.send(packed)

@@ -1,0 +1,109 @@
+"""Where figures are written down: by topic, row and column, a value for each repetition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+Plot = Literal["bars", "lines", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One table of the report, and perhaps one picture.
+
+    ``unit`` is that of every figure, empty where the columns say it; ``rows`` is what the first column is called;
+    ``about`` says how it was measured.
+    """
+
+    name: str
+    title: str
+    about: str
+    unit: str
+    rows: str
+    plot: Plot = ""
+    log: bool = False
+    """Whether the picture's axes are logarithmic: both of lines, the upright one of bars."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What several repetitions of one measure gave."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    def __str__(self) -> str:
+        if len(self.values) == 1:
+            return figure(self.values[0])
+        return f"{figure(self.median)} ({figure(min(self.values))} to {figure(max(self.values))})"
+
+
+def figure(value: float) -> str:
+    """With about three digits."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.2g}"
+
+
+@dataclass(slots=True)
+class Sheet:
+    """All figures of a run, with remarks: what could not be measured, and why."""
+
+    topics: dict[str, Topic] = field(default_factory=dict[str, Topic])
+    figures: dict[str, dict[str, dict[str, list[float]]]] = field(
+        default_factory=dict[str, dict[str, dict[str, list[float]]]]
+    )
+    notes: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
+    remarks: list[str] = field(default_factory=list[str])
+
+    def add(self, topic: Topic, row: str, **values: float) -> None:
+        """Write down one repetition; the columns' names are the arguments', ``_`` standing for a space."""
+        self.topics[topic.name] = topic
+        columns = self.figures.setdefault(topic.name, {}).setdefault(row, {})
+        for column, value in values.items():
+            columns.setdefault(column.replace("_", " "), []).append(value)
+
+    def note(self, topic: Topic, row: str, text: str) -> None:
+        """Say something of a row, the settings of a peer for example."""
+        self.topics[topic.name] = topic
+        self.notes.setdefault(topic.name, {})[row] = text
+
+    def remark(self, text: str) -> None:
+        """Say in one line what could not be measured."""
+        print(f"bench: {text}", flush=True)
+        self.remarks.append(text)
+
+    def rows(self, topic: Topic) -> Mapping[str, Mapping[str, Spread]]:
+        """The figures of a topic."""
+        return {
+            row: {column: Spread(tuple(values)) for column, values in columns.items()}
+            for row, columns in self.figures.get(topic.name, {}).items()
+        }
+
+    def values(self, topic: Topic, row: str, column: str) -> Sequence[float]:
+        """The repetitions of one measure; empty where there are none."""
+        return self.figures.get(topic.name, {}).get(row, {}).get(column, ())
+
+    def save(self, file: Path, machine: Mapping[str, str]) -> None:
+        """Write everything as JSON."""
+        topics = {
+            name: {
+                "title": topic.title,
+                "about": topic.about,
+                "unit": topic.unit,
+                "figures": self.figures.get(name, {}),
+                "notes": self.notes.get(name, {}),
+            }
+            for name, topic in self.topics.items()
+        }
+        file.write_text(json.dumps({"machine": machine, "topics": topics, "remarks": self.remarks}, indent=1) + "\n")
