@@ -100,6 +100,12 @@ def check_text(what: str, value: str) -> str:
     return value
 
 
+def check_kind(what: str, value: object, kind: type) -> None:
+    """One of these, or None."""
+    if value is not None and not isinstance(value, kind):
+        raise ConfigError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+
+
 def check_count(what: str, value: int, *, least: int = 0, most: int | None = None) -> int:
     """A whole number within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]

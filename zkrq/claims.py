@@ -285,7 +285,8 @@ class Claim(Generic[T]):
             raise ClaimLost(f"the claim on item {self.id} was settled before: {self._settled}", id=self.id)
 
     async def _settle(self, verb: Verb, ms: int = 0, text: str = "") -> None:
-        self._check_held()
+        if self._lost or self._settled:
+            self._check_held()
         self._settled = verb
         try:
             holds = await self._holder.settle(self, verb, ms, text)
@@ -326,8 +327,7 @@ class Claim(Generic[T]):
     # -- context manager -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        self._check_held()
-        if not self.holds:
+        if not self.holds_at(asyncio.get_running_loop().time()):
             self.lose("its time had run out before the work began")
             self._check_held()
         self.delivered = True
@@ -346,8 +346,9 @@ class Claim(Generic[T]):
         if kind is None and not self._settled and not self._lost:
             try:
                 await self._settle(Verb.ACK)
-            finally:
+            except BaseException:
                 self._holder.let_go(self)
+                raise
             return False
         if self._settled or self._lost:
             if kind is None and self._lost:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast, overload
 import anyio
 
 from zkrq import local
-from zkrq.checks import Duration, check_count, check_duration, check_id, check_lease, check_name
+from zkrq.checks import Duration, check_count, check_duration, check_id, check_kind, check_lease, check_name
 from zkrq.codecs import JSON, Codec
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -263,6 +263,8 @@ class Cluster:
         check_count("max_payload_bytes", max_payload_bytes, least=1)
         if max_size is not None:
             check_count("max_size", max_size, least=1)
+        check_kind("retry", retry, Retry)
+        check_kind("dead_letters", dead_letters, DeadLetters)
         options = (codec, timeout, retry, dead_letters, max_size, max_payload_bytes)
         if name in self._queues:
             queue, known = self._queues[name]
@@ -369,7 +371,7 @@ class Cluster:
         while True:
             leading = self.view.primary(queue)
             if leading != primary:
-                counts, cursor, primary = Counter(), b"0", leading  # a cursor means nothing to another server
+                counts, cursor, primary = Counter[str](), b"0", leading  # a cursor means nothing to another server
             body = await self._replicas.ask("holders", queue, [cursor])
             if self.view.primary(queue) != primary:
                 continue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import json.encoder
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, TypeVar, cast
 
 from zkrq.errors import CodecError
@@ -33,7 +34,7 @@ class _Json:
     name = "json"
 
     def __init__(self) -> None:
-        self._encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+        self._usual, self._parts = _make_encoders()
         self._decode = json.JSONDecoder().decode
         self._scan = json.JSONDecoder().raw_decode
 
@@ -41,7 +42,10 @@ class _Json:
         return "zkrq.JSON"
 
     def encode(self, item: Any, /) -> bytes:
-        text = self._encode(item)
+        try:
+            text = "".join(self._parts(item, 0)) if self._parts else self._usual(item)
+        except RecursionError:
+            raise ValueError("Circular reference detected, or nested too deeply") from None
         if _WAS_PERHAPS_NO_STRING.search(text):
             _check_keys(item)
         return text.encode()
@@ -53,6 +57,24 @@ class _Json:
             if end == len(text):
                 return item
         return self._decode(text)
+
+
+def _make_encoders() -> tuple[Callable[[Any], str], Callable[[Any, int], Iterable[str]] | None]:
+    """The documented one, and one that does the same in half of the time: the former makes it anew for each item.
+
+    It is no documented part of ``json``: None where it is not as it was in Python 3.11.
+    """
+    usual = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    sample: dict[str, list[Any]] = {"a": [1, "ä", None, 0.5, {}]}
+    try:
+        make: Any = vars(json.encoder)["c_make_encoder"]
+        parts: Callable[[Any, int], Iterable[str]] = make(
+            None, usual.default, vars(json.encoder)["encode_basestring"], None, ":", ",", False, False, False
+        )
+        alike = "".join(parts(sample, 0)) == usual.encode(sample)
+    except (KeyError, TypeError):
+        return usual.encode, None
+    return usual.encode, parts if alike else None
 
 
 _WAS_PERHAPS_NO_STRING = re.compile(r'"(?:[-0-9][^"]*|true|false|null)":')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from zkrq.coordination.coordinator import Coordinator, SessionState
 
@@ -18,6 +19,7 @@ class Enrolment:
         self._description = description
         self._enrolling = asyncio.Lock()
         self._ended: list[str] = []
+        self._valid_until = -math.inf
         self.owner: str | None = None
         """The owner id of the present session, or None before the first claim in it."""
 
@@ -39,11 +41,15 @@ class Enrolment:
 
     def is_certain(self) -> bool:
         """Whether the session certainly lives, by the last word from ZooKeeper."""
-        return self._coordinator.valid_until > asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        if now >= self._valid_until:  # it only grows as long as the session lives
+            self._valid_until = self._coordinator.valid_until
+        return now < self._valid_until
 
     def end(self, session: str) -> None:
         """That session is over, and with it the owner of that name."""
         self._ended = [*self._ended[-_ENDED_KEPT + 1 :], session]
+        self._valid_until = -math.inf
         if self.owner == session:
             self.owner = None
 

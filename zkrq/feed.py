@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -85,7 +85,7 @@ class Feed(Generic[T]):
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[_Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
-        self._streams: list[int | None] = []
+        self._streams: Counter[int | None] = Counter()
         self._woken = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
@@ -100,11 +100,12 @@ class Feed(Generic[T]):
 
     def join(self, prefetch: int | None) -> None:
         """A stream begins; ``prefetch`` items are claimed ahead for it, None: as fast as it has been lately."""
-        self._streams.append(prefetch)
+        self._streams[prefetch] += 1
 
     def leave(self, prefetch: int | None) -> None:
         """A stream ends; what was claimed ahead for nobody goes back."""
-        self._streams.remove(prefetch)
+        self._streams[prefetch] -= 1
+        self._streams += Counter[int | None]()  # forgets what is nobody's
         self._hand_back()
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
@@ -134,6 +135,24 @@ class Feed(Generic[T]):
         except asyncio.CancelledError:
             self._withdraw(waiter)
             raise
+
+    def draw_one(self) -> Claim[T] | None:
+        """A claim that was made ahead, if there is one and nobody has waited longer."""
+        if not self._buffer or self._waiters or self._closed:
+            return None
+        if not self._held.is_certain():
+            self._release_all()
+            return None
+        now, drawn = asyncio.get_running_loop().time(), None
+        while self._buffer and drawn is None:
+            claim = self._buffer.popleft()
+            if claim.holds_at(now):
+                claim.delivered = True
+                drawn = claim
+                self._taken += 1
+        if len(self._buffer) * 2 < self._ahead:
+            self._look()
+        return drawn
 
     def wake(self) -> None:
         """Something may be ready."""
@@ -231,7 +250,8 @@ class Feed(Generic[T]):
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._woken.set()
+        if not self._woken.is_set():
+            self._woken.set()
         if self._runner is None:
             self._taken_since = asyncio.get_running_loop().time()
             self._runner = self._tasks.keep(self._run, f"claim from {self._queue}")
@@ -248,7 +268,7 @@ class Feed(Generic[T]):
         now = asyncio.get_running_loop().time()
         elapsed = max(now - self._taken_since, 1e-3)
         lately = int(self._taken / elapsed * PREFETCH_SECONDS) if None in self._streams else 0
-        self._ahead = min(CLAIM_MAX, lately + sum(prefetch or 0 for prefetch in self._streams))
+        self._ahead = min(CLAIM_MAX, lately + sum((prefetch or 0) * n for prefetch, n in self._streams.items()))
         if not self._held.is_certain():
             self._ahead = 0
         if elapsed > PREFETCH_SECONDS:

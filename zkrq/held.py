@@ -109,7 +109,7 @@ class Held:
         """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
-        how = verb.value if verb is Verb.ACK else f"{verb.value} {ms} {text}"
+        how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
         return self._batcher.add((claim.id, claim.packed_version, claim.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
@@ -205,6 +205,9 @@ class Held:
     def _expire(self, claim: Claim[Any]) -> None:
         if claim.kept:
             self._tell_lost([claim], "it could not be extended in time")
+
+
+_ACK = Verb.ACK.value
 
 
 def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int) -> Arguments:

@@ -130,7 +130,7 @@ class Receipts(Sequence[Receipt]):
         self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
         for at, result in enumerate(results):
             if not isinstance(result, int):
-                self._others[self._length + at] = result if isinstance(result, ZkrqError) else _receipt(ids[at], result)
+                self._others[self._length + at] = result if isinstance(result, ZkrqError) else receipt(ids[at], result)
         self._length += len(results)
 
     @property
@@ -163,8 +163,8 @@ class Pusher(Generic[T]):
         self._plain = batcher(partial(replicas.put, queue), name=f"push to {queue}")
         self._decided = batcher(partial(replicas.push, queue, self._max_size), name=f"decided push to {queue}")
 
-    async def push(self, item: T, id: str | None, options: Options) -> Receipt:
-        """One item; see ``Queue.push``."""
+    def begin(self, item: T, id: str | None, options: Options) -> tuple[str, asyncio.Future[Pushed]]:
+        """Send one item off; its id and what will become of it.  No coroutine: one less for every item."""
         now_ms = clock.now_ms()
         payload = self._encode(item)
         if id is None:
@@ -172,12 +172,7 @@ class Pusher(Generic[T]):
         else:
             made_ms = made_at_ms(check_id("id", id)) or now_ms
         batcher = self._decided if self._max_size or options.key else self._plain
-        try:
-            result = await batcher.add(_put(id, made_ms, payload, options))
-        except OutcomeUnknown as error:
-            error.ids = (id,)
-            raise
-        return Receipt(id, result) if isinstance(result, int) else _receipt(id, result)
+        return id, batcher.add(_put(id, made_ms, payload, options))
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
         """Many items, in order; see ``Queue.push_many``."""
@@ -278,7 +273,8 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _receipt(id: str, result: Pushed) -> Receipt:
+def receipt(id: str, result: Pushed) -> Receipt:
+    """What is told of a push."""
     if isinstance(result, Duplicate):
         return Receipt(result.first, result.replicas, duplicate=True)
     return Receipt(id, result)

@@ -12,11 +12,11 @@ from typing import Generic, Self, TypeVar
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
-from zkrq.errors import ClaimLost, Closed
+from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
 from zkrq.feed import Feed
 from zkrq.handlers import Handler
 from zkrq.held import Held
-from zkrq.pushing import Pusher, Receipt, Receipts, read_options
+from zkrq.pushing import Pusher, Receipt, Receipts, read_options, receipt
 from zkrq.replication.replicas import Replicas
 from zkrq.steering import Steering
 from zkrq.worker import After, Before, work
@@ -65,7 +65,12 @@ class Queue(Steering[T]):
         too: push again with the same id.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,
         retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was written.
         """
-        return await self._pusher.push(item, id, read_options(delay, at, priority, key, ttl))
+        id, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl))
+        try:
+            return receipt(id, await pushed)
+        except OutcomeUnknown as error:
+            error.ids = (id,)
+            raise
 
     async def push_many(
         self,
@@ -186,6 +191,15 @@ class Deliveries(Generic[T]):
         if not self._joined:
             self._joined = True
             self._feed.join(self._prefetch)
+        claim = self._feed.draw_one() if self._left != 0 else None
+        if claim is None:
+            claim = await self._next()
+        if self._left is not None:
+            self._left -= 1
+        return claim
+
+    async def _next(self) -> Claim[T]:
+        """Wait for one.  Raises ``StopAsyncIteration``."""
         claims: list[Claim[T]] = []
         if self._left != 0:
             with suppress(Closed):
@@ -193,8 +207,6 @@ class Deliveries(Generic[T]):
         if not claims:
             await self.aclose()
             raise StopAsyncIteration
-        if self._left is not None:
-            self._left -= 1
         return claims[0]
 
     async def aclose(self) -> None:

@@ -110,8 +110,7 @@ class Steering(Generic[T]):
         """
         self._check_open()
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
-        if state not in get_args(ItemState):
-            raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
+        _check_state(state)
         found, _ = await self._replicas.ask("peek", self.name, [0, state, n])
         return self._items(found)
 
@@ -122,6 +121,8 @@ class Steering(Generic[T]):
         Raises ``Unavailable``.
         """
         self._check_open()
+        if state is not None:
+            _check_state(state)
         cursor, primary = b"0", ""
         while True:
             leading = self._replicas.membership.view.primary(self.name)
@@ -201,10 +202,10 @@ class Steering(Generic[T]):
 
         Raises as ``cancel`` does, with some removed.
         """
-        named = _check_ids(ids)
+        self._check_open()
         removed = 0
         left = (await self.size()).dead
-        for count, some in _pages(named, SEEN_AT_ONCE, left):
+        for count, some in _pages(ids, SEEN_AT_ONCE, left):
             given: Arguments = [State.DEAD.value, count, *some]
             decision = await self._replicas.decide("cancel", self.name, given, trim=True)
             removed += len(decision.ids) + len(decision.carried)
@@ -219,11 +220,11 @@ class Steering(Generic[T]):
         """
         if rate is not None:
             check_rate("rate", rate)
-        named = _check_ids(ids)
+        self._check_open()
         revived = passed_over = 0
         left = (await self.size()).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
-        for count, some in _pages(named, page, left):
+        for count, some in _pages(ids, page, left):
             decision = await self._replicas.decide("redrive", self.name, [passed_over, count, *some])
             now = len(decision.ids) + len(decision.carried)
             revived += now
@@ -241,14 +242,18 @@ async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statisti
     return Statistics(Sizes(*body[:4]), bool(paused), oldest, keyed, expiring, tombstones, held)
 
 
-def _check_ids(ids: Sequence[str] | None) -> Sequence[str] | None:
-    if isinstance(ids, str):
-        raise ConfigError(f"ids is one str, {ids!r}: give a list of ids")
-    return None if ids is None else [check_id("id", id) for id in ids]
+def _check_state(state: ItemState) -> None:
+    if state not in get_args(ItemState):
+        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
 
 
 def _pages(ids: Sequence[str] | None, page: int, dead: int) -> Iterator[tuple[int, Sequence[str]]]:
     """The ids in parts of at most ``page``, each with its length; where None are given, only how many a part has."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
+    if ids is not None:
+        for id in ids:
+            check_id("id", id)
     for start in range(0, dead if ids is None else len(ids), page):
         some = () if ids is None else ids[start : start + page]
         yield min(page, dead - start) if ids is None else len(some), some

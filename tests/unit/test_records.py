@@ -175,7 +175,7 @@ def test_every_state_has_a_row() -> None:
 
 def test_nothing_leaves_the_tombstones() -> None:
     """But the queue's own record, which is no item: there GONE says that the queue goes on."""
-    assert MOVES[State.GONE] == {"pause": State.PAUSED}
+    assert MOVES[State.GONE] == {"pause": State.PAUSED, "push": State.QUEUED}
     assert MOVES[State.PAUSED] == {"resume": State.GONE}
 
 

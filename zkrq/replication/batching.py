@@ -65,17 +65,19 @@ class Batcher(Generic[CallT, ResultT]):
         self._closed = False
         self._landed = asyncio.Event()
         self._landed.set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT) -> asyncio.Future[ResultT]:
         """Have ``call`` carried out; the future gets its result."""
         if self._closed:
             raise Closed()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[ResultT] = loop.create_future()
-        now = loop.time()
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
         if len(self._waiting) >= MAX_WAITING:
             raise Unavailable(f"{self._name}: {MAX_WAITING} calls wait already; nothing happened, retry later")
-        self._waiting.append((call, future, now + self._patience))
+        future: asyncio.Future[ResultT] = loop.create_future()
+        self._waiting.append((call, future, loop.time() + self._patience))
         if not self._scheduled and self._in_flight < MAX_IN_FLIGHT:
             self._scheduled = True
             loop.call_soon(self._depart)
@@ -107,22 +109,27 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
-        room = MAX_BATCH_BYTES
-        now = asyncio.get_running_loop().time()
+        waiting, size, room = self._waiting, self._size, MAX_BATCH_BYTES
+        self._turn_away()
         # A crowd leaves in as many parts as there is room for, so that servers work on one while the next is made.
-        share = -(-len(self._waiting) // (MAX_IN_FLIGHT - self._in_flight))
-        most = min(MAX_BATCH, max(SPLIT_LEAST, share))
-        while self._waiting and len(batch) < most:
-            call, future, until = self._waiting[0]
-            room -= self._size(call)
+        share = -(-len(waiting) // (MAX_IN_FLIGHT - self._in_flight))
+        for _ in range(min(len(waiting), MAX_BATCH, max(SPLIT_LEAST, share))):
+            call, future, _ = waiting[0]
+            room -= size(call)
             if room < 0 and batch:
                 break
-            self._waiting.popleft()
-            if until > now:
-                batch.append((call, future))
-            else:
-                _settle(future, Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry"))
+            waiting.popleft()
+            batch.append((call, future))
         return batch
+
+    def _turn_away(self) -> None:
+        """Those that have waited for too long; they stand in the order in which they came."""
+        now = asyncio.get_running_loop().time()
+        while self._waiting and self._waiting[0][2] <= now:
+            _, future, _ = self._waiting.popleft()
+            if not future.done():
+                error = Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry")
+                future.set_exception(error)
 
     async def _carry_out(self, batch: list[tuple[CallT, asyncio.Future[ResultT]]]) -> None:
         results: Sequence[ResultT | Exception] = ()
@@ -132,8 +139,15 @@ class Batcher(Generic[CallT, ResultT]):
             results = [_own(error) for _ in batch]
         finally:
             self._in_flight -= 1
-            for position, (_, future) in enumerate(batch):
-                _settle(future, results[position] if results else OutcomeUnknown("closed in the middle"))
+            if not results:
+                results = [OutcomeUnknown("closed in the middle") for _ in batch]
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
             self._depart()
             if not self._in_flight:
                 self._landed.set()
@@ -143,12 +157,3 @@ def _own(error: Exception) -> Exception:
     own = copy.copy(error)
     own.__cause__ = error
     return own
-
-
-def _settle(future: asyncio.Future[ResultT], result: ResultT | Exception) -> None:
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)

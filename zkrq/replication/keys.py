@@ -11,7 +11,8 @@ scheduled       zset   id by due time, microseconds of this server's clock
 claimed         zset   id by deadline
 dead            zset   id by time of death
 tombstones      list   (time, version, id) of what was removed, oldest first; at most 1,000,000
-keys            hash   key -> id of the item that has it, as long as that is queued or claimed
+keys            hash   key -> id of the item that has it, as long as that is queued or claimed (several
+                       where the copies of two servers met)
 expiring        zset   ids of items with a time to live by when that ends; negative: it ended while it was claimed
 owners          hash   owner -> number of its last claim request
 fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes

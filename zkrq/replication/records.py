@@ -50,7 +50,8 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "expire": State.QUEUED,
     },
     State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE, "drop": State.GONE},
-    State.GONE: {"pause": State.PAUSED},
+    # push: only where what is gone is a push that was refused, so that it is not taken for one that was made.
+    State.GONE: {"pause": State.PAUSED, "push": State.QUEUED},
     State.PAUSED: {"resume": State.GONE},
 }
 """What may happen to an item in each state, and what it is afterwards; the verbs are those of the scripts."""

@@ -188,6 +188,8 @@ class Replicas:
             if isinstance(error, _Expired):
                 raise Unavailable(f"nothing was written: {error}") from error
             raise
+        if not refusals:
+            return [copies] * len(puts)
         return [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
 
     async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:

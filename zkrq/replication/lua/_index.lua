@@ -57,6 +57,17 @@ local function enter_queue(id, priority, due_us)
   return scheduled
 end
 
+-- Claims that end together, the last id first: ids grow, and as long as it is short a sorted set is searched from its
+-- beginning for the place of each.
+local function enter_claimed(ids, deadline)
+  local claims, n = entering[claimed], entering[claimed].n
+  for i = ids.n, 1, -1 do
+    claims[n + 1], claims[n + 2] = deadline, ids[i]
+    n = n + 2
+  end
+  claims.n = n
+end
+
 -- A key names all items that have it: one, as far as one server decides; more where what two decided comes together.
 local function keep_key(key, id, lives)
   local named, ids = redis.call('HGET', keys, key) or '', {lives and id or nil}

@@ -30,13 +30,25 @@ local function keep_payload(position, id, state, payload)
   end
 end
 
+local claims, last_left_ms, last_deadline, last_token = list(), nil, nil, nil
+
+local function enter_claims()
+  enter_claimed(claims, last_deadline)
+  claims = list()
+end
+
+local function commit_all()
+  enter_claims()
+  commit()
+end
+
 -- Any record over any other.
 local function apply(position, id, packed, left_ms, payload, held_packed)
   local mine, held = read_head(packed), held_packed and read_head(held_packed)
   if not held or newer(mine, held) then
     local from = from_us or now_us - #ids + position
     local left_us, expires_us = read_left(left_ms)
-    if applied[id] then commit() end
+    if applied[id] then commit_all() end
     local marks = mine.state == 'X' and held and held.marks or mine.marks -- a tombstone has none
     place(id, held and held.state, mine, marks, from + left_us, packed, expires_us and from + expires_us)
     applied[id] = packed
@@ -52,11 +64,11 @@ end
 
 -- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
 -- push has put it here, to claimed, and from claimed to gone.
-local last_left_ms, last_deadline, last_token
 local last_version, last_tombstone
 
 local function claim(id, packed, left_ms)
   if left_ms ~= last_left_ms then
+    enter_claims()
     last_left_ms, last_deadline = left_ms, score_of((from_us or now_us) + read_left(left_ms))
   end
   local token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT))
@@ -64,7 +76,7 @@ local function claim(id, packed, left_ms)
     last_token = token
     note_owner(token)
   end
-  append_pair(entering[claimed], last_deadline, id)
+  append(claims, id)
   append_pair(new_records, id, packed)
   append(leaving[ready], id)
   append(leaving[scheduled], id)
@@ -101,7 +113,7 @@ for position, id in ipairs(ids) do
   at = at + stride
 end
 redis.call('SADD', queues, queue)
-commit()
+commit_all()
 wake(readied)
 if trim == '1' and removed > 0 then trim_tombstones(put_window_ms, 2 * removed) end
 return {'OK', superseded, bare}

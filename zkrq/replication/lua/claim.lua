@@ -128,7 +128,6 @@ local function hand_out_plain(id, packed, payload, score)
     .. string.sub(packed, FAILURES_AT, DUE_AT - 1) .. struct.pack('<d', due_of(priority, tonumber(score))) .. behind
     .. string.sub(packed, TOKEN_AT + 1 + string.byte(packed, TOKEN_AT))
   append_pair(new_records, id, claim)
-  append_pair(entering[claimed], deadline, id)
   append(leaving[ready], id)
   local at = decided.n
   handed[at + 1], handed_count = payload, handed_count + 1
@@ -138,7 +137,7 @@ end
 local function hand_out_ready()
   local page = redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')
   if #page == 0 then return end
-  local ids = {}
+  local ids, plain = {}, list()
   for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
   local held, carried = redis.call('HMGET', records, unpack(ids)), redis.call('HMGET', payloads, unpack(ids))
   for i, id in ipairs(ids) do
@@ -147,10 +146,12 @@ local function hand_out_ready()
       redis.call('ZREM', ready, id)
     elseif payload and string.byte(packed, PRIORITY_AT) < MARK and not position_of[id] then
       hand_out_plain(id, packed, payload, page[2 * i])
+      append(plain, id)
     else
       hand_out(id, read_record(packed), payload, page[2 * i])
     end
   end
+  enter_claimed(plain, deadline)
 end
 
 local function hand_out_again()
