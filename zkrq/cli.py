@@ -14,11 +14,13 @@ import json
 import logging
 import os
 import signal
+import string
 import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, cast
 
 import zkrq
@@ -157,14 +159,14 @@ async def _dev(args: Namespace) -> Lines:
 
 async def _push(args: Namespace) -> Lines:
     many = args.item == "-"
-    if many and args.id is not None:
-        raise ConfigError("--id names one item; with ITEM - there may be many")
+    if many and (args.id is not None or args.key is not None):
+        raise ConfigError("--id and --key are one item's; with ITEM - there may be many")
     item = None if many else _parse(args.item, "ITEM")
-    options = {"delay": args.delay, "priority": args.priority}
+    options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl}
     async with _open(args) as cluster:
         queue = cluster.queue(args.queue)
         if not many:
-            yield _receipt(await queue.push(item, id=args.id, **options))
+            yield _receipt(await queue.push(item, id=args.id, key=args.key, **options))
             return
         read = 0
         async for lines in _stdin_lines():
@@ -175,7 +177,7 @@ async def _push(args: Namespace) -> Lines:
 
 
 def _receipt(receipt: zkrq.Receipt) -> Line:
-    return Line(receipt.id, receipt._asdict())
+    return Line(f"{receipt.id}  has the key already" if receipt.duplicate else receipt.id, receipt._asdict())
 
 
 async def _pop(args: Namespace) -> Lines:
@@ -206,20 +208,23 @@ def _delivery(claim: Claim[Any]) -> Line:
 
 async def _stats(args: Namespace) -> Lines:
     async with _open(args) as cluster:
-        names = await cluster.queues()
-        sizes = await asyncio.gather(*(cluster.queue(name).size() for name in names))
+        statistics = await cluster.statistics()
         health = cluster.health()
-    width = max(map(len, ["queue", *names]))
-    rows = [("queue", zkrq.Sizes._fields), *zip(names, sizes, strict=True)]
+    width = max(map(len, ["queue", *statistics]))
+    rows: list[tuple[str, Iterable[object], str]] = [("queue", zkrq.Sizes._fields, "")]
+    rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
     text = [
         f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'no push can complete'}",
         *(line.text for line in _servers_of(health)),
         "",
-        *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) for name, figures in rows),
+        *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) + note for name, figures, note in rows),
     ]
     value = {
         "health": {**health._asdict(), "servers": {id: server._asdict() for id, server in health.servers.items()}},
-        "queues": {name: size._asdict() for name, size in zip(names, sizes, strict=True)},
+        "queues": {
+            name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
+            for name, each in statistics.items()
+        },
     }
     yield Line("\n".join(text), value)
 
@@ -257,6 +262,65 @@ async def _servers_recover(args: Namespace) -> Lines:
     yield Line(f"recovered with {', '.join(args.name)}", {"servers": args.name})
 
 
+def _item(item: zkrq.Item[Any]) -> Line:
+    shown = repr(item.payload) if item.item is None else json.dumps(item.item)
+    why = f"  {item.reason}" if item.reason else ""
+    held = f" by {item.owner}" if item.owner else ""
+    moments = {"pushed_at": item.pushed_at.isoformat(), "died_at": item.died_at and item.died_at.isoformat()}
+    value = {**dataclasses.asdict(item), "payload": item.payload.decode(errors="backslashreplace"), **moments}
+    return Line(f"{item.id}  {item.state}{held}  {shown}{why}", value)
+
+
+async def _get(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        item = await cluster.queue(args.queue).get(args.id)
+    if item is None:
+        raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
+    yield _item(item)
+
+
+async def _peek(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        for item in await cluster.queue(args.queue).peek(args.count, args.state):
+            yield _item(item)
+
+
+async def _cancel(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        found = await cluster.queue(args.queue).cancel(args.id)
+    yield Line(found.value, {"id": args.id, "outcome": found.value})
+
+
+async def _pause(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        await cluster.queue(args.queue).pause()
+    yield Line("paused: nobody claims from it until it is resumed", {"queue": args.queue, "paused": True})
+
+
+async def _resume(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        await cluster.queue(args.queue).resume()
+    yield Line("goes on", {"queue": args.queue, "paused": False})
+
+
+async def _dead_list(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        for letter in await cluster.queue(args.queue).dead_letters(args.count):
+            yield _item(letter)
+
+
+async def _dead_redrive(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        revived = await cluster.queue(args.queue).redrive(args.id or None, rate=args.rate)
+    yield Line(f"{count(revived, 'item')} queued again", {"redriven": revived})
+
+
+async def _dead_discard(args: Namespace) -> Lines:
+    async with _open(args) as cluster:
+        removed = await cluster.queue(args.queue).discard(args.id or None)
+    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+
+
 async def _clear(args: Namespace) -> Lines:
     async with _open(args) as cluster:
         removed = await cluster.queue(args.queue).clear()
@@ -272,6 +336,7 @@ async def _consumers(args: Namespace) -> Lines:
 
 
 _QUEUE = {"queue": "the queue's name"}
+_LETTERS = Flag("count", "how many, at most 500", int, 100, "N")
 
 COMMANDS = (
     Command(
@@ -302,6 +367,8 @@ COMMANDS = (
             Flag("id", "the item's id, to be able to repeat a push"),
             Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
             Flag("priority", "0 to 9, higher first", int, 0, "N"),
+            Flag("key", "push nothing while another item of this key is queued, scheduled or claimed"),
+            Flag("ttl", "after which it is delivered no more; not given: never", float, None, "SECONDS"),
         ),
         {**_QUEUE, "item": "the item as JSON; - reads one from each line of stdin"},
     ),
@@ -316,6 +383,29 @@ COMMANDS = (
         _QUEUE,
     ),
     Command("stats", "how many items each queue has, and how the servers are", _stats),
+    Command("get", "what is known of one item", _get, arguments={**_QUEUE, "id": "its id"}),
+    Command(
+        "peek",
+        "look at the first items of a state, without taking them",
+        _peek,
+        (
+            Flag("count", "how many, at most 500", int, 10, "N"),
+            Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+        ),
+        _QUEUE,
+    ),
+    Command("cancel", "remove one item, and stop who holds it", _cancel, arguments={**_QUEUE, "id": "its id"}),
+    Command("pause", "let nobody claim from a queue", _pause, arguments=_QUEUE),
+    Command("resume", "let everybody claim again", _resume, arguments=_QUEUE),
+    Command("dead list", "the dead letters, with the reason", _dead_list, (_LETTERS,), _QUEUE),
+    Command(
+        "dead redrive",
+        "queue dead letters again",
+        _dead_redrive,
+        (Flag("rate", "at most so many a second; not given: as fast as it goes", float, None, "N"),),
+        {**_QUEUE, "id?...": "which; none given: all"},
+    ),
+    Command("dead discard", "remove dead letters", _dead_discard, arguments={**_QUEUE, "id?...": "which; none: all"}),
     Command("clear", "remove every item that nobody holds", _clear, arguments=_QUEUE),
     Command("consumers", "who may hold claims", _consumers),
     Command("servers list", "the Redis servers of the namespace, and which of them are in sync", _servers_list),
@@ -373,8 +463,9 @@ def _make_parser() -> argparse.ArgumentParser:
             groups[group] = parent.add_subparsers(metavar="COMMAND", required=True)
         sub = groups[group].add_parser(own_name, help=command.help, description=f"{command.help}.")
         for name, help in command.arguments.items():
-            several = "+" if name.endswith("...") else None
-            sub.add_argument(name.rstrip("."), help=help, metavar=name.rstrip(".").upper(), nargs=several)
+            several = {"?...": "*", "...": "+"}.get(name.lstrip(string.ascii_letters))
+            name = name.rstrip("?.")
+            sub.add_argument(name, help=help, metavar=name.upper(), nargs=several)
         _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper().replace(' ', '_')}_")
         if command.connected:
             _add_flags(sub, CONNECTION, "ZKRQ_")
@@ -433,12 +524,21 @@ async def _carry_out(args: Namespace) -> None:
             sys.stdout.flush()
 
 
+def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed (extra ``uvloop``), None: asyncio's own."""
+    try:
+        return cast("Callable[[], asyncio.AbstractEventLoop]", import_module("uvloop").new_event_loop)
+    except ImportError:
+        return None
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Carry out one command; returns the exit code."""
     args = _make_parser().parse_args(arguments)
     logging.getLogger("zkrq").addHandler(logging.NullHandler())  # what matters is told below
     try:
-        asyncio.run(_carry_out(args))
+        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
+            runner.run(_carry_out(args))
     except KeyboardInterrupt:
         return EXIT_SIGNAL + signal.SIGINT
     except asyncio.CancelledError:

@@ -16,6 +16,7 @@ import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
+import zkrq
 from tests.harness import new_namespace
 from zkrq import local
 
@@ -84,7 +85,9 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert (code, err, len(out.splitlines())) == (0, "", 2)
 
     (stats,) = await shell.value("stats")
-    assert stats["queues"] == {"jobs": {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0}}
+    jobs = stats["queues"]["jobs"]
+    assert jobs.pop("oldest_ready") > 0
+    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False}
     assert stats["health"]["ok"]
     assert stats["health"]["servers"]["redis-2"] == {"place": "member", "connected": True, "catching_up": None}
 
@@ -127,7 +130,7 @@ async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
     ("arguments", "says"),
     [
         (["push", "jobs", "{bad"], "zkrq push: ITEM is no JSON"),
-        (["push", "jobs", "-", "--id", "x"], "zkrq push: --id names one item"),
+        (["push", "jobs", "-", "--id", "x"], "zkrq push: --id and --key are one item's"),
         (["pop", "no name"], "zkrq pop: the queue's name is 'no name'"),
         (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: invalid float value"),
         (["stats", "--redis", ""], "zkrq stats: no --redis given, and ZKRQ_REDIS is not set"),
@@ -195,3 +198,32 @@ async def test_servers_recover(servers: local.Servers) -> None:
     assert (code, out) == (0, "recovered with redis-1, redis-2, redis-3\n")
     (receipt,) = await shell.value("push", "jobs", "2")
     assert receipt["replicas"] == 3
+
+
+async def test_looking_and_steering(shell: Shell) -> None:
+    (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
+    (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
+    assert (again["duplicate"], again["id"]) == (True, first["id"])
+    (item,) = await shell.value("get", "jobs", first["id"])
+    assert (item["item"], item["state"], item["key"], item["died_at"]) == ({"n": 1}, "ready", "one", None)
+    assert [each["id"] for each in await shell.value("peek", "jobs")] == [first["id"]]
+    assert (await shell.value("pause", "jobs"))[0]["paused"]
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["paused"]
+    assert await shell.value("pop", "jobs") == []
+    assert not (await shell.value("resume", "jobs"))[0]["paused"]
+    assert (await shell.value("cancel", "jobs", first["id"]))[0]["outcome"] == "removed"
+    assert (await shell.run("get", "jobs", first["id"]))[0] == 2
+
+
+async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
+    namespace = shell.environment["ZKRQ_NAMESPACE"]
+    async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many([1, 2, 3])
+        for claim in await queue.pop_many(3, timeout=10):
+            await claim.bury("no such address")
+    letters = await shell.value("dead", "list", "jobs")
+    assert [(each["item"], each["reason"]) for each in letters] == [(n, "no such address") for n in (1, 2, 3)]
+    assert await shell.value("dead", "redrive", "jobs", letters[0]["id"]) == [{"redriven": 1}]
+    assert await shell.value("dead", "discard", "jobs") == [{"removed": 2}]
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == 1
