@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
@@ -107,6 +108,11 @@ class Feed(Generic[T]):
         self._streams[prefetch] -= 1
         self._streams += Counter[int | None]()  # forgets what is nobody's
         self._hand_back()
+
+    def expect(self, prefetch: int | None, now: int) -> None:
+        """A stream that had ``prefetch`` items claimed ahead wants so many from now on."""
+        self._streams[prefetch] -= 1
+        self._streams[now] += 1
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
         """Up to ``want`` claims; none if not ``patient`` and nothing is ready, or after ``timeout`` seconds.
@@ -354,7 +360,8 @@ class Feed(Generic[T]):
             return False  # the session ended meanwhile: others are about to be given these
         payloads = cast("list[bytes | None]", decision.body[2])
         held, decode, claims = self._held, self._codec.decode, list[Claim[T]]()
-        for payload, (id, record, left_ms) in zip(payloads, decision.decided, strict=True):
+        flat = cast("Sequence[Any]", decision.flat)
+        for payload, id, record, left_ms in zip(payloads, flat[::3], flat[1::3], flat[2::3], strict=True):
             if payload is None or id in decision.superseded:
                 continue
             name, deadline_at = id.decode(), started + left_ms / 1000

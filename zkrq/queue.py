@@ -23,6 +23,9 @@ from zkrq.worker import After, Before, work
 
 T = TypeVar("T")
 
+LIMITED_PREFETCH = 32
+"""Items claimed ahead, at most, for a loop with a ``limit`` that does not say how many."""
+
 POP_MANY_MAX = 1_000
 """Claims that one ``pop_many`` may ask for."""
 
@@ -97,8 +100,9 @@ class Queue(Steering[T]):
         """Claims one after the other: ``async for claim in queue.pop()``.
 
         ``prefetch`` is how many items are claimed ahead for this loop, None: as many as it has lately taken in a tenth
-        of a second.  ``limit``: end after so many.  ``wait=False``: end when nothing is ready.  Otherwise it never ends
-        while the cluster is open.  Items claimed ahead are handed back when the loop is left.
+        of a second.  ``limit``: end after so many; no more than that is claimed.  ``wait=False``: end when nothing is
+        ready.  Otherwise it never ends while the cluster is open.  Items claimed ahead are handed back when the loop is
+        left.
         """
         if prefetch is not None:
             check_count("prefetch", prefetch, most=POP_MANY_MAX)
@@ -179,7 +183,9 @@ class Deliveries(Generic[T]):
 
     def __init__(self, feed: Feed[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
         self._feed = feed
-        self._prefetch = prefetch if limit is None else min(limit, prefetch or 0)
+        self._prefetch = prefetch
+        if limit is not None:  # never more than are still to come
+            self._prefetch = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
         self._left = limit
         self._wait = wait
         self._joined = False
@@ -195,8 +201,16 @@ class Deliveries(Generic[T]):
         if claim is None:
             claim = await self._next()
         if self._left is not None:
-            self._left -= 1
+            self._count_down()
         return claim
+
+    def _count_down(self) -> None:
+        assert self._left
+        assert self._prefetch is not None
+        self._left -= 1
+        if self._joined and self._left < self._prefetch:
+            self._feed.expect(self._prefetch, self._left)
+            self._prefetch = self._left
 
     async def _next(self) -> Claim[T]:
         """Wait for one.  Raises ``StopAsyncIteration``."""
