@@ -333,3 +333,15 @@ async def test_queues_are_separate_and_named(cluster: zkrq.Cluster, name: str) -
     assert (await take(cluster.queue(two))).item == 2
     assert await cluster.queues() == sorted([*before, one, two])
     assert cluster.queue(one) is cluster.queue(one)
+
+
+async def test_pop_with_a_limit_claims_no_more_than_is_still_to_come(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(range(10))
+    taken: list[int] = []
+    async for claim in queue.pop(limit=4):
+        taken.append(claim.item)
+        sizes = await queue.size()
+        assert sizes.claimed <= 4 - len(taken) + 1
+        await claim.ack()
+    assert taken == [0, 1, 2, 3]
+    assert (await queue.size())[:3] == (6, 0, 0)
