@@ -143,9 +143,10 @@ class _RecordingWire:
         self.connect = wire.connect
         self.close = wire.close
 
-    async def send(self, packed: bytes) -> None:
-        self._asked.extend(_commands(packed))
-        await self._wire.send(packed)
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for packed in commands:
+            self._asked.extend(_commands(packed))
+        await self._wire.send(commands)
 
     async def receive(self) -> object:
         reply = await self._wire.receive()
@@ -172,8 +173,8 @@ class _PlayingWire:
     async def connect(self) -> None:
         pass
 
-    async def send(self, packed: bytes) -> None:
-        for command in _names(packed):
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for command in (name for packed in commands for name in _names(packed)):
             replies = self._notes.get((self._url, command))
             if not replies:
                 raise ConnectionError(f"no reply to {command} was noted")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import hiredis
@@ -59,11 +59,15 @@ class _RecordingWire:
         self.receive = wire.receive
         self.close = wire.close
 
-    async def send(self, packed: bytes) -> None:
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for packed in commands:
+            self._note(packed)
+        await self._wire.send(commands)
+
+    def _note(self, packed: bytes) -> None:
         reader = hiredis.Reader()
         reader.feed(packed)
         while (words := cast("list[bytes] | bool", reader.gets())) is not False:
             assert isinstance(words, list)
             if words[0] == b"EVALSHA" and words[1] in SCRIPT_OF:
                 self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))
-        await self._wire.send(packed)

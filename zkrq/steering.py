@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast, get_args
 
@@ -167,7 +168,7 @@ class Steering(Generic[T]):
 
     async def _set_paused(self, state: State) -> None:
         self._check_open()
-        await self._replicas.decide("pause", self.name, [self.name, state.value])
+        await self._replicas.decide("pause", self.name, [self.name, f"{state.value} {secrets.token_hex(4)}"])
 
     async def clear(self) -> int:
         """Remove every item that is ready or scheduled; returns how many.  Claimed ones stay with their holders.

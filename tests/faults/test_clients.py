@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -167,20 +168,20 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         queue = cluster.queue("jobs")
         await queue.push_many(range(3))
         membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
-        call, dropped = membership.call, 0
+        call_all, dropped = membership.call_all, 0
 
-        async def drop_first_applies(server: ServerId, script: str, *rest: Any) -> Answer:
+        async def drop_first_applies(targets: Sequence[ServerId], script: str, *rest: Any) -> dict[ServerId, Answer]:
             nonlocal dropped
             if script == "apply" and dropped < 2:
-                dropped += 1
-                return Answer(Status.STALE, (), "STALE")
-            return await call(server, script, *rest)
+                dropped += len(targets)
+                return {id: Answer(Status.STALE, (), "STALE") for id in targets}
+            return await call_all(targets, script, *rest)
 
-        monkeypatch.setattr(membership, "call", drop_first_applies)
+        monkeypatch.setattr(membership, "call_all", drop_first_applies)
         assert await queue.clear() == 3
         assert dropped == 2
         for id in cluster.view.members:
-            assert (await call(id, "count", "jobs", cluster.view)).body == (0, 0, 0, 0)
+            assert (await membership.call(id, "count", "jobs", cluster.view)).body == (0, 0, 0, 0)
 
 
 def _speed_up_grace(cluster: zkrq.Cluster) -> None:

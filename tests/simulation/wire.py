@@ -11,7 +11,7 @@ import contextlib
 import enum
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import hiredis
@@ -135,7 +135,11 @@ class SimWire:
         path.wires[self] = None
         self._broken = None
 
-    async def send(self, packed: bytes) -> None:
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for packed in commands:
+            await self._send(packed)
+
+    async def _send(self, packed: bytes) -> None:
         if self._broken is not None:
             raise ConnectionResetError(self._broken)
         self._parser.feed(packed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import hiredis
@@ -32,10 +32,13 @@ class FakeWire:
     async def connect(self) -> None:
         pass
 
-    async def send(self, packed: bytes) -> None:
+    async def send(self, commands: Sequence[bytes]) -> None:
         reader: Any = hiredis.Reader()
-        reader.feed(packed)
-        word: bytes = reader.gets()[0]
+        for packed in commands:
+            reader.feed(packed)
+            self._reply_to(reader.gets()[0])
+
+    def _reply_to(self, word: bytes) -> None:
         replies: dict[bytes, object] = {
             b"INFO": INFO,
             b"HMGET": [b"g1", b"1", b"a"],
@@ -118,7 +121,7 @@ async def test_a_reply_to_a_wire_that_was_given_up_is_nobodys(tasks: Tasks, capl
     )
     await server.call("seal", "", 1, Life("r1", "g1"))
     server.drop()
-    await wires[0].send(pack(("EVALSHA",)))
+    await wires[0].send([pack(("EVALSHA",))])
     for _ in range(3):
         await asyncio.sleep(0)
     assert not caplog.records

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -19,9 +19,9 @@ from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.replies import Answer, Status
-from zkrq.replication.server import Identity, Server
+from zkrq.replication.server import Begun, Identity, Server
 from zkrq.replication.view import Eviction, Life, ServerId, View, encode, evict, weigh_eviction
-from zkrq.replication.wire import Arguments, Packed, with_credentials_of
+from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -230,16 +230,48 @@ class Membership:
         self, server: ServerId, script: str, queue: str, view: View, arguments: Arguments | Packed | None = None
     ) -> Answer:
         """One call of one script on one server of ``view``, in the life that the view names."""
-        life = view.receivers[server]
-        known = self.servers.get(server)
-        if known is None:
-            return Answer(Status.GONE, (), "it was removed from the namespace")
-        answer = await known.call(script, queue, view.epoch, life, arguments or ())
-        if answer.status in (Status.OK, Status.STALE):
-            self.nobody_answers = False
-            if self._failing_since:
-                self._failing_since.pop((server, life), None)
-        return answer
+        answers = await self.call_all([server], script, queue, view, arguments or ())
+        return answers[server]
+
+    async def call_all(
+        self,
+        servers: Iterable[ServerId],
+        script: str,
+        queue: str,
+        view: View,
+        arguments: Sequence[Word] | Packed,
+    ) -> dict[ServerId, Answer]:
+        """The same call on several servers of ``view`` at once."""
+        rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
+        lives = {id: view.receivers[id] for id in servers}
+        answers: dict[ServerId, Answer] = {}
+        begun: dict[ServerId, Begun | None] = {}
+        for id, life in lives.items():
+            if id in self.servers:
+                begun[id] = self.servers[id].begin(script, queue, view.epoch, life, rest)
+            else:
+                answers[id] = Answer(Status.GONE, (), "it was removed from the namespace")
+        if waiting := [each for each in begun.values() if each]:
+            left = waiting[0].due - asyncio.get_running_loop().time()
+            await asyncio.wait([each.reply for each in waiting], timeout=left)
+        slow = {id: each for id, each in begun.items() if not self._take(answers, id, each)}
+        if slow:
+            calls = (self.servers[id].call(script, queue, view.epoch, lives[id], rest, begun=slow[id]) for id in slow)
+            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
+        for id, answer in answers.items():
+            if answer.status in (Status.OK, Status.STALE):
+                self.nobody_answers = False
+                if self._failing_since:
+                    self._failing_since.pop((id, lives[id]), None)
+        return answers
+
+    @staticmethod
+    def _take(answers: dict[ServerId, Answer], id: ServerId, begun: Begun | None) -> bool:
+        """Note the answer, if it has come as usual."""
+        answer = begun.answer() if begun else None
+        if answer:
+            answers[id] = answer
+        return answer is not None
 
     def place(self, view: View, server: ServerId) -> Place:
         """A server of ``view``, to copy from or to."""

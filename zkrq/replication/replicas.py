@@ -19,7 +19,7 @@ from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
-from zkrq.replication.wire import Arguments, Packed, Word, pack_words
+from zkrq.replication.wire import Arguments, Word, pack_words
 
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
@@ -63,7 +63,7 @@ class Decision:
     ``body`` is the reply without the records, ``flat`` these: id, record, left_ms of each.  ``superseded`` are ids of
     which some server holds a greater version: somebody has decided about them later.  ``carried`` are further ids,
     decided in a round before the view changed; the servers were told of them as well.  ``epoch`` is that of the last
-    round, ``copies`` how many members have it.
+    round, ``copies`` how many members have it.  ``repeated``: the primary may execute an earlier try of the call yet.
     """
 
     body: tuple[object, ...]
@@ -72,6 +72,7 @@ class Decision:
     carried: frozenset[bytes] = frozenset()
     epoch: int = 0
     copies: int = 0
+    repeated: bool = False
 
     @property
     def ids(self) -> Sequence[bytes]:
@@ -170,7 +171,7 @@ class Replicas:
             self.membership.check_writable(view)
             copies = len(view.members)
             missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
-            answers = await self._call_all(missing, "put", queue, view, packed)
+            answers = await self.membership.call_all(missing, "put", queue, view, packed)
             effort.note(answers)
             for id, answer in answers.items():
                 if answer.status is Status.OK:
@@ -203,7 +204,7 @@ class Replicas:
             arguments += put
         decision = await self.decide("push", queue, arguments, puts=puts)
         (outcomes,) = cast("tuple[list[bytes]]", decision.body)
-        return [_judge_decided(put.id, outcome, decision.copies) for put, outcome in zip(puts, outcomes, strict=True)]
+        return [_judge_decided(put.id, outcome, decision) for put, outcome in zip(puts, outcomes, strict=True)]
 
     # -- decide, then apply ------------------------------------------------------------------------------------------
 
@@ -231,6 +232,7 @@ class Replicas:
         outcome: Decision | None = None
         carried: set[bytes] = set()
         last: Sequence[bytes] = ()
+        unanswered: set[tuple[ServerId, Life]] = set()
         payload_of = {put.id.encode(): put.payload for put in puts}
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
@@ -244,6 +246,9 @@ class Replicas:
                 given = [int(effort.touched), *arguments]
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
+            life = (primary, view.members[primary])
+            if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+                unanswered.add(life)
             if answer.status is Status.FENCED:
                 raise ClaimLost("this consumer was declared dead: its claims are lost")
             if answer.verdict is Verdict.REFUSE:
@@ -257,16 +262,21 @@ class Replicas:
             carried.update(last)
             last = ids = cast("list[bytes]", flat[::3])
             carried.difference_update(ids)
-            others = [id for id in view.receivers if id != primary] if ids or fenced or carried else []
-            given = [queue, PUT_WINDOW_MS, trimming, fenced, int(bool(puts)), 0]
+            # Also where nothing was decided ("not found", "full"): the others know whether this is still the primary.
+            # Not for claims, which are asked for again and again.
+            asked = bool(ids or fenced or carried) or script != "claim"
+            others = [id for id in view.receivers if id != primary] if asked else []
+            given = [queue, PUT_WINDOW_MS, trimming, fenced, 2 if puts else 0, 0]
             given += _with_payloads(flat, payload_of) if puts else flat
-            applied = await self._call_all(others, "apply", queue, view, pack_words(given)) if others else {}
+            applied = await self.membership.call_all(others, "apply", queue, view, pack_words(given)) if others else {}
             answers = {primary: answer, **applied}
             answers |= await self._complete_payloads(queue, view, ids, applied)
             for id in others:
                 answers |= await self._copy(queue, view, sorted(carried), to=id)
             superseded, copies = _superseded(ids, applied.values()), len(view.members)
-            outcome = Decision(answer.body[:-1], flat, superseded, frozenset(carried), view.epoch, copies)
+            outcome = Decision(
+                answer.body[:-1], flat, superseded, frozenset(carried), view.epoch, copies, life in unanswered
+            )
             return answers
 
         try:
@@ -333,7 +343,7 @@ class Replicas:
         """Run a script that repeats without harm on every server of the view.  Raises ``Unavailable``."""
 
         async def tell(view: View) -> dict[ServerId, Answer]:
-            return await self._call_all(list(view.receivers), script, queue, view, arguments)
+            return await self.membership.call_all(list(view.receivers), script, queue, view, arguments)
 
         await self._tell(queue, tell)
 
@@ -364,15 +374,6 @@ class Replicas:
             raise Unavailable(f"no primary of queue {queue!r} could be asked in time: {error}") from error
         return body
 
-    # ------------------------------------------------------------------------------------------------------------------
-
-    async def _call_all(
-        self, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Arguments | Packed
-    ) -> dict[ServerId, Answer]:
-        call = self.membership.call
-        answers = await asyncio.gather(*(call(id, script, queue, view, arguments) for id in servers))
-        return dict(zip(servers, answers, strict=True))
-
 
 def _reasons(answers: Mapping[ServerId, Answer]) -> str:
     """Which servers kept an attempt from being the last, and why."""
@@ -380,11 +381,11 @@ def _reasons(answers: Mapping[ServerId, Answer]) -> str:
 
 
 def _with_payloads(flat: Sequence[Word], payload_of: Mapping[bytes, bytes]) -> Arguments:
-    """The id, record, left_ms of each item, followed by its payload."""
+    """The id, record, left_ms of each item, followed by its payload, empty for what somebody else has pushed."""
     parts = iter(flat)
     given: Arguments = []
     for id, record, left_ms in zip(parts, parts, parts, strict=True):
-        given += (id, record, left_ms, payload_of[cast("bytes", id)])
+        given += (id, record, left_ms, payload_of.get(cast("bytes", id), b""))
     return given
 
 
@@ -404,13 +405,18 @@ def _judge(id: str, refusals: int, takers: int, copies: int) -> Pushed | ZkrqErr
     return _late(id)
 
 
-def _judge_decided(id: str, outcome: bytes, copies: int) -> Pushed | ZkrqError:
-    """What ``push.lua`` says became of a push."""
+def _judge_decided(id: str, outcome: bytes, decision: Decision) -> Pushed | ZkrqError:
+    """What ``push.lua`` says became of a push.
+
+    An earlier try of what was refused may be executed yet, when the key is free, or there is room.
+    """
     match outcome[:1]:
         case b"+":
-            return copies
+            return decision.copies
+        case b"=" | b"F" if decision.repeated:
+            return _unknown_push(id, None)
         case b"=":
-            return Duplicate(outcome[1:].decode(), copies)
+            return Duplicate(outcome[1:].decode(), decision.copies)
         case b"F":
             return QueueFull()
         case _:

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 from zkrq.errors import Closed
 from zkrq.replication.keys import key, script_keys
@@ -82,26 +82,40 @@ class _Link:
         self.wire = wire
         self.lost: ServerError | None = None
         self._waiting: deque[asyncio.Future[object]] = deque()
+        self._outgoing: list[bytes] = []
+        self._something_to_write = asyncio.Event()
 
     async def call(self, *command: Word) -> object:
         """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
-        return await (await self.send(pack(command)))
+        return await self.send(pack(command))
 
-    async def send(self, packed: bytes) -> asyncio.Future[object]:
-        """Send what was packed; what is returned gets its reply.  Raises ``ServerError``."""
+    def send(self, packed: bytes) -> asyncio.Future[object]:
+        """Have a command sent with all that the same turn of the event loop adds; what is returned gets its reply.
+
+        Raises ``ServerError``.
+        """
         if self.lost:
             raise self.lost
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
+        self._outgoing.append(packed)
+        self._something_to_write.set()
+        return future
+
+    async def write(self) -> None:
+        """Send what there is, until the connection ends: many queues share the price of one system call."""
         try:
-            await self.wire.send(packed)
+            while True:
+                await self._something_to_write.wait()
+                if self.lost:
+                    return  # redis-py would connect anew by itself
+                self._something_to_write.clear()
+                commands, self._outgoing = self._outgoing, []
+                await self.wire.send(commands)
         except OSError as error:
             self.give_up(ServerError(Status.UNREACHABLE, str(error)))
-        except BaseException:
-            # redis-py has closed the connection, and would make a new one under our feet at the next command.
-            self.give_up(ServerError(Status.UNREACHABLE, "interrupted while sending"))
-            raise
-        return future
+        finally:
+            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
 
     async def read(self) -> None:
         """Hand each reply to who waits for it, until the connection ends."""
@@ -122,11 +136,27 @@ class _Link:
     def give_up(self, error: ServerError) -> None:
         """Tell everybody who waits that no answer will come."""
         self.lost = self.lost or error
+        self._something_to_write.set()
         while self._waiting:
             future = self._waiting.popleft()
             if not future.done():
                 future.set_exception(self.lost)
                 future.exception()  # a caller that went away leaves nothing unretrieved
+
+
+class Begun(NamedTuple):
+    """A call that is under way on a connection that was there, until ``due`` by ``loop.time()``."""
+
+    link: _Link
+    reply: asyncio.Future[object]
+    due: float
+
+    def answer(self) -> Answer | None:
+        """Where it came as usual; None leaves it to ``Server.call``."""
+        if not self.reply.done() or self.reply.cancelled() or self.reply.exception():
+            return None
+        reply = self.reply.result()
+        return None if isinstance(reply, ErrorReply) else read_reply(reply)
 
 
 class Server:
@@ -185,26 +215,29 @@ class Server:
         arguments: Sequence[Word] | Packed = (),
         *,
         once: bool = False,
+        begun: Begun | None = None,
     ) -> Answer:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
 
-        ``arguments`` are what follows epoch and generation; packed, where several servers get the same.
+        ``arguments`` are what follows epoch and generation; packed, where several servers get the same.  ``begun`` is
+        this call's first try, where ``begin`` has made it.
 
         Every script may be repeated, so a connection that broke is made again, once; ``once``: not even that.
         """
         loop = asyncio.get_running_loop()
-        if loop.time() < self._shun_until:
+        if loop.time() < self._shun_until and not begun:
             return Answer(Status.UNREACHABLE, (), self._shun_reason)
         repeated = False
         for last in (True,) if once else (False, True):
-            due = loop.time() + self._timeout
+            due = begun.due if begun else loop.time() + self._timeout
             link: _Link | None = None
             try:
                 async with asyncio.timeout_at(due):
-                    link = await self._connected()
+                    link = begun.link if begun else await self._connected()
                     if link.identity.run_id != life.run_id:
                         return Answer(Status.GONE, (), "the server was restarted", repeated)
-                    answer = await self._run(link, script, queue, (epoch, life.generation), arguments)
+                    first, begun = begun and begun.reply, None
+                    answer = await self._run(link, script, queue, (epoch, life.generation), arguments, first)
                     return answer._replace(repeated=True) if repeated else answer
             except ServerError as error:
                 if last or error.answer.status is not Status.UNREACHABLE or loop.time() < self._shun_until:
@@ -218,19 +251,39 @@ class Server:
                 return Answer(Status.TIMEOUT, (), self._shun_reason)
         raise AssertionError("unreachable")
 
+    def begin(self, script: str, queue: str, epoch: int, life: Life, arguments: Packed) -> Begun | None:
+        """Send a call now, without a task and a time-out of its own, where nothing stands in the way; else None.
+
+        Whoever begins several waits for all of them at once, and leaves what does not come as usual to ``call``.
+        """
+        link = self._link
+        now = asyncio.get_running_loop().time()
+        if not link or link.lost or link.identity.run_id != life.run_id or now < self._shun_until:
+            return None
+        _, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
+        keys = script_keys(self._namespace, queue, script)
+        call = pack_behind(("EVALSHA", sha, len(keys), *keys, epoch, life.generation), arguments)
+        return Begun(link, link.send(call), now + self._timeout)
+
     async def _run(
-        self, link: _Link, script: str, queue: str, gate: tuple[int, str], arguments: Sequence[Word] | Packed
+        self,
+        link: _Link,
+        script: str,
+        queue: str,
+        gate: tuple[int, str],
+        arguments: Sequence[Word] | Packed,
+        first: asyncio.Future[object] | None,
     ) -> Answer:
         text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
         keys = script_keys(self._namespace, queue, script)
         rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
         call = pack_behind(("EVALSHA", sha, len(keys), *keys, *gate), rest)
-        reply = await (await link.send(call))
+        reply = await (first or link.send(call))
         while isinstance(reply, ErrorReply) and reply.text.startswith("BUSY "):
             await asyncio.sleep(BUSY_PAUSE)
-            reply = await (await link.send(call))
+            reply = await link.send(call)
         if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
-            reply = await (await link.send(pack_behind(("EVAL", text, len(keys), *keys, *gate), rest)))
+            reply = await link.send(pack_behind(("EVAL", text, len(keys), *keys, *gate), rest))
         return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
 
     async def listen(
@@ -242,7 +295,7 @@ class Server:
         try:
             async with asyncio.timeout(self._timeout):
                 await wire.connect()
-                await wire.send(pack(("SUBSCRIBE", channel)))
+                await wire.send([pack(("SUBSCRIBE", channel))])
                 await wire.receive()
             listening.set()
             tried.set()
@@ -275,6 +328,7 @@ class Server:
                 raise
             try:
                 reader = self._tasks.start(link.read(), f"read from {self.id}")
+                self._tasks.start(link.write(), f"write to {self.id}")
             except Closed:
                 await link.wire.close()
                 raise

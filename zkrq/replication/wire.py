@@ -62,8 +62,9 @@ class Wire(Protocol):
 
     async def connect(self) -> None: ...
 
-    async def send(self, packed: bytes) -> None:
-        """Send what ``pack`` made.  When this is cancelled the connection cannot be used any more."""
+    async def send(self, commands: Sequence[bytes]) -> None:
+        """Send what ``pack`` made, once or several times.  When this is cancelled the connection cannot be used any
+        more."""
         ...
 
     async def receive(self) -> object:
@@ -91,9 +92,9 @@ class RedisWire:
         except RedisError as error:
             raise ConnectionError(str(error)) from error
 
-    async def send(self, packed: bytes) -> None:
+    async def send(self, commands: Sequence[bytes]) -> None:
         try:
-            await self._connection.send_packed_command(packed, check_health=False)
+            await self._connection.send_packed_command(commands, check_health=False)
         except RedisError as error:
             raise ConnectionError(str(error)) from error
 

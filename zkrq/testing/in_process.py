@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import cast
@@ -74,11 +74,12 @@ class _Wire:
         self._broken = None
         self._server.wires.add(self)
 
-    async def send(self, packed: bytes) -> None:
-        if self._broken is not None:
-            raise ConnectionResetError(self._broken)
-        self._parser.feed(packed)
-        self._server.take(self, cast("list[bytes]", self._parser.gets()))
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for packed in commands:
+            if self._broken is not None:
+                raise ConnectionResetError(self._broken)
+            self._parser.feed(packed)
+            self._server.take(self, cast("list[bytes]", self._parser.gets()))
 
     async def receive(self) -> object:
         while not self._replies:

@@ -3,7 +3,7 @@
 -- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past;
 -- counted from a moment of this server's clock, 0: from now; behind a space, until it expires.
 -- A payload is kept wherever the item lives and has none yet.
--- payload: only where payloads_given is 1.
+-- payloads_given: 0 none, 1 one of each, 2 one of each that is not empty.
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
@@ -12,7 +12,7 @@
 -- reply: STALE epoch
 -- include: gate clock record index wake owners tombstones
 local ids, superseded, bare = {}, {}, {}
-local stride = payloads_given == '1' and 4 or 3
+local stride = payloads_given == '0' and 3 or 4
 for i = first, #ARGV, stride do ids[#ids + 1] = ARGV[i] end
 if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
@@ -23,7 +23,7 @@ local from_us = clock ~= '0' and tonumber(clock)
 
 local function keep_payload(position, id, state, payload)
   if not HAS_PAYLOAD[state] then return end
-  if payloads_given == '1' then
+  if payloads_given == '1' or payloads_given == '2' and payload ~= '' then
     redis.call('HSETNX', payloads, id, payload)
   elseif redis.call('HEXISTS', payloads, id) == 0 then
     bare[#bare + 1] = position
@@ -42,6 +42,16 @@ local function commit_all()
   commit()
 end
 
+-- A claim may have come here before the copy that says how much of its item's life was left: then the copy is as old
+-- as what is held, or one decision older.  Within so few no item has died and been given a new life.
+local COPY_US = 1000000 -- by less than that copies differ by themselves
+local function shorten_life(id, left_ms)
+  local _, expires_us = read_left(left_ms)
+  local known_us = expires_us and tonumber(redis.call('ZSCORE', expiring, id) or nil)
+  local at_us = known_us and (from_us or now_us) + expires_us
+  if at_us and at_us < known_us - COPY_US then redis.call('ZADD', expiring, at_us, id) end
+end
+
 -- Any record over any other.
 local function apply(position, id, packed, left_ms, payload, held_packed)
   local mine, held = read_head(packed), held_packed and read_head(held_packed)
@@ -55,9 +65,12 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
     if mine.state == 'X' then removed = removed + 1 end
-  elseif newer(held, mine) or held.token ~= mine.token then
-    superseded[#superseded + 1] = position
-    mine = held
+  else
+    if mine.marks % 2 == EXPIRES and held.n <= mine.n + 1 then shorten_life(id, left_ms) end
+    if newer(held, mine) or held.token ~= mine.token then
+      superseded[#superseded + 1] = position
+      mine = held
+    end
   end
   keep_payload(position, id, mine.state, payload)
 end

@@ -7,7 +7,7 @@
 -- delay_ms: until due; behind a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
--- reply: OK [by position: + there, = and the id of the item that has the key, F full, L late] [id record left_ms of each]
+-- reply: OK [by position: + there, = and the id of the item that has the key, F full, L late] [id record left_ms of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply taken
@@ -21,6 +21,15 @@ local function refuse(id, r, why)
   return why
 end
 
+-- Every server is to have an item before a push is told that it is there.
+local function tell_of(id, packed, r)
+  if r.epoch < epoch then
+    decide(id, r, r.state, r.token, stands_at_us(id, r))
+  else
+    report(id, packed, stands_at_us(id, r))
+  end
+end
+
 local function known_already(id, packed, payload)
   local r = read_record(packed)
   if HAS_PAYLOAD[r.state] and redis.call('HSETNX', payloads, id, payload) == 1 and r.state == 'Q' then
@@ -28,11 +37,7 @@ local function known_already(id, packed, payload)
     redis.call('ZREM', scheduled, id)
     readied = readied + 1
   end
-  if r.epoch < epoch then
-    decide(id, r, r.state, r.token, stands_at_us(id, r))
-  else
-    report(id, packed, stands_at_us(id, r))
-  end
+  tell_of(id, packed, r)
   return '+'
 end
 
@@ -43,7 +48,11 @@ local function push(id, packed, left_ms, payload)
   if before then r.n = before.n end
   if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse(id, r, 'L') end
   local taken = r.marks >= KEYED and is_taken(read_tail(r.tail))
-  if taken then return refuse(id, r, '=' .. taken) end
+  if taken then
+    local held = not position_of[taken] and redis.call('HGET', records, taken)
+    if held then tell_of(taken, held, read_record(held)) end
+    return refuse(id, r, '=' .. taken)
+  end
   if most > 0 and queued >= most then return refuse(id, r, 'F') end
   local delay_us, expires_us = read_left(left_ms)
   append_pair(new_payloads, id, payload)
