@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ import zkrq
 import zkrq.testing
 from tests.harness import new_namespace, over_zookeeper
 from zkrq import local
+from zkrq.coordination.memory import MemoryCoordinator
 
 PassTime = Callable[[float], Awaitable[None]]
+Connect = Callable[..., zkrq.Cluster]
 
 _count = itertools.count()
 
@@ -88,3 +91,30 @@ async def queue(cluster: zkrq.Cluster, name: str) -> zkrq.Queue[Any]:
 def pass_time(cluster: zkrq.Cluster) -> PassTime:
     """Let so many seconds pass."""
     return cluster.clock.advance if isinstance(cluster, zkrq.testing.TestCluster) else asyncio.sleep
+
+
+@pytest.fixture
+def connect(cluster: zkrq.Cluster, backend: str, request: pytest.FixtureRequest) -> Connect:
+    """Makes another client of the same servers, as in another process, to be opened with ``async with``; it takes
+    ``owner`` and ``on_event``."""
+    if isinstance(cluster, zkrq.testing.TestCluster):
+        return cluster.servers.connect
+    if backend == "real":
+        return partial(over_zookeeper, request.getfixturevalue("shared_servers"), cluster.namespace)
+    coordinator = cluster._coordinator  # pyright: ignore[reportPrivateUsage]
+    assert isinstance(coordinator, MemoryCoordinator)
+    hub = coordinator._hub  # pyright: ignore[reportPrivateUsage]
+
+    def join(owner: str = "test", on_event: Callable[[zkrq.Event], object] | None = None) -> zkrq.Cluster:
+        return zkrq.Cluster(
+            {str(id): url for id, url in cluster.view.servers.items()},
+            MemoryCoordinator(hub),
+            namespace=cluster.namespace,
+            min_replicas=None,
+            owner=owner,
+            command_timeout=2.0,
+            operation_timeout=15.0,
+            on_event=on_event,
+        )
+
+    return join

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import zkrq
-from tests.behaviour.conftest import PassTime
-from tests.behaviour.helpers import bury
+from tests.behaviour.conftest import Connect, PassTime
+from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, bury, working
 from tests.behaviour.test_queue import Careless
-from tests.harness import HANG, settled, take
+from tests.harness import HANG, settled, take, until
+from zkrq.outcomes import Ending
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +70,120 @@ async def test_cancel(cluster: zkrq.Cluster, name: str, pass_time: PassTime) -> 
     assert await queue.size() == (0, 0, 0, 0)
 
 
+async def test_cancel_tells_what_it_found(queue: zkrq.Queue[Any], connect: Connect) -> None:
+    """From any process, in any state."""
+    await bury(queue, 1)
+    claimed = await queue.push("claimed")
+    claim = await take(queue)
+    ready, later = await queue.push("ready"), await queue.push("later", delay=60)
+    (letter,) = await queue.dead_letters()
+    async with connect() as other:
+        cancel = other.queue(queue.name).cancel
+        for id in (ready.id, later.id, letter.id):
+            assert await cancel(id) is zkrq.Cancellation.REMOVED
+            assert await cancel(id) is zkrq.Cancellation.NOT_FOUND
+        assert await cancel(claimed.id) is zkrq.Cancellation.SIGNALLED
+        assert await cancel(claimed.id) is zkrq.Cancellation.NOT_FOUND
+        assert await cancel("nobody") is zkrq.Cancellation.NOT_FOUND
+    assert await queue.size() == (0, 0, 0, 0)
+    for settle in (claim.ack, claim.nack, claim.release, claim.extend):
+        with pytest.raises(zkrq.ClaimLost):
+            await settle()
+    assert await queue.size() == (0, 0, 0, 0), "what is gone stays gone"
+
+
+async def test_cancel_stops_the_body_of_the_holder(cluster: zkrq.Cluster, name: str, connect: Connect) -> None:
+    """At once, from another process: its claim would not be extended for long."""
+    queue = cluster.queue(name, claim_timeout=10 * HANG)
+    await queue.push("x")
+    claim = await take(queue)
+    async with connect() as other:
+        cancelling = asyncio.create_task(other.queue(name).cancel(claim.id))
+        with pytest.raises(zkrq.ClaimLost, match="cancelled"):
+            async with claim:
+                await asyncio.sleep(HANG)
+        assert await cancelling is zkrq.Cancellation.SIGNALLED
+    assert claim.lost
+    assert claim.lost.reason == "its item was cancelled"
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_cancel_stops_a_workers_handler(cluster: zkrq.Cluster, name: str, in_thread: bool) -> None:
+    queue = cluster.queue(name, claim_timeout=10 * HANG)
+    outcomes, begun, done = Outcomes(), asyncio.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+    leave = threading.Event()
+
+    async def handle(item: str) -> None:
+        if item == "long":
+            begun.set()
+            await asyncio.sleep(HANG)
+        done.append(item)
+
+    def handle_in_a_thread(item: str) -> None:
+        if item == "long":
+            loop.call_soon_threadsafe(begun.set)
+            leave.wait(HANG)  # nobody can stop a thread; what it returns counts for nothing
+        done.append(item)
+
+    receipt = await queue.push("long")
+    async with working(queue, handle_in_a_thread if in_thread else handle, after=outcomes, concurrency=1):
+        await begun.wait()
+        assert await queue.cancel(receipt.id) is zkrq.Cancellation.SIGNALLED
+        leave.set()
+        await queue.push("next")
+        await until(lambda: len(outcomes.list) == 2)
+    assert outcomes.endings == [Ending.LOST, Ending.ACKED]
+    assert done[-1] == "next"
+    assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_letter_keeps_reason_traceback_attempts_and_times(
+    cluster: zkrq.Cluster, name: str, pass_time: PassTime
+) -> None:
+    queue = cluster.queue(name, retry=FEW_ATTEMPTS)
+    receipt = await queue.push({"to": "ann"}, key="k", priority=3, ttl=60)
+
+    def fail() -> None:
+        raise LookupError("no such address\0")
+
+    for _ in range(2):
+        with pytest.raises(LookupError):
+            async with await take(queue):
+                await pass_time(0.02)
+                fail()
+        item = await queue.get(receipt.id)
+        assert item is not None
+        assert "LookupError: no such address" in (item.reason or ""), "also while it waits to be tried again"
+    (letter,) = await queue.dead_letters()
+    assert letter.reason == "failed in delivery 2 of 2: LookupError: no such address "
+    assert letter.traceback is not None
+    inner, outer = letter.traceback.splitlines()
+    assert re.fullmatch(r"behaviour/test_items\.py:\d+ in fail", inner)
+    assert re.fullmatch(r"behaviour/test_items\.py:\d+ in test_letter_keeps_\w+", outer)
+    assert (letter.item, letter.key, letter.priority) == ({"to": "ann"}, "k", 3)
+    assert (letter.attempts, letter.failures, letter.expires_in) == (2, 1, None)
+    assert letter.died_at is not None
+    assert timedelta(seconds=0.03) < letter.died_at - letter.pushed_at < timedelta(seconds=HANG)
+    assert await queue.redrive() == 1
+    (item,) = await queue.peek()
+    assert (item.attempts, item.failures, item.died_at) == (0, 0, None)
+    assert item.expires_in is not None
+
+
+async def test_letter_of_who_gave_a_reason_has_no_traceback(queue: zkrq.Queue[Any]) -> None:
+    await queue.push("x")
+    async with await take(queue):
+        raise zkrq.Reject("bad address")
+    await queue.push("y")
+    await (await take(queue)).bury("")
+    assert [(letter.reason, letter.traceback) for letter in await queue.dead_letters()] == [
+        ("bad address", None),
+        (None, None),
+    ]
+
+
 async def test_dead_letters_are_listed_redriven_and_discarded(queue: zkrq.Queue[Any]) -> None:
     ids = await bury(queue, 5)
     letters = await queue.dead_letters()
@@ -113,15 +231,3 @@ async def test_an_item_that_kills_its_consumers_becomes_a_dead_letter(
 async def _is_dead(queue: zkrq.Queue[Any]) -> bool:
     assert await queue.pop_one(timeout=0) is None
     return (await queue.size()).dead == 1
-
-
-async def test_bad_input_is_refused(queue: zkrq.Queue[Any]) -> None:
-    for call in (
-        queue.get(""),
-        queue.cancel("x" * 200),
-        queue.peek(0),
-        queue.peek(501),
-        queue.peek(state="asleep"),  # pyright: ignore[reportArgumentType]
-    ):
-        with pytest.raises(zkrq.ConfigError):
-            await call

@@ -1,34 +1,524 @@
-"""What ``behaviour/test_items.py`` does, with the primary killed in the middle."""
+"""Every operation on items, with the primary killed in the middle; the same without that is in ``behaviour``."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
 
 import pytest
 
-from tests.behaviour.helpers import bury
-from tests.harness import new_namespace, over_zookeeper
-from zkrq import local
+import zkrq
+from tests.behaviour.helpers import bury, is_empty
+from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take, until
+from zkrq import clock, local
+from zkrq.coordination.memory import Hub
+from zkrq.repair import scrub
+from zkrq.replication.records import fresh
+from zkrq.replication.replicas import PUT_WINDOW_MS
+from zkrq.replication.replies import Status
 
 pytestmark = pytest.mark.anyio
 
+T = TypeVar("T")
 
-@pytest.mark.parametrize("operation", ["cancel", "discard", "redrive", "scan"])
-async def test_with_the_primary_killed_in_the_middle(servers: local.Servers, operation: str) -> None:
+AT_ONCE = 8
+"""Calls under way together."""
+
+
+class Stage:
+    """A queue whose primary is about to be killed."""
+
+    def __init__(self, cluster: zkrq.Cluster, servers: local.Servers, **options: Any) -> None:
+        self.cluster = cluster
+        self.queue: zkrq.Queue[Any] = cluster.queue("jobs", **options)
+        self.primary = next(server for server in servers.redis if server.name == cluster.view.primary("jobs"))
+
+    async def amid(self, call: Awaitable[T]) -> T:
+        """What a call returns while the primary dies."""
+        result, _ = await asyncio.gather(call, self.primary.kill())
+        return result
+
+    async def each(self, calls: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
+        """What these return in order, some at once; the primary dies when a third of them are done."""
+        waiting, results = deque(enumerate(calls)), dict[int, T]()
+        kill_at = len(waiting) // 3
+        killing: list[asyncio.Task[None]] = []
+
+        async def work() -> None:
+            while waiting:
+                at, call = waiting.popleft()
+                results[at] = await call()
+                if len(results) == kill_at:
+                    killing.append(asyncio.create_task(self.primary.kill()))
+
+        await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+        await killing[0]
+        return [results[at] for at in sorted(results)]
+
+    async def claim(self, count: int) -> list[zkrq.Claim[Any]]:
+        """So many claims, of items pushed for that."""
+        await self.queue.push_many(range(count))
+        return await self.take(count)
+
+    async def take(self, count: int) -> list[zkrq.Claim[Any]]:
+        claims: list[zkrq.Claim[Any]] = []
+        while len(claims) < count:
+            claims += await self.queue.pop_many(count - len(claims), timeout=HANG)
+        return claims
+
+    async def ids(self, state: Any = None) -> list[str]:
+        return [item.id async for item in self.queue.scan(state)]
+
+
+# -- pushing -------------------------------------------------------------------------------------------------------
+
+
+async def push(stage: Stage) -> None:
+    receipts = await stage.each([partial(stage.queue.push, number) for number in range(200)])
+    assert sorted(await stage.ids()) == sorted(receipt.id for receipt in receipts)
+
+
+async def push_with_an_id(stage: Stage) -> None:
+    """Repeated, as after ``OutcomeUnknown``."""
+    pushes = [partial(stage.queue.push, "x", id=f"id {n % 50}") for n in range(200)]
+    receipts = await stage.each(pushes)
+    assert not any(receipt.duplicate for receipt in receipts)
+    assert sorted(await stage.ids()) == sorted(f"id {n}" for n in range(50))
+
+
+async def push_with_a_key(stage: Stage) -> None:
+    keys = [f"key {n % 50}" for n in range(300)]
+    pushes = [partial(stage.queue.push, n, key=key) for n, key in enumerate(keys)]
+    receipts = await stage.each(pushes)
+    items = {item.id: item.key async for item in stage.queue.scan()}
+    assert Counter(items.values()) == Counter(set(keys)), "one live item of each key"
+    assert [items[receipt.id] for receipt in receipts] == keys, "which every receipt names"
+    first = [receipt.id for receipt in receipts if not receipt.duplicate]
+    assert sorted(first) == sorted(items)
+
+
+async def push_with_a_time_to_live(stage: Stage) -> None:
+    receipts = await stage.each([partial(stage.queue.push, number, ttl=HANG) for number in range(200)])
+    short = await stage.queue.push_many(range(5), ttl=0.1)
+    for receipt in receipts:
+        item = await stage.queue.get(receipt.id)
+        assert item is not None
+        assert item.expires_in is not None
+        assert 0 < item.expires_in <= HANG
+    await asyncio.sleep(0.1)
+    claims = await stage.take(200)
+    assert {claim.id for claim in claims}.isdisjoint(receipt.id for receipt in short)
+    assert await stage.queue.pop_one(timeout=0) is None
+    await stage.queue.ack_many(claims)
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def push_into_a_limited_queue(stage: Stage) -> None:
+    """No more than the limit, and what was said to be refused is not there."""
+
+    async def try_push(number: int) -> str | None:
+        try:
+            return (await stage.queue.push(number)).id
+        except zkrq.QueueFull:
+            return None
+
+    ids = await stage.each([partial(try_push, number) for number in range(200)])
+    assert sorted(await stage.ids()) == sorted(filter(None, ids))
+    assert await stage.queue.size() == (100, 0, 0, 0)
+
+
+async def push_many(stage: Stage) -> None:
+    killing: list[asyncio.Task[None]] = []
+
+    def items() -> Iterable[int]:
+        for number in range(4000):
+            if number == 1500:
+                killing.append(asyncio.create_task(stage.primary.kill()))
+            yield number
+
+    receipts = await stage.queue.push_many(items())
+    await killing[0]
+    assert len(receipts) == 4000
+    assert sorted(await stage.ids()) == sorted(receipt.id for receipt in receipts)
+    delivered: list[int] = []
+    while claims := await stage.queue.pop_many(1000, timeout=0):
+        delivered += [claim.item for claim in claims]
+    assert sorted(delivered) == list(range(4000))
+
+
+async def every(stage: Stage) -> None:
+    """Every moment once, and it goes on."""
+    async with stage.cluster.every(0.1, stage.queue, datetime.isoformat, name="tick") as schedule:
+        await until(lambda: schedule.last is not None)
+        await stage.primary.kill()
+        killed_at = schedule.last
+        await until(lambda: schedule.last != killed_at)
+    claims = await stage.take((await stage.queue.size()).ready)
+    moments = [claim.item for claim in claims]
+    assert len(moments) == len(set(moments)) >= 2
+
+
+# -- claiming and settling -----------------------------------------------------------------------------------------
+
+
+async def pop(stage: Stage) -> None:
+    receipts = await stage.queue.push_many(range(200))
+    claims = await stage.each([partial(take, stage.queue)] * 200)
+    assert sorted(claim.id for claim in claims) == sorted(receipt.id for receipt in receipts), "nobody has two"
+    assert await stage.queue.ack_many(claims) == []
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def ack(stage: Stage) -> None:
+    claims = await stage.claim(200)
+    await stage.each([claim.ack for claim in claims])
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def ack_many(stage: Stage) -> None:
+    claims = await stage.claim(400)
+    await stage.queue.cancel(claims[7].id)
+    assert await stage.amid(stage.queue.ack_many(claims)) == [claims[7]]
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def nack(stage: Stage) -> None:
+    claims = await stage.claim(200)
+    await stage.each([partial(claim.nack, delay=0, reason="busy") for claim in claims])
+    assert await stage.queue.size() == (200, 0, 0, 0)
+    again = await stage.take(200)
+    assert {(claim.attempts, claim.failures) for claim in again} == {(2, 1)}
+
+
+async def retry(stage: Stage) -> None:
+    """By the policy: the second failure is the last."""
+
+    async def fail(claim: zkrq.Claim[Any]) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with claim:
+                raise ZeroDivisionError
+
+    for claim in await stage.claim(200):
+        await claim.nack(delay=0)
+    await stage.each([partial(fail, claim) for claim in await stage.take(200)])
+    assert await stage.queue.size() == (0, 0, 0, 200)
+    letters = await stage.queue.dead_letters(200)
+    assert {(letter.attempts, letter.failures) for letter in letters} == {(2, 1)}
+    assert all(letter.reason and "ZeroDivisionError" in letter.reason for letter in letters)
+
+
+async def release(stage: Stage) -> None:
+    claims = await stage.claim(200)
+    await stage.each([claim.release for claim in claims])
+    assert await stage.queue.size() == (200, 0, 0, 0)
+    assert {item.failures async for item in stage.queue.scan()} == {0}
+
+
+async def bury_them(stage: Stage) -> None:
+    claims = await stage.claim(200)
+    await stage.each([partial(claim.bury, "bad") for claim in claims])
+    assert await stage.queue.size() == (0, 0, 0, 200)
+    assert {letter.reason for letter in await stage.queue.dead_letters(200)} == {"bad"}
+
+
+async def extend(stage: Stage) -> None:
+    claims = await stage.claim(200)
+    await stage.each([partial(claim.extend, 10 * HANG) for claim in claims])
+    items = await stage.queue.peek(200, "claimed")
+    assert {item.id for item in items} == {claim.id for claim in claims}
+    assert all(item.seconds_left and item.seconds_left > HANG for item in items)
+    assert await stage.queue.ack_many(claims) == []
+
+
+async def work(stage: Stage) -> None:
+    """Every item is done, and none is begun again that was."""
+    seen: Counter[int] = Counter()
+    await stage.queue.push_many(range(300))
+
+    async def handle(number: int) -> None:
+        seen[number] += 1
+        if len(seen) == 100:
+            await stage.primary.kill()
+
+    async with zkrq.Worker().add(stage.queue, handle):
+        await settled(partial(is_empty, stage.queue))
+    assert seen == Counter(range(300))
+
+
+async def dead_letter_caps(stage: Stage) -> None:
+    await bury(stage.queue, 300)
+    await stage.amid(settled(partial(_has_letters, stage.queue, 50)))
+    await settled(partial(_has_letters, stage.queue, 50))
+
+
+async def _has_letters(queue: zkrq.Queue[Any], count: int) -> bool:
+    """Whoever claims looks after them."""
+    assert await queue.pop_one(timeout=0) is None
+    return await queue.size() == (0, 0, 0, count)
+
+
+# -- steering ------------------------------------------------------------------------------------------------------
+
+
+async def cancel(stage: Stage) -> None:
+    """Waiting ones, dead letters, and those of a holder, who learns of it."""
+    ids = await bury(stage.queue, 100)
+    claims = await stage.claim(100)
+    ids += [claim.id for claim in claims]
+    ids += [receipt.id for receipt in await stage.queue.push_many(range(100), delay=HANG)]
+    assert all(await stage.each([partial(stage.queue.cancel, id) for id in ids]))
+    assert await stage.queue.size() == (0, 0, 0, 0)
+    assert not await stage.queue.cancel(ids[0])
+    assert await stage.queue.ack_many(claims) == claims
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+async def clear(stage: Stage) -> None:
+    (claim,) = await stage.claim(1)
+    await stage.queue.push_many(range(2000))
+    await stage.queue.push_many(range(500), delay=HANG)
+    assert await stage.amid(stage.queue.clear()) == 2500
+    assert await stage.queue.size() == (0, 0, 1, 0)
+    await claim.ack()
+
+
+async def pause(stage: Stage) -> None:
+    await stage.queue.push("x")
+    await stage.amid(stage.queue.pause())
+    assert (await stage.queue.statistics()).paused
+    assert await stage.queue.pop_one(timeout=0) is None
+    await stage.queue.resume()
+    assert (await take(stage.queue)).item == "x"
+
+
+async def paused_before(stage: Stage) -> None:
+    """It stays so."""
+    await stage.queue.push("x")
+    await stage.queue.pause()
+    await stage.primary.kill()
+    assert await stage.queue.pop_one(timeout=0) is None
+    await stage.queue.push("y")
+    assert await stage.queue.size() == (2, 0, 0, 0)
+    assert (await stage.queue.statistics()).paused
+    await stage.queue.resume()
+    assert (await take(stage.queue)).item == "x"
+
+
+async def resume(stage: Stage) -> None:
+    """Whoever waits is woken, by the new primary if need be."""
+    await stage.queue.pause()
+    await stage.queue.push("x")
+    waiting = asyncio.create_task(take(stage.queue))
+    await stage.amid(stage.queue.resume())
+    assert (await waiting).item == "x"
+    assert not (await stage.queue.statistics()).paused
+
+
+async def redrive(stage: Stage) -> None:
+    await bury(stage.queue, 400)
+    assert await stage.amid(stage.queue.redrive(rate=4000)) == 400
+    assert await stage.queue.size() == (400, 0, 0, 0)
+
+
+async def redrive_some(stage: Stage) -> None:
+    """The one whose key is in use by now stays."""
+    letter = await stage.queue.push("first", key="k")
+    await (await take(stage.queue)).bury("bad")
+    ids = await bury(stage.queue, 100)
+    await stage.queue.push("second", key="k")
+    assert await stage.each([partial(stage.queue.redrive, [id]) for id in (letter.id, *ids)]) == [0] + [1] * 100
+    assert await stage.ids("dead") == [letter.id]
+    assert await stage.queue.size() == (101, 0, 0, 1)
+
+
+async def discard(stage: Stage) -> None:
+    await bury(stage.queue, 400)
+    assert await stage.amid(stage.queue.discard()) == 400
+    assert await stage.queue.size() == (0, 0, 0, 0)
+
+
+# -- looking -------------------------------------------------------------------------------------------------------
+
+
+async def look(stage: Stage) -> None:
+    """One item, the first ones, how many there are."""
+    ids = [receipt.id for receipt in await stage.queue.push_many(range(100))]
+    found = await stage.each([partial(stage.queue.get, id) for id in ids])
+    assert [item and item.id for item in found] == ids
+    assert [item.id for item in await stage.queue.peek(100)] == ids
+    assert await stage.queue.size() == (100, 0, 0, 0)
+
+
+async def size(stage: Stage) -> None:
+    await stage.queue.push_many(range(100))
+    assert set(await stage.each([stage.queue.size] * 200)) == {(100, 0, 0, 0)}
+
+
+async def peek(stage: Stage) -> None:
+    ids = [receipt.id for receipt in await stage.queue.push_many(range(20))]
+    for items in await stage.each([partial(stage.queue.peek, 20)] * 200):
+        assert [item.id for item in items] == ids
+
+
+async def scan(stage: Stage) -> None:
+    ids = [receipt.id for receipt in await stage.queue.push_many(range(2000))]
+    seen: set[str] = set()
+    async for item in stage.queue.scan():
+        seen.add(item.id)
+        if len(seen) == 700:
+            await stage.primary.kill()
+    assert seen == set(ids)
+
+
+async def statistics(stage: Stage) -> None:
+    await stage.queue.push("x", key="k", ttl=HANG)
+    await stage.queue.push_many(range(10), delay=HANG)
+    await take(stage.queue)
+    for told in await stage.each([stage.queue.statistics] * 200):
+        assert told._replace(held=0, tombstones=0) == (zkrq.Sizes(0, 10, 1, 0), False, None, 1, 1, 0, 0)
+    assert (await stage.cluster.statistics()).keys() == {"jobs"}
+
+
+async def consumers(stage: Stage) -> None:
+    claims = await stage.claim(900)
+    for told in await stage.each([stage.cluster.consumers] * 20):
+        assert {owner: consumer.claims for owner, consumer in told.items()} == {claims[0].owner: {"jobs": 900}}
+
+
+# -- all of them ---------------------------------------------------------------------------------------------------
+
+Scene = Callable[[Stage], Awaitable[None]]
+
+SCENES: Sequence[Scene] = (
+    *(push, push_with_an_id, push_with_a_key, push_with_a_time_to_live, push_into_a_limited_queue, push_many, every),
+    *(pop, ack, ack_many, nack, retry, release, bury_them, extend, work, dead_letter_caps),
+    *(cancel, clear, pause, paused_before, resume, redrive, redrive_some, discard),
+    *(look, size, peek, scan, statistics, consumers),
+)
+
+OPTIONS: Mapping[Scene, Mapping[str, Any]] = {
+    push_into_a_limited_queue: {"max_size": 100},
+    retry: {"retry": zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0))},
+    dead_letter_caps: {"dead_letters": zkrq.DeadLetters(max_count=50)},
+}
+
+
+@pytest.mark.parametrize("scene", [pytest.param(scene, id=scene.__name__) for scene in SCENES])
+async def test_with_the_primary_killed_in_the_middle(servers: local.Servers, scene: Scene) -> None:
     async with over_zookeeper(servers, new_namespace()) as cluster:
-        queue = cluster.queue("jobs")
-        ids = await bury(queue, 400)
-        primary = next(server for server in servers.redis if server.name == cluster.view.primary("jobs"))
-        killing = asyncio.create_task(primary.kill())
+        stage = Stage(cluster, servers, **OPTIONS.get(scene, {}))
+        await scene(stage)
+        assert stage.primary.name not in cluster.view.members
+        assert len(cluster.view.members) == 2
+
+
+# -- what else may die -----------------------------------------------------------------------------------------------
+
+Decide = Callable[..., Awaitable[tuple[object, ...]]]
+
+
+@asynccontextmanager
+async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide], None]:
+    """A queue, and a caller that dies when the primary has decided, before it has told anybody else."""
+    async with in_process(servers, new_namespace()) as cluster:
+        stage = Stage(cluster, servers)
+
+        async def decide(script: str, *arguments: bytes | str | int) -> tuple[object, ...]:
+            membership, view = cluster._membership, cluster.view  # pyright: ignore[reportPrivateUsage]
+            answer = await membership.call(view.primary("jobs"), script, "jobs", view, list(arguments))
+            assert answer.status is Status.OK
+            return answer.body
+
+        yield stage, decide
+
+
+def keyed_push(id: str) -> tuple[bytes | str | int, ...]:
+    return 0, "jobs", PUT_WINDOW_MS, 0, id, fresh(0, clock.now_ms(), "k"), 0, b'"x"'
+
+
+@pytest.mark.parametrize("operation", ["push", "cancel", "clear", "pause", "redrive", "discard"])
+async def test_what_a_dead_caller_had_decided_is_carried_on(
+    servers: local.Servers, operation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the other servers, by the scrub."""
+    monkeypatch.setattr(scrub, "SECOND_LOOK_SECONDS", 0.01)
+    async with caller(servers) as (stage, decide):
+        letters = await bury(stage.queue, 2)
+        waiting = [receipt.id for receipt in await stage.queue.push_many(["x", "y"])]
         match operation:
+            case "push":
+                await decide("push", *keyed_push("first"))
             case "cancel":
-                assert all(await asyncio.gather(*map(queue.cancel, ids)))
-            case "discard":
-                assert await queue.discard() == 400
+                await decide("cancel", PUT_WINDOW_MS, 0, "", 0, waiting[0])
+            case "clear":
+                await decide("clear", PUT_WINDOW_MS, 0, 500)
+            case "pause":
+                await decide("pause", "jobs", "P")
             case "redrive":
-                assert await queue.redrive(rate=4000) == 400
+                await decide("redrive", 0, 500)
             case _:
-                assert {item.id async for item in queue.scan()} == set(ids)
-        await killing
-        left = {"cancel": (0, 0, 0, 0), "discard": (0, 0, 0, 0), "redrive": (400, 0, 0, 0)}
-        assert await queue.size() == left.get(operation, (0, 0, 0, 400))
+                await decide("cancel", PUT_WINDOW_MS, 0, "D", 500)
+        at_once = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
+        await scrub.Scrub(stage.cluster._replicas).run("jobs")  # pyright: ignore[reportPrivateUsage]
+        await stage.primary.kill()
+        left = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
+        assert sorted(left[2]) == sorted(at_once[2])
+        assert left[:2] == at_once[:2]
+        expected: dict[str, tuple[int, set[str]]] = {
+            "push": (3, {*letters, *waiting, "first"}),
+            "cancel": (1, {*letters, waiting[1]}),
+            "clear": (0, {*letters}),
+            "redrive": (4, {*letters, *waiting}),
+            "discard": (2, {*waiting}),
+        }
+        assert (left[0].ready, set(left[2])) == expected.get(operation, (2, {*letters, *waiting}))
+        assert left[1] == (operation == "pause")
+
+
+async def test_duplicate_is_told_only_of_what_every_server_has(servers: local.Servers) -> None:
+    """Also where who pushed the first one is dead, and only the primary had it."""
+    async with caller(servers) as (stage, decide):
+        assert (await decide("push", *keyed_push("first")))[0] == [b"+"]
+        assert await stage.queue.push("y", key="k") == ("first", 3, True)
+        await stage.primary.kill()
+        assert await stage.ids() == ["first"]
+        assert (await take(stage.queue)).item == "x"
+
+
+async def test_only_what_needs_the_registry_waits_for_zookeeper(servers: local.Servers) -> None:
+    hub = Hub(session_timeout=HANG)
+    async with in_process(servers, new_namespace(), hub) as cluster:
+        queue = cluster.queue("jobs", max_size=1000)
+        await queue.push("x")
+        await (await take(queue)).ack()  # enrolled
+        hub.suspend(hub.sessions[cluster._coordinator.session.id])  # pyright: ignore[reportPrivateUsage]
+        first = await queue.push("first", key="k", ttl=HANG, priority=9)
+        assert (await queue.push("again", key="k")).id == first.id
+        assert len(await queue.push_many(range(20))) == 20
+        await queue.pause()
+        assert await queue.pop_one(timeout=0) is None
+        await queue.resume()
+        async with await take(queue) as claim:
+            await claim.extend(HANG)
+        claims = await queue.pop_many(10, timeout=HANG)
+        claims += [await take(queue) for _ in range(10 - len(claims))]
+        assert await queue.cancel(claims[0].id) is zkrq.Cancellation.SIGNALLED
+        await claims[1].release()
+        await claims[2].nack(delay=HANG)
+        await asyncio.gather(*(claim.bury("bad") for claim in claims[3:5]))
+        assert await queue.ack_many(claims[5:]) == []
+        assert await queue.size() == (11, 1, 0, 2)
+        assert await queue.redrive([claims[3].id]) == 1
+        assert await queue.discard() == 1
+        assert [item.state async for item in queue.scan("scheduled")] == ["scheduled"]
+        assert (await queue.statistics()).sizes == (12, 1, 0, 0)
+        assert await queue.clear() == 13
+        consumers = asyncio.create_task(cluster.consumers())
+        await asyncio.sleep(0.05)
+        assert not consumers.done()
+        consumers.cancel()

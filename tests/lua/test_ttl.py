@@ -473,11 +473,22 @@ def test_newer_copy_says_when_it_is_over(server: OneServer) -> None:
 
 
 def test_older_copy_says_nothing(server: OneServer) -> None:
-    """Rule 1."""
-    server.apply(Applied("a", queued(3), "0 60000.000", b"p"), payloads=True)
+    """Rule 1.  Meanwhile the item may have died, and been given a new life."""
+    server.apply(Applied("a", queued(4), "0 60000.000", b"p"), payloads=True)
     before = server.contents()
     assert server.apply(Applied("a", queued(2), "0 1.000", b"p"), payloads=True)[0] == [1]
     assert server.contents() == before
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_copy_that_comes_after_the_items_claim_says_when_it_is_over(server: OneServer, n: int) -> None:
+    """A server that is caught up may be told of a claim before the copy: its time must not begin anew."""
+    server.apply(Applied("a", queued(3, state=State.CLAIMED), LONG_MS))
+    state = State.QUEUED if n == 2 else State.CLAIMED
+    server.apply(Applied("a", queued(n, state=state), "0 500.000", b"a"), payloads=True)
+    contents = server.contents()
+    assert contents.expiring["a"] <= server.now_us() + 500_000
+    assert contents.faults == []
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.GONE])
