@@ -26,8 +26,8 @@ TASKS = 256
 ITEMS = 4 * TASKS * 8
 
 LIMITS: Mapping[str, float] = {
-    "push: script calls on a server": 0.02,
-    "push: commands on a server": 0.15,
+    "push: script calls on a server": 0.025,
+    "push: commands on a server": 0.2,
     "push: bytes to a server": 215.0,
     "push: bytes from a server": 1.2,
     "push: Python calls of the client": 34.5,

@@ -82,27 +82,28 @@ async def test_calls_of_one_turn_go_together_in_order(batcher: Batcher[int, int]
     assert line.sent == [list(range(SPLIT_LEAST))]
 
 
-async def test_a_crowd_leaves_in_two_parts_in_order(batcher: Batcher[int, int], line: Line) -> None:
-    """Servers work on the one while the other is made."""
+async def test_a_crowd_leaves_in_parts_in_order(batcher: Batcher[int, int], line: Line) -> None:
+    """Servers work on one while the next is made."""
+    crowd = range(100 * MAX_IN_FLIGHT)
     line.open.set()
-    futures = [batcher.add(call) for call in range(200)]
-    assert await asyncio.gather(*futures) == [call * 10 for call in range(200)]
-    assert line.sent == [list(range(100)), list(range(100, 200))]
+    futures = [batcher.add(call) for call in crowd]
+    assert await asyncio.gather(*futures) == [call * 10 for call in crowd]
+    assert line.sent == [list(crowd[start : start + 100]) for start in range(0, len(crowd), 100)]
 
 
 async def test_many_callers_become_few_batches(batcher: Batcher[int, int], line: Line) -> None:
-    """1,000 calls while two batches are under way cost two round trips more."""
-    first = [batcher.add(0)]
+    """1,000 calls while as many batches as may be are under way cost as many round trips more."""
+    first: list[asyncio.Future[int]] = []
+    for call in range(MAX_IN_FLIGHT):
+        first.append(batcher.add(call))
+        await some_turns()
+    rest = [batcher.add(call) for call in range(MAX_IN_FLIGHT, 1_000 + MAX_IN_FLIGHT)]
     await some_turns()
-    first.append(batcher.add(1))
-    await some_turns()
-    rest = [batcher.add(call) for call in range(2, 1_002)]
-    await some_turns()
-    assert line.sent == [[0], [1]]
+    assert line.sent == [[call] for call in range(MAX_IN_FLIGHT)]
     line.open.set()
-    assert await asyncio.gather(*first, *rest) == [call * 10 for call in range(1_002)]
-    assert [len(batch) for batch in line.sent] == [1, 1, 500, 500]
-    assert [call for batch in line.sent for call in batch] == list(range(1_002))
+    assert await asyncio.gather(*first, *rest) == [call * 10 for call in range(1_000 + MAX_IN_FLIGHT)]
+    assert len(line.sent) <= 2 * MAX_IN_FLIGHT
+    assert [call for batch in line.sent for call in batch] == list(range(1_000 + MAX_IN_FLIGHT))
 
 
 async def test_no_more_batches_under_way_than_allowed(batcher: Batcher[int, int], line: Line) -> None:
@@ -116,8 +117,8 @@ async def test_no_more_batches_under_way_than_allowed(batcher: Batcher[int, int]
 
 async def test_batch_has_no_more_calls_than_allowed(batcher: Batcher[int, int], line: Line) -> None:
     line.open.set()
-    await asyncio.gather(*(batcher.add(call) for call in range(MAX_BATCH * 2 + 1)))
-    assert [len(batch) for batch in line.sent] == [MAX_BATCH, MAX_BATCH, 1]
+    await asyncio.gather(*(batcher.add(call) for call in range(MAX_BATCH * MAX_IN_FLIGHT + 1)))
+    assert [len(batch) for batch in line.sent] == [MAX_BATCH] * MAX_IN_FLIGHT + [1]
 
 
 async def test_batch_has_no_more_bytes_than_allowed(tasks: Tasks, line: Line) -> None:

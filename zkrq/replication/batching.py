@@ -29,7 +29,7 @@ SPLIT_LEAST = 64
 MAX_WAITING = 100_000
 """Calls that may wait for a batch."""
 
-MAX_IN_FLIGHT = 2
+MAX_IN_FLIGHT = 4
 """Batches under way at once."""
 
 CallT = TypeVar("CallT")
