@@ -8,15 +8,19 @@ the clocks of the handlers say.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, takewhile
+from itertools import combinations, pairwise, permutations, takewhile
 from typing import NamedTuple
 
 from tests.chaos.record import Entry, Kind, Token
 
 ACK = "ack"
+NOT_FOUND = "not found"
+"""What a cancel says that has found nothing."""
+
 HANDED_BACK = frozenset({"nack", "release"})
 """Verbs after which the item is to be delivered again."""
 
@@ -31,6 +35,9 @@ class Outcome:
     two_holders: held by two who both had reason to believe so, or an outlived claim was settled.
     stranded: in the queue, or claimed, or a dead letter, when everything should have been drained.
     duplicated: delivered more often than it was handed back by its holders.  Allowed.
+    refused: pushes that were not made because another item had their key.
+    cancelled: items that a cancel has found.
+    misruled: sentences about what else was promised and not kept: of keys, cancels, pauses and sizes.
     recovered: a push of it raised ``OutcomeUnknown``, and it was delivered.
     fenced_late: holders who learned that they had been fenced only after the next one had begun.  Allowed for as long
     as such a holder may not know it.
@@ -45,6 +52,9 @@ class Outcome:
     revived: tuple[str, ...]
     two_holders: tuple[str, ...]
     stranded: tuple[str, ...]
+    misruled: tuple[str, ...]
+    refused: int
+    cancelled: int
     duplicated: int
     recovered: int
     fenced_late: int
@@ -54,7 +64,7 @@ class Outcome:
     @property
     def broken(self) -> bool:
         """Whether anything happened that must not."""
-        return bool(self.lost or self.unexpected or self.revived or self.two_holders or self.stranded)
+        return bool(self.lost or self.unexpected or self.revived or self.two_holders or self.stranded or self.misruled)
 
 
 class Span(NamedTuple):
@@ -99,6 +109,9 @@ def check(entries: Iterable[Entry], left: Mapping[str, str], *, notice: float) -
         revived=_those(by_item, _is_revived),
         two_holders=tuple(two_holders),
         stranded=tuple(f"{id}: {state}" for id, state in sorted(left.items())),
+        misruled=tuple(misruled(ordered, by_item)),
+        refused=sum(entry.kind is Kind.DUPLICATE for entry in ordered),
+        cancelled=sum(_cancelled_at(story) < math.inf for story in by_item.values()),
         duplicated=sum(map(_is_duplicated, by_item.values())),
         recovered=sum(_has(story, Kind.PUSH_UNKNOWN) and _has(story, Kind.DELIVERED) for story in by_item.values()),
         fenced_late=fenced_late,
@@ -122,8 +135,18 @@ def _has(story: Sequence[Entry], kind: Kind, detail: str | None = None) -> bool:
 
 
 def _is_unsettled(story: Sequence[Entry]) -> bool:
-    """Its push returned, and no ack has happened: so it is to be in the queue."""
-    return _has(story, Kind.PUSHED) and not _may_be_acked(story)
+    """Its push returned, and neither ack nor cancel has happened: so it is to be in the queue."""
+    return _has(story, Kind.PUSHED) and not (_may_be_acked(story) or _may_be_cancelled(story))
+
+
+def _may_be_cancelled(story: Sequence[Entry]) -> bool:
+    """Whether a cancel found it, or was begun and its outcome is not known."""
+    begun = sum(entry.kind is Kind.CANCELLING for entry in story)
+    in_vain = sum(
+        entry.kind is Kind.CANCEL_REFUSED or (entry.kind is Kind.CANCELLED and entry.detail == NOT_FOUND)
+        for entry in story
+    )
+    return begun > in_vain
 
 
 def _may_be_acked(story: Sequence[Entry]) -> bool:
@@ -149,7 +172,7 @@ def _is_unexpected(story: Sequence[Entry]) -> bool:
     for entry in story:
         if entry.kind is Kind.PUSHING and begun is None:
             begun = entry.at
-        elif entry.kind is Kind.PUSH_REFUSED:
+        elif entry.kind in (Kind.PUSH_REFUSED, Kind.DUPLICATE):
             begun = None
         elif entry.kind in (Kind.PUSHED, Kind.PUSH_UNKNOWN):
             break
@@ -175,6 +198,158 @@ def _is_duplicated(story: Sequence[Entry]) -> bool:
         if entry.kind in (Kind.SETTLED, Kind.SETTLE_UNKNOWN) and entry.detail in HANDED_BACK
     }
     return deliveries > 1 + len(handed_back)
+
+
+# -- keys, cancels, pauses, sizes --------------------------------------------------------------------------------------
+
+
+class Life(NamedTuple):
+    """From when to when an item with a key was certainly there: from its push's return until somebody began to remove
+    it.  ``gone``: when it certainly was there no more."""
+
+    id: str
+    key: str
+    begun: float
+    there: float
+    doubted: float
+    gone: float
+
+
+def misruled(ordered: Sequence[Entry], by_item: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    """What was promised of keys, cancels, pauses and sizes, and not kept."""
+    lives = {id: _life(id, story) for id, story in by_item.items()}
+    yield from _shared_keys(by_item, lives)
+    for id, story in by_item.items():
+        yield from _false_cancels(id, story, lives[id])
+    yield from _paused_deliveries(ordered)
+    yield from _excess(ordered)
+
+
+def _life(id: str, story: Sequence[Entry]) -> Life:
+    pushing = [entry for entry in story if entry.kind is Kind.PUSHING]
+    removing = [
+        entry.at
+        for entry in story
+        if entry.kind is Kind.CANCELLING or (entry.kind is Kind.SETTLING and entry.detail == ACK)
+    ]
+    acked = [entry.at for entry in story if entry.kind is Kind.SETTLED and entry.detail == ACK]
+    return Life(
+        id,
+        pushing[0].detail if pushing else "",
+        begun=min((entry.at for entry in pushing), default=math.inf),
+        there=min((entry.at for entry in story if entry.kind is Kind.PUSHED), default=math.inf),
+        doubted=min(removing, default=math.inf),
+        gone=min([*acked, _cancelled_at(story)]),
+    )
+
+
+def _cancelled_at(story: Sequence[Entry]) -> float:
+    """When a cancel returned that had found it."""
+    found = (entry.at for entry in story if entry.kind is Kind.CANCELLED and entry.detail != NOT_FOUND)
+    return min(found, default=math.inf)
+
+
+def _shared_keys(by_item: Mapping[str, Sequence[Entry]], lives: Mapping[str, Life]) -> Iterator[str]:
+    """A key belongs to one item at a time, and to nobody when that is done."""
+    holders: defaultdict[str, list[Life]] = defaultdict(list)
+    for life in lives.values():
+        if life.key and life.there < math.inf:
+            holders[life.key].append(life)
+    for some in holders.values():
+        for one, other in permutations(some, 2):
+            if one.there < other.begun and other.there < one.doubted:
+                yield f"{other.id}: given the key {one.key}, which {one.id} had"
+    for id, story in by_item.items():
+        begun = 0.0
+        for entry in story:
+            if entry.kind is Kind.PUSHING:
+                begun = entry.at
+            elif entry.kind is Kind.DUPLICATE:
+                first = lives.get(entry.detail)
+                if first is None or first.key != lives[id].key or first.begun > entry.at or first.gone < begun:
+                    yield f"{id}: told that {lives[id].key} belongs to {entry.detail}, which is {first}"
+
+
+def _false_cancels(id: str, story: Sequence[Entry], life: Life) -> Iterator[str]:
+    """What is there is found; what was found is neither claimed nor settled any more."""
+    cancelled_at, begun = _cancelled_at(story), 0.0
+    asked: dict[tuple[str, Token | None], float] = {}
+    settling: dict[tuple[str, Token | None], float] = {}
+    first = True
+    for entry in story:
+        match entry.kind:
+            case Kind.CANCELLING:
+                begun = entry.at
+            case Kind.CANCELLED:
+                doubted = min(
+                    (at.at for at in story if at.kind is Kind.SETTLING and at.detail == ACK), default=math.inf
+                )
+                if first and entry.detail == NOT_FOUND and life.there < begun and entry.at < doubted:
+                    yield f"{id}: not found by a cancel, though it was there"
+                first = False
+            case Kind.CANCEL_UNKNOWN:
+                first = False
+            case Kind.ASKED:
+                asked[entry.who, entry.token] = entry.at
+            case Kind.DELIVERED if asked.get((entry.who, entry.token), 0.0) > cancelled_at:
+                yield f"{id}: claimed after it was cancelled"
+            case Kind.SETTLING:
+                settling.setdefault((entry.who, entry.token), entry.at)
+            case Kind.SETTLED if settling.get((entry.who, entry.token), 0.0) > cancelled_at:
+                yield f"{id}: its {entry.detail} returned, after a cancel had"
+            case _:
+                pass
+
+
+def _paused_deliveries(ordered: Sequence[Entry]) -> Iterator[str]:
+    """Between the return of a pause and the next resume, nobody who asks is given anything of the small queue."""
+    pauses: list[tuple[float, float]] = []
+    since: float | None = None
+    for entry in ordered:
+        if entry.kind is Kind.PAUSED:
+            since = entry.at
+        elif entry.kind is Kind.RESUMING and since is not None:
+            pauses.append((since, entry.at))
+            since = None
+    asked: dict[tuple[str, str, Token | None], float] = {}
+    for entry in ordered:
+        claim = (entry.who, entry.id, entry.token)
+        if entry.kind is Kind.ASKED and entry.detail:
+            asked[claim] = entry.at
+        elif entry.kind is Kind.DELIVERED and claim in asked:
+            for begin, end in pauses:
+                if begin < asked[claim] and entry.at < end:
+                    yield f"{entry.id}: handed to {entry.who} at {entry.at:.3f}, paused since {begin:.3f}"
+
+
+def _excess(ordered: Sequence[Entry]) -> Iterator[str]:
+    """The small queue is no larger than it may be, but for calls of which nobody knows how they ended."""
+    open_calls: Counter[str] = Counter()
+    unknown = 0
+    for entry in ordered:
+        match entry.kind:
+            case Kind.PUSHING | Kind.SETTLING | Kind.CANCELLING:
+                open_calls[entry.id] += 1
+            case Kind.PUSH_UNKNOWN | Kind.SETTLE_UNKNOWN | Kind.CANCEL_UNKNOWN | Kind.LOST:
+                unknown += 1
+            case Kind.SIZE:
+                size, most = map(int, entry.detail.split())
+                if size > most + unknown + open_calls.total():
+                    yield f"{size} items in a queue of at most {most}, {unknown} outcomes were unknown"
+            case _:
+                pass
+        if entry.kind in _ENDS and open_calls[entry.id]:
+            open_calls[entry.id] -= 1
+
+
+_ENDS = frozenset(
+    {
+        *(Kind.PUSHED, Kind.DUPLICATE, Kind.PUSH_UNKNOWN, Kind.PUSH_REFUSED),
+        *(Kind.SETTLED, Kind.SETTLE_UNKNOWN, Kind.SETTLE_REFUSED, Kind.LOST),
+        *(Kind.CANCELLED, Kind.CANCEL_UNKNOWN, Kind.CANCEL_REFUSED),
+    }
+)
+"""What ends a push, a settling or a cancel."""
 
 
 def _spans(story: Sequence[Entry], stops: Mapping[str, Sequence[float]], over: float) -> list[Span]:

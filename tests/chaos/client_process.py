@@ -14,18 +14,26 @@ import random
 import signal
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import zkrq
 from tests.chaos.record import Kind, Recorder
 from zkrq.cluster import Cluster
+from zkrq.replication.replicas import Decision, Replicas
 from zkrq.replication.view import View
+from zkrq.replication.wire import Arguments
 from zkrq.retry import Retry, constant
 
-QUEUE = "jobs"
+QUEUE, SMALL = "jobs", "errands"
+"""The second one has a limit, and is paused now and then."""
+
+MAX_SIZE = 40
+"""Items that the small queue takes."""
 
 CONNECTED, STOP, IDLE = "connected", "stop", "idle"
 
@@ -47,6 +55,22 @@ CAREFUL = 0.5
 DELAYED = 0.5
 """Part of the pushes that is for later, so that there is always something in the queue to be lost."""
 
+KEYS = tuple(f"key-{number}" for number in range(30))
+KEYED = 0.2
+"""Part of the pushes that has one of these keys, so that some are duplicates."""
+
+EXPIRING, FOR_EVER = 0.1, 3600.0
+"""Part of the pushes that has a time to live, and how long: longer than any run."""
+
+CANCELLED = 0.03
+"""Part of the pushes that is cancelled a little later, with some luck before it is done."""
+
+TOGETHER = 4
+"""Claims that are acked in one call, by the consumers that do so."""
+
+PAUSE_EVERY, PAUSE_SECONDS = 3.0, 0.5
+"""How often the small queue is paused, and for how long, on average."""
+
 VERBS = {"ack": 0.9, "nack": 0.05, "release": 0.05}
 """How claims are settled, and how often so."""
 
@@ -56,7 +80,8 @@ _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 @dataclass(frozen=True, slots=True)
 class Orders:
     """All that a client process needs to know.  Times are in seconds; ``pause`` is what a producer rests on average,
-    ``delay`` for how much later a push is at most, ``long_work`` what a slow handler takes at most."""
+    ``delay`` for how much later a push is at most, ``long_work`` what a slow handler takes at most; ``pauses``: whether
+    it is this process that pauses the small queue."""
 
     name: str
     log: str
@@ -74,6 +99,7 @@ class Orders:
     pause: float
     delay: float
     long_work: float
+    pauses: bool
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
@@ -88,6 +114,8 @@ class Client:
         self._note = self._recorder.note
         self._chance = random.Random(f"{orders.seed} {orders.name}")
         self._stopping = False
+        self._asked: dict[str, float] = {}
+        self._cancelling: set[asyncio.Task[None]] = set()
         self._cluster: Cluster = zkrq.connect(
             orders.redis,
             orders.zookeeper,
@@ -101,12 +129,23 @@ class Client:
         )
 
     async def run(self) -> None:
+        with self._noting_requests():
+            await self._run()
+
+    async def _run(self) -> None:
         async with self._cluster as cluster:
             retry = Retry(max_attempts=None, backoff=constant(0.1))
-            queue: zkrq.Queue[Any] = cluster.queue(QUEUE, claim_timeout=self._orders.claim_timeout, retry=retry)
+            timeout = self._orders.claim_timeout
+            queue: zkrq.Queue[Any] = cluster.queue(QUEUE, claim_timeout=timeout, retry=retry)
+            small: zkrq.Queue[Any] = cluster.queue(SMALL, claim_timeout=timeout, retry=retry, max_size=MAX_SIZE)
             say(CONNECTED)
-            consumers = [asyncio.create_task(self._consume(queue)) for _ in range(self._orders.consumers)]
-            producers = [asyncio.create_task(self._produce(queue)) for _ in range(self._orders.producers)]
+            consuming = [self._consume(queue) for _ in range(self._orders.consumers)]
+            consuming += [self._consume(small), self._consume_together(small), self._consume_together(queue)]
+            consumers = [asyncio.create_task(work) for work in consuming]
+            producing = [self._produce(queue) for _ in range(self._orders.producers)]
+            producing.append(self._produce(small))
+            producing += [self._pause_now_and_then(small)] if self._orders.pauses else []
+            producers = [asyncio.create_task(work) for work in producing]
             listening = asyncio.create_task(self._listen(producers))
             await asyncio.wait([listening, *consumers], return_when=asyncio.FIRST_COMPLETED)
             for task in (*producers, *consumers):
@@ -120,6 +159,7 @@ class Client:
             assert line == STOP
             self._stopping = True
             await asyncio.gather(*producers)
+            await asyncio.gather(*self._cancelling)
             say(IDLE)
 
     # -- producing -----------------------------------------------------------------------------------------------------
@@ -131,33 +171,133 @@ class Client:
 
     async def _push(self, queue: zkrq.Queue[Any]) -> None:
         """One item, tried until its push returns."""
-        id = zkrq.new_id()
-        priority = self._chance.randrange(3)
-        delay = self._chance.uniform(0, self._orders.delay) if self._chance.random() < DELAYED else None
+        chance, id = self._chance, zkrq.new_id()
+        options: dict[str, Any] = {"priority": chance.randrange(3)}
+        if chance.random() < DELAYED:
+            options["delay"] = chance.uniform(0, self._orders.delay)
+        if chance.random() < KEYED:
+            options["key"] = f"{queue.name} {chance.choice(KEYS)}"
+        if chance.random() < EXPIRING:
+            options["ttl"] = FOR_EVER
+        if chance.random() < CANCELLED:
+            self._cancelling.add(task := asyncio.create_task(self._cancel(queue, id)))
+            task.add_done_callback(self._cancelling.discard)
         until = time.monotonic() + GIVE_UP
         while time.monotonic() < until:
-            self._note(Kind.PUSHING, id)
+            self._note(Kind.PUSHING, id, detail=options.get("key", ""))
             try:
-                await queue.push({"id": id, "filling": "." * 100}, id=id, priority=priority, delay=delay)
+                receipt = await queue.push({"id": id, "filling": "." * 100}, id=id, **options)
             except zkrq.OutcomeUnknown:
                 self._note(Kind.PUSH_UNKNOWN, id)
-            except (zkrq.NotEnoughReplicas, zkrq.Unavailable):
+            except (zkrq.NotEnoughReplicas, zkrq.QueueFull, zkrq.Unavailable):
                 self._note(Kind.PUSH_REFUSED, id)
             else:
-                self._note(Kind.PUSHED, id)
+                if receipt.duplicate:
+                    self._note(Kind.DUPLICATE, id, detail=receipt.id)
+                else:
+                    self._note(Kind.PUSHED, id)
                 return
             await asyncio.sleep(RETRY_PAUSE)
+
+    async def _cancel(self, queue: zkrq.Queue[Any], id: str) -> None:
+        """Cancel an item, tried until that returns."""
+        await asyncio.sleep(self._chance.uniform(0, self._orders.delay / 2))
+        while True:
+            self._note(Kind.CANCELLING, id)
+            try:
+                found = await queue.cancel(id)
+            except zkrq.OutcomeUnknown:
+                self._note(Kind.CANCEL_UNKNOWN, id)
+            except zkrq.Unavailable:
+                self._note(Kind.CANCEL_REFUSED, id)
+            else:
+                self._note(Kind.CANCELLED, id, detail=found.value)
+                return
+            await asyncio.sleep(RETRY_PAUSE)
+
+    # -- pausing -------------------------------------------------------------------------------------------------------
+
+    async def _pause_now_and_then(self, queue: zkrq.Queue[Any]) -> None:
+        """Ends when it is told to stop, with the queue going on."""
+        while not self._stopping:
+            await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_EVERY))
+            self._note(Kind.PAUSING)
+            with suppress(zkrq.OutcomeUnknown, zkrq.Unavailable):
+                await queue.pause()
+                self._note(Kind.PAUSED)
+            await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_SECONDS))
+            with suppress(zkrq.Unavailable):
+                size = sum((await queue.statistics()).sizes[:3])
+                self._note(Kind.SIZE, detail=f"{size} {MAX_SIZE}")
+            await self._resume(queue)
+
+    async def _resume(self, queue: zkrq.Queue[Any]) -> None:
+        while True:
+            self._note(Kind.RESUMING)
+            try:
+                return await queue.resume()
+            except (zkrq.OutcomeUnknown, zkrq.Unavailable):
+                await asyncio.sleep(RETRY_PAUSE)
 
     # -- consuming -----------------------------------------------------------------------------------------------------
 
     async def _consume(self, queue: zkrq.Queue[Any]) -> None:
         async for claim in queue.pop():
-            assert claim.item["id"] == claim.id
-            self._note(Kind.DELIVERED, claim.id, claim.token, claim.owner)
+            self._note_delivered(queue, claim)
             careful = self._chance.random() < CAREFUL
             await self._work(claim)
             if self._holds(claim) or not (careful or claim.lost):
                 await self._settle(claim, careful)
+
+    async def _consume_together(self, queue: zkrq.Queue[Any]) -> None:
+        """Some at a time, acked with one call, which is repeated until it is known of each."""
+        while True:
+            try:
+                claims = await queue.pop_many(TOGETHER, timeout=1.0)
+            except zkrq.Unavailable:
+                continue
+            for claim in claims:
+                self._note_delivered(queue, claim)
+            if claims:
+                await self._work(claims[0])
+            while claims := [claim for claim in claims if not claim.settled and self._holds(claim)]:
+                for claim in claims:
+                    self._note(Kind.SETTLING, claim.id, claim.token, "ack")
+                try:
+                    lost = {claim.id for claim in await queue.ack_many(claims)}
+                except (zkrq.OutcomeUnknown, zkrq.Unavailable):
+                    lost = {claim.id for claim in claims if not claim.settled}
+                    for claim in claims:
+                        unknown = claim.id in lost
+                        self._note(Kind.SETTLE_UNKNOWN if unknown else Kind.SETTLED, claim.id, claim.token, "ack")
+                    await asyncio.sleep(RETRY_PAUSE)
+                    continue
+                for claim in claims:
+                    if claim.id in lost:
+                        self._note(Kind.LOST, claim.id, claim.token, "ack_many")
+                    else:
+                        self._note(Kind.SETTLED, claim.id, claim.token, "ack")
+                break
+
+    def _note_delivered(self, queue: zkrq.Queue[Any], claim: zkrq.Claim[Any]) -> None:
+        assert claim.item["id"] == claim.id
+        self._note(
+            Kind.ASKED, claim.id, claim.token, "small" if queue.name == SMALL else "", self._asked[claim.request]
+        )
+        self._note(Kind.DELIVERED, claim.id, claim.token, claim.owner)
+
+    @contextmanager
+    def _noting_requests(self) -> Generator[None, None, None]:
+        """Know when each claim request was begun first."""
+        decide = Replicas.decide
+
+        async def note(replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any) -> Decision:
+            if script == "claim":
+                self._asked.setdefault(f"{arguments[1]}/{arguments[2]}", time.monotonic())
+            return await decide(replicas, script, queue, arguments, **options)
+
+        with patch.object(Replicas, "decide", note):
+            yield
 
     async def _work(self, claim: zkrq.Claim[Any]) -> None:
         """Take some time, unless the claim is lost meanwhile."""
@@ -210,9 +350,9 @@ class Client:
 
 
 def _shown(view: View) -> str:
-    """The view in a line: epoch, the queue's primary, and the members in the lives that it names."""
+    """The view in a line: epoch, the queues' primaries, and the members in the lives that it names."""
     lives = (f"{id}={life.run_id}/{life.generation}" for id, life in view.members.items())
-    return f"{view.epoch} {view.primary(QUEUE)} {','.join(lives)}"
+    return f"{view.epoch} {view.primary(QUEUE)} {view.primary(SMALL)} {','.join(lives)}"
 
 
 def say(word: str) -> None:

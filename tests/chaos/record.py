@@ -20,18 +20,28 @@ CONTROLLER = "controller"
 class Kind(enum.StrEnum):
     """What happened; in brackets what ``detail`` says."""
 
-    PUSHING = "pushing"
+    PUSHING = "pushing"  # [key]
     PUSHED = "pushed"
+    DUPLICATE = "duplicate"  # nothing was pushed, another item has the key [its id]
     PUSH_UNKNOWN = "push-unknown"
     PUSH_REFUSED = "push-refused"  # nothing happened
+    ASKED = "asked"  # when the claim request of the next delivery was begun [whether of the small queue]
     DELIVERED = "delivered"  # [owner]
     SETTLING = "settling"  # [verb]
     SETTLED = "settled"  # [verb]
     SETTLE_UNKNOWN = "settle-unknown"  # [verb]
     SETTLE_REFUSED = "settle-refused"  # [verb] nothing happened
+    CANCELLING = "cancelling"
+    CANCELLED = "cancelled"  # [what it found]
+    CANCEL_UNKNOWN = "cancel-unknown"
+    CANCEL_REFUSED = "cancel-refused"  # nothing happened
+    PAUSING = "pausing"  # the small queue
+    PAUSED = "paused"
+    RESUMING = "resuming"
+    SIZE = "size"  # of the small queue [how many items, how many there may be]
     LOST = "lost"  # the holder learned that its claim does not hold [from where]
     OWNER_ENDED = "owner-ended"  # its session is over, or it was fenced [owner]
-    VIEW = "view"  # [epoch, primary, members in their lives]
+    VIEW = "view"  # [epoch, primaries of both queues, members in their lives]
     EVENT = "event"  # whatever else the library told [its text]
     STOPPED = "stopped"  # a client process was stopped by a signal [name]
     CONTINUED = "continued"  # [name]

@@ -35,6 +35,9 @@ COLUMNS = (
     "recovered",
     "two holders",
     "stranded",
+    "misruled",
+    "duplicate keys",
+    "cancelled",
     "longest stall: push, delivery",
 )
 
@@ -63,6 +66,9 @@ def table(runs: Sequence[Run]) -> str:
             sum(outcome.recovered for outcome in outcomes),
             sum(len(outcome.two_holders) for outcome in outcomes),
             sum(len(outcome.stranded) for outcome in outcomes),
+            sum(len(outcome.misruled) for outcome in outcomes),
+            sum(outcome.refused for outcome in outcomes),
+            sum(outcome.cancelled for outcome in outcomes),
             f"{stalls[0]:.2f} s, {stalls[1]:.2f} s",
         ]
         lines.append(_line(cells))
@@ -82,6 +88,7 @@ def complaints(run: Run) -> list[str]:
         "revived": outcome.revived,
         "two holders": outcome.two_holders,
         "stranded": outcome.stranded,
+        "misruled": outcome.misruled,
     }
     lines = list(run.troubles)
     for what, items in wrong.items():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tests.chaos import client_process
-from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, STOP, Orders
+from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, STOP, Orders
 from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
 from zkrq import local
@@ -114,6 +114,7 @@ class Sight(NamedTuple):
 
     epoch: int
     primary: str
+    primary_of_small: str
     members: Mapping[str, str]
 
 
@@ -173,7 +174,7 @@ class Stage:
         self.pace = pace
         self.chance = chance
         self.namespace = namespace
-        self.sight = Sight(0, "", {})
+        self.sight = Sight(0, "", "", {})
         self.progress = 0
         """Pushes that returned and claims that were settled, so far."""
         self.troubles: list[str] = []
@@ -191,8 +192,8 @@ class Stage:
         for entry in self.journal.poll():
             self.progress += entry.kind in (Kind.PUSHED, Kind.SETTLED)
             if entry.kind is Kind.VIEW:
-                epoch, primary, members = entry.detail.split()
-                told = Sight(int(epoch), primary, dict(_pair(member) for member in members.split(",")))
+                epoch, primary, of_small, members = entry.detail.split()
+                told = Sight(int(epoch), primary, of_small, dict(_pair(member) for member in members.split(",")))
                 self.sight = max(self.sight, told, key=lambda sight: sight.epoch)
         return self.sight
 
@@ -227,16 +228,20 @@ class Stage:
     @property
     def primary(self) -> local.LocalRedis:
         """The server that decides for the queue."""
-        name = self.look().primary
+        return self._server(self.look().primary)
+
+    def _server(self, name: str) -> local.LocalRedis:
         return next(server for server in self.servers.redis if server.name == name)
 
     async def left_over(self) -> dict[str, str]:
-        """Everything that is in the queue, by the word of its primary: id -> in which state.
+        """Everything that is in the queues, by the word of their primaries: id -> in which state."""
+        small = self._server(self.look().primary_of_small)
+        return await self._items(self.primary, QUEUE) | await self._items(small, SMALL)
 
-        All indexes are read at one moment: an item that is nacked between two looks would be seen in neither.
-        """
-        indexes = [key(self.namespace, QUEUE, state) for state in STATES]
-        found = await command(self.primary, "EVAL", READ_INDEXES, len(indexes), *indexes)
+    async def _items(self, server: local.LocalRedis, queue: str) -> dict[str, str]:
+        """All indexes are read at one moment: an item that is nacked between two looks would be seen in neither."""
+        indexes = [key(self.namespace, queue, state) for state in STATES]
+        found = await command(server, "EVAL", READ_INDEXES, len(indexes), *indexes)
         if not isinstance(found, list):
             raise TypeError(f"the queue could not be read: {found!r}")
         pairs = zip(STATES, cast("list[list[bytes]]", found), strict=True)
@@ -268,7 +273,7 @@ async def command(server: local.LocalRedis, *words: Word) -> object:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
             await wire.connect()
-            await wire.send(pack(words))
+            await wire.send([pack(words)])
             return await wire.receive()
     finally:
         await wire.close()
@@ -321,6 +326,7 @@ async def set_stage(
                 pause=0.025,
                 delay=pace.delay,
                 long_work=pace.long_work,
+                pauses=number == 1,
             )
             clients.append(ClientProcess(name, await _spawn(orders, directory / f"{name}.stderr"), proxies))
             stack.push_async_callback(clients[-1].end)

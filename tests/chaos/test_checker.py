@@ -235,6 +235,91 @@ def test_a_claim_without_an_end_lasts_until_the_end() -> None:
     assert outcome.two_holders
 
 
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def keyed(id: str, at: float) -> tuple[Entry, ...]:
+    return Entry(at, "a", Kind.PUSHING, id, detail="k"), Entry(at + 0.1, "a", Kind.PUSHED, id)
+
+
+def duplicate(id: str, at: float, first: str) -> tuple[Entry, ...]:
+    return Entry(at, "b", Kind.PUSHING, id, detail="k"), Entry(at + 0.1, "b", Kind.DUPLICATE, id, detail=first)
+
+
+def test_a_key_that_is_given_to_two() -> None:
+    (sentence,) = judge(*keyed("x", 0), *keyed("y", 1), delivered(2), *settled(3), left={"y": "ready"}).misruled
+    assert sentence == "y: given the key k, which x had"
+
+
+def test_a_key_whose_item_may_be_done_is_free() -> None:
+    assert not judge(*keyed("x", 0), delivered(0.5), settling(0.9), *keyed("y", 1), left={"y": "ready"}).misruled
+    cancelling = Entry(1.05, "a", Kind.CANCELLING, "x")
+    assert not judge(*keyed("x", 0), cancelling, *keyed("y", 1), left={"y": "ready"}).misruled
+
+
+def test_a_duplicate_was_not_pushed() -> None:
+    outcome = judge(*keyed("x", 0), *duplicate("y", 1, "x"), delivered(2), *settled(3))
+    assert not outcome.broken
+    assert (outcome.pushed, outcome.refused) == (1, 1)
+    assert judge(*keyed("x", 0), *duplicate("y", 1, "x"), delivered(2, id="y"), left={"x": "ready"}).unexpected == (
+        "y",
+    )
+
+
+def test_a_duplicate_of_what_is_done_or_never_was() -> None:
+    assert judge(*keyed("x", 0), delivered(1), *settled(2), *duplicate("y", 3, "x")).misruled
+    assert judge(*duplicate("y", 3, "z")).misruled
+    assert judge(*pushed("x", 0), *duplicate("y", 3, "x"), left={"x": "ready"}).misruled, "another key"
+
+
+# -- cancels -----------------------------------------------------------------------------------------------------------
+
+
+def cancelled(at: float, found: str = "removed") -> tuple[Entry, ...]:
+    return Entry(at - 0.1, "a", Kind.CANCELLING, "x"), Entry(at, "a", Kind.CANCELLED, "x", detail=found)
+
+
+def test_what_was_cancelled_is_not_lost() -> None:
+    outcome = judge(*pushed(), *cancelled(1))
+    assert not outcome.broken
+    assert outcome.cancelled == 1
+    assert not judge(*pushed(), Entry(1, "a", Kind.CANCELLING, "x"), Entry(2, "a", Kind.CANCEL_UNKNOWN, "x")).lost
+    assert judge(*pushed(), Entry(1, "a", Kind.CANCELLING, "x"), Entry(2, "a", Kind.CANCEL_REFUSED, "x")).lost == ("x",)
+
+
+def test_what_is_there_is_found() -> None:
+    assert judge(*pushed(), *cancelled(1, "not found"), delivered(2), *settled(3)).misruled
+    assert not judge(*pushed(), delivered(0.5), *settled(0.8), *cancelled(1, "not found")).misruled
+
+
+def test_claimed_or_settled_after_a_cancel() -> None:
+    asked = Entry(1.5, "b", Kind.ASKED, "x", FIRST)
+    assert judge(*pushed(), *cancelled(1), asked, delivered(2, who="b")).misruled
+    assert judge(*pushed(), delivered(0.5), *cancelled(1, "signalled"), *settled(2)).misruled
+    lost = settling(1.5), Entry(2, "a", Kind.LOST, "x", FIRST)
+    assert not judge(*pushed(), delivered(0.5), *cancelled(1, "signalled"), *lost).misruled
+
+
+# -- pauses, sizes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("asked_at", "delivered_at", "wrong"), [(1.5, 2, True), (0.5, 2, False), (1.5, 5, False)])
+def test_handed_out_while_paused(asked_at: float, delivered_at: float, wrong: bool) -> None:
+    paused = Entry(0.9, "a", Kind.PAUSING), Entry(1, "a", Kind.PAUSED), Entry(4, "a", Kind.RESUMING)
+    asked = Entry(asked_at, "b", Kind.ASKED, "x", FIRST, "small")
+    story = *pushed(), asked, delivered(delivered_at, who="b"), *settled(6, who="b")
+    assert bool(judge(*paused, *story).misruled) == wrong
+
+
+def test_too_many_in_the_small_queue() -> None:
+    assert judge(Entry(1, "a", Kind.SIZE, detail="41 40")).misruled
+    assert not judge(Entry(1, "a", Kind.SIZE, detail="40 40")).misruled
+    under_way = Entry(0.5, "a", Kind.PUSHING, "x")
+    assert not judge(under_way, Entry(1, "a", Kind.SIZE, detail="41 40")).misruled
+    refused = Entry(0.6, "a", Kind.PUSH_REFUSED, "x")
+    assert judge(under_way, refused, Entry(1, "a", Kind.SIZE, detail="41 40")).misruled
+
+
 # -- stalls, files -----------------------------------------------------------------------------------------------------
 
 

@@ -29,7 +29,7 @@ def made(troubles: tuple[str, ...] = (), fault: str = "redis-flushed", entries: 
 def test_runs_of_one_kind_share_a_line() -> None:
     head, _, both, other = table([made(), made(), made(fault="mixed")]).splitlines()
     assert head == f"| {' | '.join(COLUMNS)} |"
-    assert both == "| redis-flushed | 2 | 2 | 2 | 4 | 0 | 2 | 0 | 0 | 0 | 0 | 0 | 2 | 1.50 s, 1.60 s |"
+    assert both == "| redis-flushed | 2 | 2 | 2 | 4 | 0 | 2 | 0 | 0 | 0 | 0 | 0 | 2 | 0 | 0 | 0 | 1.50 s, 1.60 s |"
     assert other.startswith("| mixed | 2 | 1 | 1 | 2 |")
 
 

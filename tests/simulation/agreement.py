@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import cast
 
+from tests.simulation.ledger import Item
 from tests.simulation.world import NAMESPACE, World
 from zkrq.replication.keys import key
 from zkrq.replication.records import Record, State, unpack
+
+PAUSE = b"\1pause"
+"""The id of the record that says that a queue is paused."""
 
 _HOMES = {
     State.QUEUED: {"ready", "scheduled"},
     State.CLAIMED: {"claimed"},
     State.DEAD: {"dead"},
     State.GONE: set[str](),
+    State.PAUSED: set[str](),
 }
 
 
@@ -28,8 +33,9 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
     held = {id: _records(world, id) for id in view.members if world.servers[id].redis.run_id == view.members[id].run_id}
     excused = set[bytes]()
     if not scrubbed:
-        labels = {id for item in world.ledger.items.values() if item.open_calls for id in item.ids}
-        excused = {id.encode() for id in labels}
+        excused = {id.encode() for item in world.ledger.items.values() if _is_open(world, item) for id in item.ids}
+        if world.ledger.pauses.open:
+            excused.add(PAUSE)
     for server, records in held.items():
         yield from (f"{server}: {text}" for text in _disorder(world, server, records))
     if len(held) < 2:
@@ -40,12 +46,20 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
             continue
         if not scrubbed and world.ledger.open_clears and any(text.endswith("gone") for text in versions.values()):
             continue
-        if scrubbed or (id not in excused and not _is_unfinished_push(versions)):
+        if scrubbed or (id not in excused and not (id.decode() not in world.ledger.by_id and _is_unfinished(versions))):
             yield f"servers differ about {id.decode()}: {versions}"
 
 
-def _is_unfinished_push(versions: Mapping[str, str]) -> bool:
-    return set(versions.values()) <= {"unknown", "(0, 1) queued"}
+def _is_open(world: World, item: Item) -> bool:
+    """Whether something without a certain end was done to it: by a caller, or by a claim that dropped it."""
+    dropped = item.ttl is not None or (world.setting.drops_letters and item.buried_at is not None)
+    return bool(item.open_calls or dropped)
+
+
+def _is_unfinished(versions: Mapping[str, str]) -> bool:
+    """Whether this is a push, by a producer that never learned the id."""
+    texts = set(versions.values()) - {"unknown"}
+    return len(texts) == 1 and next(iter(texts)).endswith(", 1) queued")
 
 
 def _brief(record: Record | None) -> str:
@@ -73,7 +87,16 @@ def _disorder(world: World, server: str, records: Mapping[bytes, Record]) -> Ite
             yield f"{id.decode()} is {record.state.name} and stands in no index of that: {standing or 'nowhere'}"
         if record.state is State.GONE and id in payloads:
             yield f"{id.decode()} is gone, but its payload is not"
-        if record.state is not State.GONE and id not in payloads:
+        if record.state not in (State.GONE, State.PAUSED) and id not in payloads:
             yield f"{id.decode()} is {record.state.name} without a payload"
     for id in payloads.keys() - records.keys():
         yield f"{id.decode()} has a payload and no record"
+    living = {id: record for id, record in records.items() if record.state in (State.QUEUED, State.CLAIMED)}
+    keyed = {(record.key.encode(), id) for id, record in living.items() if record.key}
+    keys = cast("dict[bytes, bytes]", _content(world, server, "keys"))
+    named = {(name, id) for name, ids in keys.items() for id in ids.split(b"\1")}
+    for name, id in sorted(keyed ^ named):
+        yield f"the key {name.decode()} of {id.decode()} is {'kept for nothing' if (name, id) in named else 'not kept'}"
+    mortal = {id for id, record in living.items() if record.ttl_ms is not None}
+    for id in sorted(mortal ^ _content(world, server, "expiring").keys()):
+        yield f"{id.decode()} {'is never to expire' if id in mortal else 'is gone, and is to expire'}"

@@ -23,6 +23,10 @@ RETRY_SECONDS = 0.3
 """After so long a client asks again that got no answer."""
 
 
+GHOST = "has gone"
+"""What a stale registry tells of a consumer whose session is over."""
+
+
 class SimHub(Hub):
     """``stale``: how likely a read is as old as it may be; ``slow``: seconds, at most, that a message takes longer."""
 
@@ -173,7 +177,7 @@ class SimCoordinator(MemoryCoordinator):
             if hub.chance.random() < hub.stale:
                 hub.trace.count("stale registry")
                 seen = {owner: text for owner, text in seen.items() if owner in told}
-                seen.update(dict.fromkeys(hub.ended[-1:], "has gone"))
+                seen.update(dict.fromkeys(hub.ended[-1:], GHOST))
             return seen
 
         return await self._ask(read)

@@ -6,6 +6,8 @@ be open.  Items are known by a label in their payload, since a producer that is 
 
 from __future__ import annotations
 
+import enum
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -15,13 +17,37 @@ from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from tests.simulation.ensemble import SimHub
-from tests.simulation.loop import Loop, Process, State
+from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
-from zkrq import Claim
+from zkrq import Claim, QueueFull, Receipt
 from zkrq.held import Held
+from zkrq.items import Item as SeenItem
+from zkrq.replication.replicas import Decision, Replicas
+from zkrq.replication.wire import Arguments
 
 EARLY_SECONDS = 0.005
 """Durations travel in whole milliseconds."""
+
+
+LATE_SECONDS = 2.5
+"""How long after its time an item may still be claimed: what is left of its life travels from server to server."""
+
+LONGEST_LEASE = 10.0
+"""Seconds that a consumer asks for at most."""
+
+TOLD_SECONDS = 1.0
+"""A holder that hears of a cancel at once does so within this."""
+
+
+class Outcome(enum.Enum):
+    """How an operation ended for its caller."""
+
+    DONE = "done"
+    REFUSED = "refused"  # nothing happened
+    LOST = "lost"  # the claim no longer holds
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+    RAISED = "raised"  # something that zkrq must not raise
 
 
 @dataclass(eq=False, slots=True)
@@ -36,19 +62,31 @@ class Holder:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """One item as its producers and consumers know it."""
+    """One item as its producers and consumers know it.  Moments are None for what has not happened."""
 
     label: str
-    confirmed: bool = False
-    """A push of it returned."""
+    key: str = ""
+    ttl: float | None = None
+    begun_at: float = math.inf
+    """When the first push of it began."""
+    confirmed_at: float | None = None
+    """When a push of it returned."""
     open_pushes: int = 0
     """Pushes that may have happened, or may yet."""
     open_removals: int = 0
     """Acks and burials that may have happened, or may yet, and calls of clear."""
+    removals_begun: int = 0
+    """The same, ended or not."""
     acked: bool = False
-    buried: bool = False
-    redriven: bool = False
-    """Whether it was to be given another chance, at some moment: a burial is not the last word then."""
+    cancelled_at: float | None = None
+    """When a cancel returned that had found it."""
+    buried_at: float | None = None
+    """When its burial returned."""
+    gone_at: float = math.inf
+    """When the ack or the cancel returned: it is certainly gone."""
+    redriven_at: float | None = None
+    """When it was to be given another chance first: a burial is not the last word then."""
+    discarded: bool = False
     due: float = 0.0
     """Not to be delivered before."""
     ids: set[str] = field(default_factory=set[str])
@@ -58,38 +96,138 @@ class Item:
     open_calls: int = 0
     """Operations on it without a certain end; servers may differ about it until it is decided on again."""
 
-    def begin_push(self) -> None:
-        self.open_pushes += 1
+    @property
+    def confirmed(self) -> bool:
+        return self.confirmed_at is not None
+
+    @property
+    def expires_at(self) -> float:
+        """Until then its ttl is not over on any server."""
+        return math.inf if self.ttl is None else self.begun_at + self.ttl
+
+    def begin_removal(self) -> None:
+        self.open_removals += 1
+        self.removals_begun += 1
         self.open_calls += 1
+
+    def take_back_removal(self) -> None:
+        """It did not happen."""
+        self.open_removals -= 1
+        self.open_calls -= 1
+
+    def is_live(self, now: float) -> bool:
+        """Whether it is certainly queued, scheduled or claimed."""
+        done = self.acked or self.cancelled_at is not None or self.buried_at is not None or self.open_removals
+        return self.confirmed and not done and now < self.expires_at
+
+    def was_gone(self, moment: float) -> bool:
+        """Whether it was certainly neither queued, scheduled nor claimed any more, and was never to be again."""
+        dead = self.buried_at is not None and self.redriven_at is None
+        return self.gone_at <= moment or (dead and cast("float", self.buried_at) <= moment)
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether some push of it may have happened."""
+        return self.confirmed or self.open_pushes > 0
+
+
+Standing = list[tuple[Item, int]]
+"""Items that are certainly live at a moment, and how many removals of each had been begun."""
+
+
+@dataclass(slots=True)
+class Push:
+    """One push of one item that is under way."""
+
+    item: Item
+    begun_at: float
+    rivals: Standing
+    """Others with its key."""
+
+
+class Pauses:
+    """Whether the queue is certainly paused: a pause has returned, and no resume was begun since before it."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.since: float | None = None
+        self.ever = False
+        """Whether any pause was begun."""
+        self.open = 0
+        """Calls of either kind without a certain end."""
+        self._loop = loop
+        self._resumes = 0
+        self._open_resumes = 0
+
+    def begin(self, *, paused: bool) -> int | None:
+        """A call of pause or resume begins; what ``end`` is to be given of it."""
+        self.open += 1
+        if paused:
+            self.ever = True
+            return None if self._open_resumes else self._resumes
+        self._resumes += 1
+        self._open_resumes += 1
+        self.since = None
+        return None
+
+    def end(self, outcome: Outcome, mark: int | None, *, paused: bool) -> None:
+        certain = outcome in (Outcome.DONE, Outcome.REFUSED)
+        self.open -= certain
+        if not paused:
+            self._open_resumes -= certain
+        elif outcome is Outcome.DONE and mark == self._resumes and self.since is None:
+            self.since = self._loop.now
+
+    def is_in_force(self, since: float) -> bool:
+        """Whether the queue has certainly been paused from that moment until now."""
+        return self.since is not None and self.since < since
 
 
 class Ledger:
     """All items, and all violations found so far."""
 
-    def __init__(self, loop: Loop, hub: SimHub, trace: Trace) -> None:
+    def __init__(self, loop: Loop, hub: SimHub, trace: Trace, *, max_size: int | None) -> None:
         self.open_clears = 0
         """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
+        self.open_redrives = 0
+        self.open_discards = 0
+        """Such calls that may happen yet: to what dies meanwhile as well."""
         self.items: dict[str, Item] = {}
+        self.by_id: dict[str, Item] = {}
         self.violations: list[str] = []
         self.counts: Counter[str] = Counter()
+        self.pauses = Pauses(loop)
+        self.excess = 0
+        """By how many items the queue may be larger than ``max_size``: what was redriven, and what was being pushed or
+        removed when something else happened to it than its caller was told."""
+        self.calm = True
+        """Nothing has gone wrong so far: then reading is exact as well."""
         self._told_at: WeakKeyDictionary[Claim[Any], float] = WeakKeyDictionary()
+        self._asked_at: dict[str, float] = {}
         self._loop = loop
         self._hub = hub
         self._trace = trace
+        self._max_size = max_size
 
     def violation(self, text: str) -> None:
         self.violations.append(f"at {self._loop.now:.3f} s: {text}")
         self._trace.note(f"VIOLATION {text}")
 
-    def new_item(self, label: str, delay: float = 0.0) -> Item:
-        item = self.items[label] = Item(label, due=self._loop.now + delay)
+    def new_item(self, label: str, *, delay: float = 0.0, key: str = "", ttl: float | None = None) -> Item:
+        item = self.items[label] = Item(label, key, ttl, due=self._loop.now + delay)
         return item
+
+    def name(self, item: Item, id: str) -> None:
+        """The id of an item is known now."""
+        item.ids.add(id)
+        if self.by_id.setdefault(id, item) is not item:
+            self.violation(f"mixed up: {id} is {item.label} and {self.by_id[id].label}")
 
     @contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """Note when Redis last told a client that a claim holds."""
+        """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
         hold = Held.hold
         extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
+        decide = Replicas.decide
 
         def note_hold(held: Held, claims: Sequence[Claim[Any]]) -> None:
             self._told_at.update(dict.fromkeys(claims, self._loop.now))
@@ -99,8 +237,191 @@ class Ledger:
             await extended(claim, seconds)
             self._told_at[claim] = self._loop.now
 
-        with patch.object(Held, "hold", note_hold), patch.object(Claim, "extended", note_extended):
+        async def note_decide(
+            replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any
+        ) -> Decision:
+            if script != "claim":
+                return await decide(replicas, script, queue, arguments, **options)
+            request = f"{arguments[1]}/{arguments[2]}"
+            asked_at = self._asked_at.setdefault(request, self._loop.now)
+            decision = await decide(replicas, script, queue, arguments, **options)
+            if self.pauses.is_in_force(asked_at):
+                self.counts["claim requests while paused"] += 1
+                if given := [payload for payload in cast("list[bytes | None]", decision.body[2]) if payload]:
+                    self.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
+            return decision
+
+        with (
+            patch.object(Held, "hold", note_hold),
+            patch.object(Claim, "extended", note_extended),
+            patch.object(Replicas, "decide", note_decide),
+        ):
             yield
+
+    # -- pushes --------------------------------------------------------------------------------------------------------
+
+    def standing(self, key: str = "") -> Standing:
+        """The items that are certainly live; ``key``: only those that have it."""
+        now = self._loop.now
+        items = self.items.values()
+        return [(item, item.removals_begun) for item in items if (not key or item.key == key) and item.is_live(now)]
+
+    def still(self, standing: Standing) -> list[Item]:
+        """Those of them that have certainly been live ever since."""
+        return [item for item, begun in standing if item.removals_begun == begun and item.is_live(self._loop.now)]
+
+    def there_since(self, begun_at: float) -> int:
+        """How many items may have been queued, scheduled or claimed at some moment from then until now."""
+        return sum(item.may_be_there and not item.was_gone(begun_at) for item in self.items.values())
+
+    def begin_push(self, item: Item) -> Push:
+        rivals = [(rival, begun) for rival, begun in self.standing(item.key) if rival is not item] if item.key else []
+        item.begun_at = min(item.begun_at, self._loop.now)
+        item.open_pushes += 1
+        item.open_calls += 1
+        self.excess += 1
+        return Push(item, self._loop.now, rivals)
+
+    def pushed(self, push: Push, receipt: Receipt) -> None:
+        """It returned."""
+        item = push.item
+        self.excess -= 1
+        item.open_calls -= 1
+        if receipt.duplicate:
+            item.open_pushes -= 1
+            self._check_duplicate(push, receipt)
+            return
+        self.name(item, receipt.id)
+        for rival in self.still(push.rivals):
+            text = f"{item.label} ({receipt.id}), while {rival.label} ({', '.join(rival.ids)}) is there"
+            self.violation(f"key given twice: {item.key} to {text}")
+        if item.confirmed_at is None:
+            item.confirmed_at = self._loop.now
+
+    def push_failed(self, push: Push, outcome: Outcome, error: BaseException | None) -> None:
+        """It raised, or was cancelled."""
+        if outcome is not Outcome.REFUSED:
+            return
+        self.excess -= 1
+        push.item.open_pushes -= 1
+        push.item.open_calls -= 1
+        if isinstance(error, QueueFull):
+            self.counts["queue full"] += 1
+            if (there := self.there_since(push.begun_at)) < (self._max_size or math.inf):
+                self.violation(f"full with {there} items: {push.item.label}, max_size is {self._max_size}")
+
+    def _check_duplicate(self, push: Push, receipt: Receipt) -> None:
+        """It names an item of this key that may have been there at some moment of the push."""
+        self.counts["duplicate keys"] += 1
+        item, first = push.item, self.by_id.get(receipt.id)
+        told = f"{item.label} is told that {item.key} belongs to {receipt.id}"
+        if first is None or first is item or first.key != item.key:
+            self.violation(f"duplicate of something else: {told}, {first and first.label}")
+        elif not first.may_be_there:
+            self.violation(f"duplicate of nothing: {told}, every push of which was refused")
+        elif first.was_gone(push.begun_at):
+            self.violation(f"key kept for nothing: {told}, which was gone at {first.gone_at} or {first.buried_at} s")
+        elif first.confirmed_at is None:
+            first.confirmed_at = self._loop.now  # whoever is told so relies on it
+
+    # -- what is seen --------------------------------------------------------------------------------------------------
+
+    def check_size(self, count: int) -> None:
+        """So many items are queued, scheduled or claimed.
+
+        What was dropped because its time was over is back when the only server that knew of it has died.
+        """
+        if self._max_size is None:
+            return
+        excused = self.excess + sum(item.expires_at < self._loop.now for item in self.items.values())
+        if count > self._max_size + excused:
+            self.violation(f"too large: {count} items, max_size is {self._max_size}, {excused} may be excused")
+
+    def check_count(self, count: int, begun_at: float, standing: Standing) -> None:
+        """While nothing has gone wrong, what is counted is what is there."""
+        self.check_size(count)
+        least, most = len(self.still(standing)), self.there_since(begun_at)
+        if self.calm and not least <= count <= most:
+            self.violation(f"miscounted: {count} items, there were {least} to {most}")
+
+    def saw(self, seen: SeenItem[Any]) -> Item | None:
+        """An item was looked at."""
+        item = self.items.get(str(seen.item))
+        if item is None:
+            self.violation(f"unexpected: {seen.item!r} ({seen.id}) is there and was never pushed")
+            return None
+        self.name(item, seen.id)
+        expires = seen.expires_in is not None
+        if (seen.key or "") != item.key or (expires != (item.ttl is not None) and seen.state != "dead"):
+            self.violation(f"changed: {item.label} has the key {seen.key!r} and expires in {seen.expires_in} s")
+        early = self._loop.now < item.expires_at - EARLY_SECONDS
+        if seen.state == "dead" and seen.reason == "expired" and early and item.redriven_at is None:
+            self.violation(f"expired too early: {item.label}, {item.expires_at - self._loop.now:.3f} s before its time")
+        return item
+
+    # -- removals ------------------------------------------------------------------------------------------------------
+
+    def begin_removal(self, item: Item) -> None:
+        item.begin_removal()
+        self.excess += 1
+
+    def end_removal(self, item: Item, outcome: Outcome) -> None:
+        """Of a claim that was lost it may have happened for a moment, on a server that died."""
+        if outcome in (Outcome.DONE, Outcome.REFUSED, Outcome.LOST):
+            item.take_back_removal()
+        if outcome in (Outcome.DONE, Outcome.REFUSED):
+            self.excess -= 1
+
+    def buried(self, item: Item, begun_at: float) -> None:
+        """A burial returned."""
+        item.buried_at = self._loop.now
+        self.check_settled("burial", item, begun_at)
+        if self.open_redrives:
+            self.redrive(item)
+        if self.open_discards:
+            self.discard(item)
+
+    def redrive(self, item: Item) -> None:
+        """It may be delivered again from now on, and die again."""
+        item.redriven_at = self._loop.now if item.redriven_at is None else item.redriven_at
+        item.begin_removal()
+
+    def discard(self, item: Item) -> None:
+        """If it is a dead letter, it may be gone from now on."""
+        item.discarded = True
+        item.open_calls += 1
+
+    def cancelled(self, item: Item, *, was_held: bool) -> None:
+        """A cancel has found it: nobody may settle it any more, and its holder is to stop."""
+        now = self._loop.now
+        item.cancelled_at = now if item.cancelled_at is None else item.cancelled_at
+        item.gone_at = min(item.gone_at, now)
+        holders = [holder for holder in item.holders if self._still_holds(holder)]
+        if was_held and holders:
+            self._loop.call_later(TOLD_SECONDS, self._count_told, holders, context=WORLD)
+            self._loop.call_later(LONGEST_LEASE + 1.0, self._check_told, holders, context=WORLD)
+
+    def _count_told(self, holders: list[Holder]) -> None:
+        told = all(not holder.claim.holds for holder in holders)
+        self.counts["holders told of a cancel at once" if told else "holders not told of a cancel at once"] += 1
+
+    def _check_told(self, holders: list[Holder]) -> None:
+        for holder in holders:
+            if self._still_holds(holder):
+                self.violation(f"not told: {holder.process.name} holds {holder.claim!r}, which was cancelled")
+
+    def acked(self, item: Item, begun_at: float) -> None:
+        """An ack returned."""
+        item.acked = True
+        item.gone_at = min(item.gone_at, self._loop.now)
+        self.check_settled("ack", item, begun_at)
+
+    def check_settled(self, verb: str, item: Item, begun_at: float) -> None:
+        """A claim was settled: that may not be when its item was cancelled before."""
+        if item.cancelled_at is not None and begun_at > item.cancelled_at:
+            self.violation(f"settled: {verb} of {item.label} returned, after a cancel had at {item.cancelled_at:.3f} s")
+
+    # -- deliveries ----------------------------------------------------------------------------------------------------
 
     def _is_excused(self, claim: Claim[Any], process: Process, *, certain: bool) -> bool:
         """Whether this is what "one live holder, up to fencing" leaves open: the client could not know any better.
@@ -127,11 +448,12 @@ class Ledger:
             self.counts["given out while being fenced"] += 1
         else:
             self._check_is_mine(item, claim, what)
-        if not item.confirmed and item.open_pushes == 0:
+        if not item.may_be_there:
             self.violation(f"phantom: {what}, and every push of it was refused")
         if self._loop.now < item.due - EARLY_SECONDS:
             self.violation(f"too early: {what}, due {item.due - self._loop.now:.3f} s later")
-        item.ids.add(claim.id)
+        self._check_limits(item, claim, what)
+        self.name(item, claim.id)
         if len(item.ids) > 1:
             self.violation(f"doubled: {item.label} is there under {sorted(item.ids)}")
         item.holders = [other for other in item.holders if self._still_holds(other)]
@@ -145,8 +467,10 @@ class Ledger:
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
-        if item.acked or (item.buried and not item.redriven):
+        if item.acked or (item.buried_at is not None and item.redriven_at is None):
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
+        if item.cancelled_at is not None and self._asked_at[claim.request] > item.cancelled_at:
+            self.violation(f"revived: {what} after its cancel had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")
         for other in item.holders:
@@ -157,14 +481,33 @@ class Ledger:
             else:
                 self.counts["held on after being fenced"] += 1
 
+    def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
+        """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
+        if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
+            late = self._asked_at[claim.request] - item.confirmed_at - item.ttl
+            if late > LATE_SECONDS:
+                self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
+        if not item.key or item.redriven_at is None or item.buried_at is None:
+            return
+        for rival, _ in self.standing(item.key):
+            later = item.buried_at < rival.begun_at and cast("float", rival.confirmed_at) < item.redriven_at
+            if rival is not item and later:
+                self.violation(f"key given twice: {what} after a redrive, while {rival.label} had {item.key}")
+
     @staticmethod
     def _still_holds(holder: Holder) -> bool:
         return holder.process.state is not State.DEAD and not holder.settling and holder.claim.holds
 
     def missing(self, drained: set[str]) -> list[Item]:
         """Items whose push returned and that are nowhere, with nobody who may have removed them."""
+        return [item for item, _ in self.standing() if item.label not in drained]
+
+    def letters(self) -> list[Item]:
+        """Items that are certainly dead letters, unless the queue drops some."""
         return [
             item
             for item in self.items.values()
-            if item.confirmed and not (item.acked or item.buried or item.open_removals) and item.label not in drained
+            if item.buried_at is not None
+            and item.redriven_at is None
+            and not (item.open_removals or item.acked or item.discarded or item.cancelled_at is not None)
         ]

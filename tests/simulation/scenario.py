@@ -10,18 +10,22 @@ import warnings
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from tests.simulation import faults as all_faults
 from tests.simulation.agreement import disagreements
 from tests.simulation.faults import REPAIR, Fault
+from tests.simulation.ledger import Outcome
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
+from tests.simulation.producing import PRODUCING_SECONDS
 from tests.simulation.servers import Status
+from tests.simulation.steering import resume
 from tests.simulation.trace import Trace
-from tests.simulation.workload import CALL_LIMIT, PRODUCING_SECONDS, Workload
-from tests.simulation.world import SERVERS, Client, Outcome, World
-from zkrq import Queue
+from tests.simulation.workload import Workload
+from tests.simulation.world import CALL_LIMIT, SERVERS, Client, World
+from zkrq import Cancellation, Queue, clock
 
 FAULT_SECONDS = 35.0
 """Faults begin within so long."""
@@ -38,8 +42,8 @@ REPAIR_SECONDS = 200.0
 SCRUB_SECONDS = 1_000.0
 """Within so long a scrub has mended what operations without a certain end have left behind."""
 
-CLEARING = 0.1
-"""In such a part of the seeds the queue is cleared now and then."""
+MAX_AGE = timedelta(seconds=30.0)
+"""Twice what any setting lets a dead letter grow."""
 
 MAX_TIME = 4_000.0
 MAX_STEPS = 3_000_000
@@ -110,11 +114,11 @@ def run_seed(seed: int, enabled: Collection[str], *, keep_trace: bool = False) -
         trace.lines or [],
     )  # fmt: skip
     del world, handler, loop, trace
-    _forget()
+    forget()
     return report
 
 
-def _forget() -> None:
+def forget() -> None:
     """Finalise what was left in the middle, all of it, so that nothing reaches into the next run; nobody is told."""
     hook, sys.unraisablehook = sys.unraisablehook, _ignore
     logging.disable()
@@ -150,7 +154,6 @@ class _Scenario:
         self._workloads: list[tuple[Client, Workload]] = []
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(5.0, 40.0)))
-        self._clears = self._chance.random() < CLEARING
 
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
@@ -199,7 +202,6 @@ class _Scenario:
             items=self._chance.randint(5, 20),
             until=world.loop.now + PRODUCING_SECONDS,
             consume_from=self._rest,
-            clears=self._clears,
         )
         self._workloads.append((client, workload))
 
@@ -214,6 +216,7 @@ class _Scenario:
         world = self._world
         chance = world.chance_for(f"fault {number}")
         await asyncio.sleep(at)
+        world.ledger.calm = False
         alive = sum(client.is_alive for client in world.clients)
         await chance.choice(self._faults)(world, chance)
         if sum(client.is_alive for client in world.clients) < alive:
@@ -275,7 +278,46 @@ async def _audit(auditor: Client) -> None:
     drained |= await _drain(auditor, queue)
     for item in ledger.missing(drained):
         ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
+    await _check_letters(auditor, queue)
+    await _check_keys(auditor, queue)
     await auditor.close()
+
+
+async def _check_letters(auditor: Client, queue: Queue[Any]) -> None:
+    """What was buried is a dead letter, and there are no more and no older ones than the queue is to keep."""
+    world, policy = auditor.world, auditor.world.setting.dead_letters
+    ledger = world.ledger
+    letters = (await auditor.do("peek", queue.peek(500, "dead"), CALL_LIMIT)).value or []
+    found = {item.label for one in letters if (item := ledger.saw(one))}
+    kept = ledger.letters()
+    if policy and policy.max_count and len(letters) > policy.max_count:
+        ledger.violation(f"too many dead letters: {len(letters)}, {policy.max_count} are to be kept")
+    if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > MAX_AGE for one in letters):
+        ledger.violation(f"old dead letters: {[one.died_at for one in letters]}, now it is {clock.now()}")
+    if not world.setting.drops_letters:
+        for item in kept:
+            if item.label not in found:
+                ledger.violation(f"lost: {item.label}, a dead letter")
+    ledger.counts["dead letters in the end"] += len(letters)
+
+
+async def _check_keys(auditor: Client, queue: Queue[Any]) -> None:
+    """Nothing is left: every key is free again, and there is room."""
+    ledger = auditor.world.ledger
+    statistics = (await auditor.do("statistics", queue.statistics(), CALL_LIMIT)).value
+    if statistics and (statistics.keyed or statistics.expiring or statistics.paused):
+        ledger.violation(f"not empty: {statistics}")
+    for key in sorted({item.key for item in ledger.items.values()} - {""}):
+        item = ledger.new_item(f"the last of {key}", key=key)
+        push = ledger.begin_push(item)
+        ended = await auditor.do("push", queue.push(item.label, key=key), CALL_LIMIT)
+        if ended.outcome is not Outcome.DONE or ended.value is None or ended.value.duplicate:
+            ledger.violation(f"not free: a push with {key} ended with {ended}")
+            continue
+        ledger.pushed(push, ended.value)
+        found = (await auditor.do("cancel", queue.cancel(ended.value.id), CALL_LIMIT)).value
+        if found is not Cancellation.REMOVED:
+            ledger.violation(f"{found} instead of removed: {ended.value}")
 
 
 async def _drain(auditor: Client, queue: Queue[Any]) -> set[str]:
@@ -284,13 +326,16 @@ async def _drain(auditor: Client, queue: Queue[Any]) -> set[str]:
     until = world.loop.now + DRAIN_SECONDS
     drained: set[str] = set()
     while True:
+        if world.setting.pauses:  # again and again: a pause of unknown outcome may come late
+            await resume(auditor, queue)
         ended = await auditor.do("drain", queue.pop_many(100, timeout=2.0), 2.1)
         for claim in ended.value or ():
             item, holder = auditor.given(claim)
             holder.settling = True
+            begun_at = world.loop.now
             acked = await auditor.do("ack", claim.ack(), CALL_LIMIT)
             if acked.outcome is Outcome.DONE:
-                item.acked = True
+                world.ledger.acked(item, begun_at)
                 drained.add(item.label)
         if not ended.value:
             sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value

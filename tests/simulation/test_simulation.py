@@ -52,6 +52,25 @@ FIRED = {
 }
 """What has to have happened in the course of all seeds."""
 
+DONE = {
+    "ack_many done",
+    "cancel: not found",
+    "cancel: removed",
+    "cancel: signalled",
+    "claim requests while paused",
+    "clear done",
+    "consumers done",
+    "dead letters in the end",
+    "discard done",
+    "duplicate keys",
+    "holders told of a cancel at once",
+    "pauses in force",
+    "queue full",
+    "redrive done",
+    "statistics done",
+}
+"""What clients have to have done or seen."""
+
 
 def simulate(*options: str) -> list[dict[str, Any]]:
     """Run ``python -m tests.simulation``; the reports of its seeds."""
@@ -83,6 +102,8 @@ def test_what_was_promised_is_kept() -> None:
     assert not (found := complain(reports)), found
     fired = {kind for report in reports for kind in report["faults"]}
     assert fired >= FIRED, f"never happened: {FIRED - fired}"
+    done = {kind for report in reports for kind in report["counts"]}
+    assert done >= DONE, f"never done: {DONE - done}"
 
 
 @pytest.mark.parametrize(("seed", "faults"), corpus())

@@ -8,18 +8,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import NamedTuple, cast
 from unittest.mock import patch
+
+import hiredis
 
 from tests.simulation.ensemble import SimHub
 from zkrq.coordination.coordinator import Versioned
 from zkrq.replication import scripts
+from zkrq.replication.membership import Membership
 from zkrq.replication.records import State
-from zkrq.replication.replicas import Replicas
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.scripts import SCRIPTS, Script, Text
 from zkrq.replication.view import ServerId, View
+from zkrq.replication.wire import Arguments, Packed
 
 _HEAD_AT_STATE = 9
 """Where a packed record holds its state."""
@@ -77,11 +80,25 @@ def view_is_written_without_comparing() -> AbstractContextManager[object]:
     return patch.object(SimHub, "swap", swap)
 
 
-CallAll = Callable[[Replicas, Sequence[ServerId], str, str, View, list[Any]], Awaitable[Mapping[ServerId, Answer]]]
+Given = Arguments | Packed | tuple[()]
+
+CallAll = Callable[[Membership, Sequence[ServerId], str, str, View, Given], Awaitable[Mapping[ServerId, Answer]]]
+
+
+def _brings(arguments: Given, state: State) -> bool:
+    """Whether one of the records among these words says that its item is in this state."""
+    if not isinstance(arguments, Packed):
+        return False
+    reader = hiredis.Reader()
+    reader.feed(b"*%d\r\n%b" % arguments)
+    words = cast("list[bytes]", reader.gets())
+    return any(
+        len(word) > 2 * _HEAD_AT_STATE and word[_HEAD_AT_STATE : _HEAD_AT_STATE + 1] == state.encode() for word in words
+    )
 
 
 def _with_call_all(make: Callable[[CallAll], CallAll]) -> AbstractContextManager[object]:
-    return patch.object(Replicas, "_call_all", make(Replicas._call_all))  # pyright: ignore[reportPrivateUsage]
+    return patch.object(Membership, "call_all", make(Membership.call_all))
 
 
 def claims_are_handed_out_early() -> AbstractContextManager[object]:
@@ -89,11 +106,9 @@ def claims_are_handed_out_early() -> AbstractContextManager[object]:
 
     def make(call_all: CallAll) -> CallAll:
         async def early(
-            self: Replicas, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: list[Any]
+            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
         ) -> Mapping[ServerId, Answer]:
-            records = [word for word in arguments if isinstance(word, bytes) and len(word) > 2 * _HEAD_AT_STATE]
-            claimed = [record[_HEAD_AT_STATE : _HEAD_AT_STATE + 1] == State.CLAIMED.encode() for record in records]
-            if script == "apply" and any(claimed):
+            if script == "apply" and _brings(arguments, State.CLAIMED):
 
                 async def later() -> None:
                     await asyncio.sleep(0.5)
@@ -113,7 +128,7 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
     def make(call_all: CallAll) -> CallAll:
         async def one(
-            self: Replicas, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: list[Any]
+            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
         ) -> Mapping[ServerId, Answer]:
             answers = await call_all(self, servers, script, queue, view, arguments)
             done = [answer for answer in answers.values() if answer.status is Status.OK]
@@ -124,18 +139,55 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
     return _with_call_all(make)
 
 
+def keys_are_not_looked_up() -> AbstractContextManager[object]:
+    """A push with a key asks whether another item has it."""
+    return _rewritten("r.marks >= KEYED and is_taken(read_tail(r.tail))", "nil", "push")
+
+
+def keys_are_kept_for_ever() -> AbstractContextManager[object]:
+    """A key is free again once its item is gone or dead."""
+    return _rewritten("if marks >= KEYED then keep_key(key, id, lives) end",
+                      "if marks >= KEYED then keep_key(key, id, true) end")  # fmt: skip
+
+
+def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
+    """A push into a queue with a limit is refused when it is full."""
+    return _rewritten("if most > 0 and queued >= most then", "if false then", "push")
+
+
+def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
+    """What has outlived its time is claimed no more."""
+    stack = ExitStack()
+    stack.enter_context(_rewritten("\n  drop_expired()", "\n", "claim"))
+    stack.enter_context(_rewritten("return expires_us and expires_us <= now_us", "return false", "claim"))
+    return stack
+
+
+def a_ttl_begins_anew() -> AbstractContextManager[object]:
+    """Copies tell what is left of an item's life."""
+    return _rewritten("if not expires_us then return left_ms end", "if true then return left_ms end")
+
+
+def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
+    """While the queue is paused nothing is handed out."""
+    return _rewritten("if count > 0 and not paused then", "if count > 0 then", "claim")
+
+
+def a_cancel_leaves_claims_alone() -> AbstractContextManager[object]:
+    """What is cancelled is gone, also when it is claimed."""
+    return _rewritten(
+        "decide(id, r, 'X', '', now_us)", "if r.state ~= 'C' then decide(id, r, 'X', '', now_us) end", "cancel"
+    )
+
+
 def acks_stay_on_the_primary() -> AbstractContextManager[object]:
     """What is decided is applied to every server of the view before anybody is told."""
 
     def make(call_all: CallAll) -> CallAll:
         async def none(
-            self: Replicas, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: list[Any]
+            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
         ) -> Mapping[ServerId, Answer]:
-            removed = any(
-                isinstance(word, bytes) and word[_HEAD_AT_STATE : _HEAD_AT_STATE + 1] == State.GONE.encode()
-                for word in arguments
-            )
-            if script == "apply" and removed:
+            if script == "apply" and _brings(arguments, State.GONE):
                 return {id: Answer(Status.OK, ([], [])) for id in servers}
             return await call_all(self, servers, script, queue, view, arguments)
 
@@ -158,10 +210,17 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(settling_asks_for_no_token, "pause"),
         Variant(generation_is_not_compared),
         Variant(removal_leaves_no_tombstone),
-        Variant(view_is_written_without_comparing),
+        Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty"),
         Variant(claims_are_handed_out_early, "restart,flush,breaks,replica"),
         Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty"),
         Variant(acks_stay_on_the_primary),
+        Variant(keys_are_not_looked_up),
+        Variant(keys_are_kept_for_ever),
+        Variant(a_limit_is_not_asked_for),
+        Variant(what_has_expired_is_handed_out),
+        Variant(a_ttl_begins_anew),
+        Variant(a_pause_is_not_asked_for),
+        Variant(a_cancel_leaves_claims_alone),
     )
 }
 

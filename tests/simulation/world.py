@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import enum
 import random
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from tests.simulation import setting
 from tests.simulation.ensemble import SimCoordinator, SimHub
-from tests.simulation.ledger import Holder, Item, Ledger
+from tests.simulation.ledger import Holder, Item, Ledger, Outcome
 from tests.simulation.loop import Loop, Process, State
 from tests.simulation.servers import SimServer, Status
 from tests.simulation.trace import Trace
@@ -23,6 +23,7 @@ from zkrq import (
     NotEnoughReplicas,
     OutcomeUnknown,
     Queue,
+    QueueFull,
     Retry,
     Unavailable,
     ZkrqError,
@@ -45,17 +46,6 @@ SLACK = 4 * COMMAND_TIMEOUT
 """Seconds by which an operation may outlast its time: the last round is brought to its end."""
 
 
-class Outcome(enum.Enum):
-    """How an operation ended for its caller."""
-
-    DONE = "done"
-    REFUSED = "refused"  # nothing happened
-    LOST = "lost"  # the claim no longer holds
-    UNKNOWN = "unknown"
-    CANCELLED = "cancelled"
-    RAISED = "raised"  # something that zkrq must not raise
-
-
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[T]):
     """An operation's end."""
@@ -63,6 +53,10 @@ class Ended(Generic[T]):
     outcome: Outcome
     value: T | None = None
     error: BaseException | None = None
+
+
+CALL_LIMIT = 2 * OPERATION_TIMEOUT + SLACK
+"""A call may wait for a batch to leave, then for its batch."""
 
 
 class Client:
@@ -127,7 +121,11 @@ class Client:
             return None
         try:
             return self.cluster.queue(
-                self.world.queue, claim_timeout=CLAIM_TIMEOUT, retry=Retry(max_attempts=None, backoff=constant(1.0))
+                self.world.queue,
+                claim_timeout=CLAIM_TIMEOUT,
+                retry=Retry(max_attempts=None, backoff=constant(1.0)),
+                dead_letters=self.world.setting.dead_letters,
+                max_size=self.world.setting.max_size,
             )
         except Closed:
             return None
@@ -152,7 +150,12 @@ class Client:
         took = world.loop.now - started - (self.paused_for - paused)
         if took > limit:
             world.ledger.violation(f"{self.name}: {kind} took {took:.1f} s, should have ended within {limit:.1f} s")
-        ended = self._judge(kind, task)
+        if task.cancelled():
+            ended: Ended[T] = Ended(Outcome.CANCELLED)
+        elif error := task.exception():
+            ended = self.judge(kind, error)
+        else:
+            ended = Ended(Outcome.DONE, task.result())
         world.trace.note(f"{self.name} {kind}: {ended.outcome.value} {ended.error or ''}")
         world.ledger.counts[f"{kind} {ended.outcome.value}"] += 1
         return ended
@@ -162,17 +165,14 @@ class Client:
         certain = self.coordinator is not None and self.coordinator.valid_until > self.world.loop.now
         return self.world.ledger.delivered(claim, self.process, certain=certain)
 
-    def _judge(self, kind: str, task: asyncio.Task[T]) -> Ended[T]:
-        if task.cancelled():
-            return Ended(Outcome.CANCELLED)
-        match error := task.exception():
-            case None:
-                return Ended(Outcome.DONE, task.result())
+    def judge(self, kind: str, error: BaseException) -> Ended[Any]:
+        """What an operation's error means to its caller."""
+        match error:
             case OutcomeUnknown():
                 return Ended(Outcome.UNKNOWN, None, error)
             case ClaimLost():
                 return Ended(Outcome.LOST, None, error)
-            case NotEnoughReplicas() | Unavailable() | Closed():
+            case NotEnoughReplicas() | QueueFull() | Unavailable() | Closed():
                 return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if kind == "open" and "role is" in str(error):
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
@@ -196,7 +196,8 @@ class World:
         self.servers = {name: SimServer(name, loop, self.chance_for(name), trace) for name in SERVERS}
         self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
         self.network = Network(loop, self.chance_for("network"), trace)
-        self.ledger = Ledger(loop, self.hub, trace)
+        self.setting = setting.draw(self.chance_for("setting"))
+        self.ledger = Ledger(loop, self.hub, trace, max_size=self.setting.max_size)
         self.clients: list[Client] = []
         self._harmed: dict[str, str] = {}
 

@@ -1,0 +1,132 @@
+"""What producers do: pushes of every kind, as users make them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+import zkrq
+from tests.simulation.ledger import Item, Outcome, Push
+from tests.simulation.world import CALL_LIMIT, Client, Ended
+from zkrq import Queue, Receipt, Receipts, ZkrqError
+
+PRODUCING_SECONDS = 30.0
+
+FOR_EVER = 100_000.0
+"""Seconds to live that no run lasts."""
+
+
+class Producer:
+    """One client's producer."""
+
+    def __init__(self, client: Client, chance: random.Random, *, items: int, until: float) -> None:
+        self._client = client
+        self._ledger = client.world.ledger
+        self._setting = client.world.setting
+        self._chance = chance
+        self._items = items
+        self._until = until
+        self._numbers = itertools.count()
+
+    async def run(self) -> None:
+        """Push so many items, or for so long."""
+        loop, chance = self._client.world.loop, self._chance
+        pause = min(1.0, PRODUCING_SECONDS / max(1, self._items)) * 2
+        left = self._items
+        while left > 0 and loop.now < self._until:
+            queue = self._client.queue()
+            if queue is None:
+                await asyncio.sleep(0.5)
+                continue
+            match chance.choice(("push", "push", "repeat", "repeat", "many")):
+                case "push":
+                    await self._push(queue)
+                    left -= 1
+                case "repeat":
+                    await self._push_until_known(queue)
+                    left -= 1
+                case _:
+                    left -= await self._push_many(queue)
+            await asyncio.sleep(chance.random() ** 2 * pause)
+
+    def _new_item(self, options: dict[str, Any]) -> Item:
+        label = f"{self._client.name}-{next(self._numbers)}"
+        return self._ledger.new_item(
+            label, delay=options.get("delay", 0.0), key=options.get("key", ""), ttl=options.get("ttl")
+        )
+
+    def _options(self) -> dict[str, Any]:
+        chance, setting = self._chance, self._setting
+        options: dict[str, Any] = {}
+        if chance.random() < 0.2:
+            options["delay"] = chance.uniform(0.1, 6.0)
+        if chance.random() < 0.2:
+            options["priority"] = chance.randrange(10)
+        if chance.random() < setting.expiring:
+            living = chance.choice((chance.uniform(0.2, 5.0), chance.uniform(5.0, 30.0), FOR_EVER))
+            options["ttl"] = options.get("delay", 0.0) + living
+        return options
+
+    def _options_of_one(self) -> dict[str, Any]:
+        options = self._options()
+        if self._chance.random() < self._setting.keyed:
+            options["key"] = self._chance.choice(self._setting.keys)
+        return options
+
+    def _note(self, push: Push, ended: Ended[Receipt]) -> None:
+        if ended.outcome is Outcome.DONE:
+            assert ended.value
+            self._ledger.pushed(push, ended.value)
+        else:
+            self._ledger.push_failed(push, ended.outcome, ended.error)
+
+    async def _push(self, queue: Queue[Any]) -> None:
+        options = self._options_of_one()
+        item = self._new_item(options)
+        if "key" in options:
+            options["id"] = zkrq.new_id()
+            self._ledger.name(item, options["id"])
+        push = self._ledger.begin_push(item)
+        self._note(push, await self._client.do("push", queue.push(item.label, **options), CALL_LIMIT))
+
+    async def _push_until_known(self, queue: Queue[Any]) -> None:
+        """As users are told to: again with the same id, until it is known to be there."""
+        options = self._options_of_one()
+        item = self._new_item(options)
+        id = zkrq.new_id()
+        self._ledger.name(item, id)
+        while self._client.world.loop.now < self._until:
+            open_queue = self._client.queue()
+            if open_queue is None:
+                await asyncio.sleep(0.5)
+                continue
+            push = self._ledger.begin_push(item)
+            ended = await self._client.do("push again", open_queue.push(item.label, id=id, **options), CALL_LIMIT)
+            self._note(push, ended)
+            if ended.outcome is Outcome.DONE:
+                return
+            await asyncio.sleep(0.3)
+
+    async def _push_many(self, queue: Queue[Any]) -> int:
+        options = self._options()
+        items = [self._new_item(options) for _ in range(self._chance.randint(2, 6))]
+        pushes = [self._ledger.begin_push(item) for item in items]
+        work = queue.push_many([item.label for item in items], **options)
+        ended = await self._client.do("push_many", work, CALL_LIMIT)
+        for push, outcome in zip(pushes, self._outcomes(ended, len(items)), strict=True):
+            self._note(push, outcome)
+        return len(items)
+
+    def _outcomes(self, ended: Ended[Receipts], count: int) -> list[Ended[Receipt]]:
+        """How each push of a ``push_many`` ended."""
+        if ended.value is not None:
+            return [Ended(Outcome.DONE, receipt) for receipt in ended.value]
+        receipts = ended.error.outcomes if isinstance(ended.error, ZkrqError) else None
+        if receipts is None:
+            return [Ended(ended.outcome, None, ended.error)] * count
+        return [
+            self._client.judge("push_many", outcome) if isinstance(outcome, ZkrqError) else Ended(Outcome.DONE, outcome)
+            for outcome in receipts.outcomes()
+        ]

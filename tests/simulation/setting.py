@@ -1,0 +1,53 @@
+"""What the queue of a seed is like, and which of the rarer calls its clients make: all clients have the same."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from zkrq import DeadLetters
+
+_POLICIES = (
+    None,
+    DeadLetters(expired=True),
+    DeadLetters(max_count=2),
+    DeadLetters(max_age=5.0),
+    DeadLetters(max_count=3, max_age=15.0, expired=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live."""
+
+    keys: tuple[str, ...]
+    keyed: float
+    expiring: float
+    max_size: int | None
+    dead_letters: DeadLetters | None
+    clears: bool
+    pauses: bool
+
+    @property
+    def drops_letters(self) -> bool:
+        """Whether consumers drop some dead letters."""
+        letters = self.dead_letters
+        return letters is not None and (letters.max_age is not None or (letters.max_count or 1_000) < 1_000)
+
+    @property
+    def keeps_expired(self) -> bool:
+        """Whether what has expired becomes a dead letter."""
+        return self.dead_letters is not None and self.dead_letters.expired
+
+
+def draw(chance: random.Random) -> Setting:
+    """A seed's setting."""
+    return Setting(
+        keys=tuple(f"key {number}" for number in range(chance.choice((1, 2, 3)))),
+        keyed=chance.choice((0.0, 0.2, 0.2, 0.6)),
+        expiring=chance.choice((0.0, 0.1, 0.1, 0.4)),
+        max_size=chance.choice((None, None, None, None, None, chance.randint(3, 12))),
+        dead_letters=chance.choices(_POLICIES, (12, 3, 2, 2, 2))[0],
+        clears=chance.random() < 0.1,
+        pauses=chance.random() < 0.2,
+    )
