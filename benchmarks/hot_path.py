@@ -25,20 +25,21 @@ from benchmarks import load
 from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
 from zkrq.coordination.memory import Hub
+from zkrq.replication.batching import SPLIT_LEAST
 from zkrq.replication.wire import Wire, dial
 
 HOT_PATH = Topic(
     "hot-path",
     "The hot path alone",
     "Processor time of the client for each item, without network: its wires answer at once what the servers "
-    "answered before. 250 tasks push one item at a time; `pop_many` of 250, then a task for each with `async with "
-    "claim`. 100 bytes as JSON.",
+    f"answered before. {SPLIT_LEAST} tasks push one item at a time; `pop_many` of {SPLIT_LEAST}, then a task for each "
+    "with `async with claim`. 100 bytes as JSON.",
     "",
     "part",
 )
 
-PORTION = 250
-"""Items under way at once: about what 256 tasks have."""
+PORTION = SPLIT_LEAST
+"""Items under way at once: as many as leave in one batch, so that the same calls are made again."""
 
 PROFILE_LINES = 60
 

@@ -251,9 +251,11 @@ class Membership:
                 begun[id] = self.servers[id].begin(script, queue, view.epoch, life, rest)
             else:
                 answers[id] = Answer(Status.GONE, (), "it was removed from the namespace")
-        if waiting := [each for each in begun.values() if each]:
+        waiting = [each for each in begun.values() if each]
+        if waiting and len(waiting) == len(begun):  # who has to be connected to first is not to wait for the others
             left = waiting[0].due - asyncio.get_running_loop().time()
-            await asyncio.wait([each.reply for each in waiting], timeout=left)
+            replies = [each.reply for each in waiting]
+            await asyncio.wait(replies, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
         slow = {id: each for id, each in begun.items() if not self._take(answers, id, each)}
         if slow:
             calls = (self.servers[id].call(script, queue, view.epoch, lives[id], rest, begun=slow[id]) for id in slow)
