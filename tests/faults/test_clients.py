@@ -14,6 +14,7 @@ import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
+from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.view import ServerId
@@ -140,7 +141,7 @@ async def test_closing_tells_everybody_and_leaves_nothing(servers: local.Servers
         await began.wait()
         for server in servers.redis:
             server.pause()
-        pushes = [asyncio.create_task(queue.push(number)) for number in range(2_000)]
+        pushes = [asyncio.create_task(queue.push(number)) for number in range((MAX_IN_FLIGHT + 2) * MAX_BATCH)]
         await asyncio.sleep(0.1)
         closing = asyncio.create_task(cluster.aclose())
         await asyncio.sleep(0.1)
