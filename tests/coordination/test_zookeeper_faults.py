@@ -281,13 +281,14 @@ async def stopped_past_its_session(zookeeper: ZooKeeperWorld) -> None:
             await asyncio.sleep(8)  # the session, a clock jump that is noticed, and some
             process.send_signal(signal.SIGCONT)
             await until("resumed")
-            assert seen[-1]["valid"] is False
+            # On a busy machine it may have lost the session, and have a new one, before it says that it was stopped.
             if not any(one.get("state") == "lost" for one in seen):
+                assert seen[-1]["valid"] is False
                 await until("session", state="lost")
             assert next(one for one in seen if one.get("state") == "lost")["id"] == old
-            if seen[-1].get("state") != "connected":
+            if not any(one.get("state") == "connected" and one["id"] != old for one in seen):
                 await until("session", state="connected")
-            assert seen[-1]["id"] != old
+                assert seen[-1]["id"] != old
     finally:
         process.kill()
         await process.wait()
