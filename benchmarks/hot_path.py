@@ -38,6 +38,9 @@ HOT_PATH = Topic(
     "part",
 )
 
+WARM_UP_QUEUES = 12
+"""So many that every server is some queue's primary."""
+
 PORTION = SPLIT_LEAST
 """Items under way at once: as many as leave in one batch, so that the same calls are made again."""
 
@@ -73,7 +76,8 @@ async def _played(items: int, times: int) -> AsyncGenerator[_Parts, None]:
     hub = Hub()
     async with load.local.servers(redis=3, zookeeper=0) as group:
         async with load.cluster_of(group.redis_urls, "", hub=hub) as cluster:
-            await _Parts(cluster.queue("warm-up"), PORTION).run()  # from here on every server knows every script
+            for n in range(WARM_UP_QUEUES):  # from here on every server knows every script
+                await _Parts(cluster.queue(f"warm-up-{n}"), PORTION).run()
         recorder = _Recorder()
         async with load.cluster_of(group.redis_urls, "", hub=hub, dial=recorder.dial) as cluster:
             await _Parts(cluster.queue("hot"), items).run()

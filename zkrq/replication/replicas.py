@@ -257,7 +257,7 @@ class Replicas:
                 return {primary: answer}
             flat = cast("list[Word]", answer.body[-1])
             if implied:
-                flat += implied(answer.body[:-1], view.epoch)
+                flat = flat + list(implied(answer.body[:-1], view.epoch))
             # Decided before, when a server did not get to know it: decided anew, or told of as well.
             carried.update(last)
             last = ids = cast("list[bytes]", flat[::3])
