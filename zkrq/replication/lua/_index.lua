@@ -151,6 +151,15 @@ local function stands_at_us(id, r)
   return now_us
 end
 
+-- A claim may have come before its item's own push: the payload is still to be kept, and the item may have waited for
+-- it.  Returns how many items that makes ready.
+local function complete(id, r, payload)
+  if not HAS_PAYLOAD[r.state] or redis.call('HSETNX', payloads, id, payload) == 0 or r.state ~= 'Q' then return 0 end
+  redis.call('ZADD', ready, rank(r.priority, now_us), id)
+  redis.call('ZREM', scheduled, id)
+  return 1
+end
+
 local function write(command, key, values)
   if values.n > 0 then redis.call(command, key, unpack(values, 1, values.n)) end
 end

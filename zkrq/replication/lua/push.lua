@@ -32,11 +32,7 @@ end
 
 local function known_already(id, packed, payload)
   local r = read_record(packed)
-  if HAS_PAYLOAD[r.state] and redis.call('HSETNX', payloads, id, payload) == 1 and r.state == 'Q' then
-    redis.call('ZADD', ready, rank(r.priority, now_us), id)
-    redis.call('ZREM', scheduled, id)
-    readied = readied + 1
-  end
+  readied = readied + complete(id, r, payload)
   tell_of(id, packed, r)
   return '+'
 end

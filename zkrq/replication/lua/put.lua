@@ -14,23 +14,13 @@ local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', le
 local latest_ms = now_ms + put_window_ms
 local readied, seen = 0, {}
 
--- A claim may have come before its own push; its payload is still to be kept, and the item may have waited for it.
-local function complete(id, packed, payload)
-  local held = read_head(packed)
-  if HAS_PAYLOAD[held.state] and redis.call('HSETNX', payloads, id, payload) == 1 and held.state == 'Q' then
-    redis.call('ZADD', ready, rank(held.priority, now_us), id)
-    redis.call('ZREM', scheduled, id)
-    readied = readied + 1
-  end
-end
-
 local n, at = 0, first
 local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
 for position, id in ipairs(ids) do
   local record, left_ms, payload = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local pushed_at = struct.unpack('<d', record, PUSHED_AT)
   if known[position] then
-    complete(id, known[position], payload)
+    readied = readied + complete(id, read_head(known[position]), payload)
   elseif pushed_at < floor_ms or pushed_at > latest_ms then
     late[#late + 1] = position
   elseif not seen[id] then
