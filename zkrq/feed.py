@@ -146,19 +146,8 @@ class Feed(Generic[T]):
         """A claim that was made ahead, if there is one and nobody has waited longer."""
         if not self._buffer or self._waiters or self._closed:
             return None
-        if not self._held.is_certain():
-            self._release_all()
-            return None
-        now, drawn = asyncio.get_running_loop().time(), None
-        while self._buffer and drawn is None:
-            claim = self._buffer.popleft()
-            if claim.holds_at(now):
-                claim.delivered = True
-                drawn = claim
-                self._taken += 1
-        if len(self._buffer) * 2 < self._ahead:
-            self._look()
-        return drawn
+        drawn = self._draw(1)
+        return drawn[0] if drawn else None
 
     def wake(self) -> None:
         """Something may be ready."""

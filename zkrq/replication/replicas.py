@@ -48,14 +48,6 @@ Pushed = int | Duplicate
 """What became of a push: on so many servers, or not needed."""
 
 
-class Decided(NamedTuple):
-    """A record as the primary decided it; ``left_ms`` until its due time or deadline."""
-
-    id: bytes
-    record: bytes
-    left_ms: int
-
-
 @dataclass(frozen=True, slots=True)
 class Decision:
     """What a script on the primary decided, once every server of the view has it.
@@ -78,12 +70,6 @@ class Decision:
     def ids(self) -> Sequence[bytes]:
         """Of what was decided."""
         return cast("Sequence[bytes]", self.flat[::3])
-
-    @property
-    def decided(self) -> list[Decided]:
-        """What was decided, in order."""
-        parts = iter(self.flat)
-        return [Decided(*cast("tuple[bytes, bytes, int]", item)) for item in zip(parts, parts, parts, strict=True)]
 
 
 class _Expired(Exception):
