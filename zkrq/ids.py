@@ -1,8 +1,9 @@
-"""Item ids: unique, and they carry the time when they were made.
+"""Item ids: unique, in order, and they carry the time when they were made.
 
-``019aa5f2c31-3f9c2a71-1b``: milliseconds since 1970, the process's own random number, a count; all in hexadecimal.  The
-time lets a server refuse a push that comes too late.  ``id=`` may also be any other short text; then the time of the
-push counts.
+``019aa5f2c31-3f9c2a71-21b``: milliseconds since 1970, the process's own random number, and a count behind the number of
+its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that comes too late.  Servers sort
+items of one millisecond by their ids as texts: without the number of digits 100 would come before ff.  ``id=`` may also
+be any other short text; then the time of the push counts.
 """
 
 from __future__ import annotations
@@ -45,7 +46,13 @@ class Ids(Sequence[str]):
         return map(self._id, range(self._first, self._first + self._length))
 
     def _id(self, count: int) -> str:
-        return f"{self._begin}{count:x}"
+        return self._begin + _text(count)
+
+
+def _text(count: int) -> str:
+    """A greater count is a greater text (of up to 15 digits)."""
+    digits = f"{count:x}"
+    return f"{len(digits):x}{digits}"
 
 
 class _Maker:
@@ -62,7 +69,7 @@ class _Maker:
     def make(self, now_ms: int) -> str:
         count = self._next
         self._next = count + 1
-        return f"{now_ms:011x}-{self._process}-{count:x}"
+        return f"{now_ms:011x}-{self._process}-{_text(count)}"
 
     def make_many(self, now_ms: int, length: int) -> Ids:
         first = self._next

@@ -121,7 +121,8 @@ async def test_frozen_server_is_left(zookeeper: ZooKeeperWorld) -> None:
 
 
 async def test_leader_killed(zookeeper: ZooKeeperWorld) -> None:
-    one, two = zookeeper.direct(session_timeout=10.0), zookeeper.direct(session_timeout=10.0)
+    """The sessions outlive an election, which takes ZooKeeper several rounds where it has to wait for a core."""
+    one, two = zookeeper.direct(session_timeout=LONG), zookeeper.direct(session_timeout=LONG)
     recorder = Recorder(two)
     async with one, two:
         owner = await one.enrol("one")

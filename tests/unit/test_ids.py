@@ -45,6 +45,16 @@ def test_later_ids_are_greater(one: int, other: int) -> None:
         assert new_id_at(one) < new_id_at(other)
 
 
+@given(moments, st.integers(1, 14), st.integers(1, 40))
+def test_ids_of_one_moment_sort_as_they_were_made(now_ms: int, digits: int, length: int) -> None:
+    """Also where the count gets one more digit: servers hand out items of one millisecond in the order of their ids."""
+    begin = max(0, 16**digits - length // 2)
+    together = list(Ids(f"{now_ms:011x}-3f9c2a71-", begin, length))
+    assert together == sorted(together)
+    one_by_one = [new_id_at(now_ms) for _ in range(300)]
+    assert one_by_one == sorted(one_by_one)
+
+
 @given(moments)
 def test_id_carries_its_time(now_ms: int) -> None:
     assert made_at_ms(new_id_at(now_ms)) == now_ms
@@ -106,5 +116,5 @@ def test_ids_made_together_are_a_sequence(now_ms: int, length: int, index: int, 
 
 
 def test_ids_count_in_hexadecimal() -> None:
-    assert list(Ids("begin-", 14, 4)) == ["begin-e", "begin-f", "begin-10", "begin-11"]
-    assert Ids("", 0, 10**9)[-1] == f"{10**9 - 1:x}", "however many: only their number is kept"
+    assert list(Ids("begin-", 14, 4)) == ["begin-1e", "begin-1f", "begin-210", "begin-211"]
+    assert Ids("", 0, 10**9)[-1] == f"8{10**9 - 1:x}", "however many: only their number is kept"

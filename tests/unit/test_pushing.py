@@ -130,7 +130,7 @@ def test_no_receipts() -> None:
 
 def test_receipts_of_several_calls_are_one_sequence() -> None:
     told = receipts([3, 3], [2], [], [2, 3])
-    assert list(told) == [Receipt("i0", 3), Receipt("i1", 3), Receipt("i2", 2), Receipt("i3", 2), Receipt("i4", 3)]
+    assert list(told) == [Receipt("i10", 3), Receipt("i11", 3), Receipt("i12", 2), Receipt("i13", 2), Receipt("i14", 3)]
     assert len(told) == 5
     assert told.errors == []
 
@@ -161,7 +161,7 @@ def test_receipts_are_sliced_as_a_list_is(parts: list[list[Pushed]], some: slice
 def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
     told = receipts(*parts)
     plain = [
-        Receipt(f"i{at:x}", result)
+        Receipt(ids(1, at)[0], result)
         if isinstance(result, int)
         else Receipt(result.first, result.replicas, duplicate=True)
         for at, result in enumerate(result for part in parts for result in part)
@@ -183,14 +183,14 @@ def test_item_that_was_not_pushed_raises_its_error() -> None:
     full, unknown = QueueFull(), OutcomeUnknown(ids=("i3",))
     told = receipts([3, full], [3], [unknown, 3])
     assert told.errors == [full, unknown]
-    assert list(told.outcomes()) == [Receipt("i0", 3), full, Receipt("i2", 3), unknown, Receipt("i4", 3)]
+    assert list(told.outcomes()) == [Receipt("i10", 3), full, Receipt("i12", 3), unknown, Receipt("i14", 3)]
     assert told.outcome(-2) is unknown
-    assert told[2] == Receipt("i2", 3)
+    assert told[2] == Receipt("i12", 3)
     for index, error in ((1, full), (3, unknown), (-2, unknown)):
         with pytest.raises(type(error)) as raised:
             told[index]
         assert raised.value is error
-    assert told[4:] == [Receipt("i4", 3)]
+    assert told[4:] == [Receipt("i14", 3)]
     with pytest.raises(QueueFull):
         told[:]
 
@@ -201,7 +201,7 @@ def test_receipts_of_a_million_are_small() -> None:
     for start in range(0, 1_000_000, MAX_BATCH):
         told.add(ids(MAX_BATCH, start), [3] * MAX_BATCH)
     assert len(told) == 1_000_000
-    assert told[999_999] == Receipt(f"i{999_999:x}", 3)
+    assert told[999_999] == Receipt(ids(1, 999_999)[0], 3)
     held = sum(len(part) for part in told._results)  # pyright: ignore[reportPrivateUsage]
     assert held == 1_000_000
     assert told._others == {}  # pyright: ignore[reportPrivateUsage]

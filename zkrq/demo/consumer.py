@@ -2,7 +2,7 @@
 
 It reports on stdout, one line each, written at once so that nothing is forgotten when it is killed:
 
-    delivered 81234.567890 019aa5f2c31-3f9c2a71-1b
+    delivered 81234.567890 019aa5f2c31-3f9c2a71-21b
 
 It ends in good order when its stdin ends, which is also how it learns that the demo itself was killed.
 """
