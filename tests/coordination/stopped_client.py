@@ -33,8 +33,9 @@ async def main(hosts: str, namespace: str, timeout: float) -> None:
     coordinator = ZooKeeperCoordinator(hosts, namespace=namespace, session_timeout=timeout)
     coordinator.subscribe(Reporter())
     async with coordinator:
-        say(event="enrolled", owner=await coordinator.enrol("to be stopped"))
-        last = loop.time()
+        owner = await coordinator.enrol("to be stopped")
+        last = loop.time()  # before it is said: whoever hears it may stop us at once
+        say(event="enrolled", owner=owner)
         while True:
             await asyncio.sleep(LOOK)
             if loop.time() - last > JUMP:
