@@ -344,7 +344,7 @@ async def _spawn(orders: Orders, errors: Path) -> asyncio.subprocess.Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=output,
-            process_group=0,  # Ctrl-C is the controller's to deal with
+            start_new_session=True,  # Ctrl-C is the controller's to deal with
         )
 
 

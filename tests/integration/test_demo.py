@@ -36,10 +36,18 @@ async def run(*arguments: str, environment: dict[str, str] | None = None) -> tup
     return result.returncode, result.stdout.decode(), result.stderr.decode()
 
 
+def without_uvloop(folder: Path) -> dict[str, str]:
+    """An environment for processes that have no uvloop."""
+    (folder / "uvloop.py").write_text("raise ImportError")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
+
+
 @needs_servers
 @pytest.mark.anyio
-async def test_nothing_is_lost_while_servers_and_a_consumer_are_killed() -> None:
-    code, out, err = await run("--seconds", "4", "--json")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+async def test_nothing_is_lost_while_servers_and_a_consumer_are_killed(loop: str, tmp_path: Path) -> None:
+    environment = without_uvloop(tmp_path) if loop == "asyncio" else None
+    code, out, err = await run("--seconds", "4", "--json", environment=environment)
     verdict = json.loads(out)
     assert (code, verdict["troubles"]) == (0, []), err
     assert (verdict["lost"], verdict["delivered_after_ack"]) == (0, 0)

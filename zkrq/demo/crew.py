@@ -105,13 +105,13 @@ async def crew(
         workers: list[Worker] = []
         for number in range(1, size + 1):
             name = f"consumer-{number}"
-            # In a process group of its own: Ctrl-C is the demo's to deal with.
+            # In a session of its own (uvloop cannot make a process group): Ctrl-C is the demo's to deal with.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", consumer.__name__, name, json.dumps(redis), zookeeper),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                process_group=0,
+                start_new_session=True,
             )
             worker = Worker(name, process, tally, hear)
             stack.push_async_callback(worker.end)
