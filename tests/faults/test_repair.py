@@ -265,7 +265,12 @@ async def test_all_are_killed_at_once_under_load_and_restarted() -> None:
         assert len(lost) == 0, "running() has checked it"
     recovered = [event for event in told if isinstance(event, events.Recovered)]
     assert len(recovered) == 1
-    assert (sorted(recovered[0].servers), recovered[0].missing) == (["redis-1", "redis-2", "redis-3"], ())
+    # One that died first may have been evicted by an operation that the two others had still answered.
+    evicted = {event.server for event in told[: told.index(recovered[0])] if isinstance(event, events.ServerEvicted)}
+    assert recovered[0].missing == ()
+    assert len(recovered[0].servers) >= 2
+    assert evicted.isdisjoint(recovered[0].servers)
+    assert {*recovered[0].servers, *evicted} == {"redis-1", "redis-2", "redis-3"}
 
 
 async def test_a_client_that_comes_after_a_power_cut_recovers() -> None:
