@@ -25,15 +25,15 @@ from benchmarks import load
 from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
 from zkrq.coordination.memory import Hub
-from zkrq.replication.batching import SPLIT_LEAST
+from zkrq.replication.batching import FURTHER_LEAST
 from zkrq.replication.wire import Wire, dial
 
 HOT_PATH = Topic(
     "hot-path",
     "The hot path alone",
     "Processor time of the client for each item, without network: its wires answer at once what the servers "
-    f"answered before. {SPLIT_LEAST} tasks push one item at a time; `pop_many` of {SPLIT_LEAST}, then a task for each "
-    "with `async with claim`. 100 bytes as JSON.",
+    f"answered before. {FURTHER_LEAST} tasks push one item at a time; `pop_many` of {FURTHER_LEAST}, then a task for "
+    "each with `async with claim`. 100 bytes as JSON.",
     "",
     "part",
 )
@@ -41,7 +41,7 @@ HOT_PATH = Topic(
 WARM_UP_QUEUES = 12
 """So many that every server is some queue's primary."""
 
-PORTION = SPLIT_LEAST
+PORTION = FURTHER_LEAST
 """Items under way at once: as many as leave in one batch, so that the same calls are made again."""
 
 PROFILE_LINES = 60

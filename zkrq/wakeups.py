@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from zkrq.replication.keys import key
-from zkrq.replication.server import Server, ServerError
+from zkrq.replication.link import ServerError
+from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId
 from zkrq.tasks import Tasks
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import pytest
 
 from zkrq.errors import Closed, OutcomeUnknown
-from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, SPLIT_LEAST, Batcher
+from zkrq.replication.batching import FURTHER_LEAST, FURTHER_SECONDS, MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -77,9 +77,9 @@ async def test_lone_call_departs_at_once(batcher: Batcher[int, int], line: Line)
 
 async def test_calls_of_one_turn_go_together_in_order(batcher: Batcher[int, int], line: Line) -> None:
     line.open.set()
-    futures = [batcher.add(call) for call in range(SPLIT_LEAST)]
-    assert await asyncio.gather(*futures) == [call * 10 for call in range(SPLIT_LEAST)]
-    assert line.sent == [list(range(SPLIT_LEAST))]
+    futures = [batcher.add(call) for call in range(FURTHER_LEAST)]
+    assert await asyncio.gather(*futures) == [call * 10 for call in range(FURTHER_LEAST)]
+    assert line.sent == [list(range(FURTHER_LEAST))]
 
 
 async def test_a_crowd_leaves_in_parts_in_order(batcher: Batcher[int, int], line: Line) -> None:
@@ -91,19 +91,55 @@ async def test_a_crowd_leaves_in_parts_in_order(batcher: Batcher[int, int], line
     assert line.sent == [list(crowd[start : start + 100]) for start in range(0, len(crowd), 100)]
 
 
+async def test_what_comes_while_a_batch_is_under_way_leaves_together(batcher: Batcher[int, int], line: Line) -> None:
+    first = batcher.add(0)
+    await some_turns()
+    rest: list[asyncio.Future[int]] = []
+    for call in range(1, FURTHER_LEAST):
+        rest.append(batcher.add(call))
+        await asyncio.sleep(0)
+    assert line.sent == [[0]]
+    line.open.set()
+    await asyncio.gather(first, *rest)
+    assert line.sent == [[0], list(range(1, FURTHER_LEAST))]
+
+
+async def test_many_leave_though_batches_are_under_way(batcher: Batcher[int, int], line: Line) -> None:
+    futures: list[asyncio.Future[int]] = []
+    for call in range(MAX_IN_FLIGHT * FURTHER_LEAST):
+        futures.append(batcher.add(call))
+        if call % FURTHER_LEAST == FURTHER_LEAST - 1:
+            await some_turns()
+    assert line.under_way == MAX_IN_FLIGHT
+    line.open.set()
+    await asyncio.gather(*futures)
+
+
+async def test_nobody_waits_long_for_a_batch_to_return(batcher: Batcher[int, int], line: Line) -> None:
+    """As long as there may be a further one."""
+    futures: list[asyncio.Future[int]] = []
+    for call in range(MAX_IN_FLIGHT):
+        futures.append(batcher.add(call))
+        await asyncio.sleep(2 * FURTHER_SECONDS)
+    async with asyncio.timeout(30):
+        while line.under_way < MAX_IN_FLIGHT:
+            await asyncio.sleep(FURTHER_SECONDS)
+    assert [call for batch in line.sent for call in batch] == list(range(MAX_IN_FLIGHT))
+    line.open.set()
+    await asyncio.gather(*futures)
+
+
 async def test_many_callers_become_few_batches(batcher: Batcher[int, int], line: Line) -> None:
     """1,000 calls while as many batches as may be are under way cost as many round trips more."""
-    first: list[asyncio.Future[int]] = []
-    for call in range(MAX_IN_FLIGHT):
-        first.append(batcher.add(call))
-        await some_turns()
-    rest = [batcher.add(call) for call in range(MAX_IN_FLIGHT, 1_000 + MAX_IN_FLIGHT)]
+    first = [batcher.add(call) for call in range(MAX_IN_FLIGHT * MAX_BATCH)]
     await some_turns()
-    assert line.sent == [[call] for call in range(MAX_IN_FLIGHT)]
+    rest = [batcher.add(call) for call in range(len(first), len(first) + 1_000)]
+    await some_turns()
+    assert len(line.sent) == MAX_IN_FLIGHT
     line.open.set()
-    assert await asyncio.gather(*first, *rest) == [call * 10 for call in range(1_000 + MAX_IN_FLIGHT)]
+    assert await asyncio.gather(*first, *rest) == [call * 10 for call in range(len(first) + 1_000)]
     assert len(line.sent) <= 2 * MAX_IN_FLIGHT
-    assert [call for batch in line.sent for call in batch] == list(range(1_000 + MAX_IN_FLIGHT))
+    assert [call for batch in line.sent for call in batch] == list(range(len(first) + 1_000))
 
 
 async def test_no_more_batches_under_way_than_allowed(batcher: Batcher[int, int], line: Line) -> None:

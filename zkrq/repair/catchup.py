@@ -17,9 +17,10 @@ from typing import NamedTuple, cast
 from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.copying import CopyFailed, Place, copy_queue, queues_at
 from zkrq.replication.founding import enrol
+from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Status, Verdict
-from zkrq.replication.server import Identity, Server
+from zkrq.replication.server import Server
 from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 
 COPY_TRIES = 20

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import identify
+from zkrq.replication.link import Identity
 from zkrq.replication.replies import Answer, Status
-from zkrq.replication.server import Identity, Server
+from zkrq.replication.server import Server
 from zkrq.replication.view import Life, ServerId
 from zkrq.replication.wire import Arguments
 

@@ -16,9 +16,10 @@ from zkrq.errors import ConfigError
 from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.copying import CopyFailed, copy_queue, queues_at
 from zkrq.replication.founding import enrol, identify
+from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership, someone_lives
 from zkrq.replication.replies import Status
-from zkrq.replication.server import Identity, Server
+from zkrq.replication.server import Server
 from zkrq.replication.view import Life, ServerId, View, recover, restored
 
 

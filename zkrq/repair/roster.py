@@ -9,9 +9,10 @@ from functools import partial
 
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.replication.founding import check_name
+from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Status
-from zkrq.replication.server import Identity, Server, ServerError
+from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId, View, extend, remove
 from zkrq.replication.wire import redact, without_credentials
 

@@ -1,9 +1,9 @@
 """Group commit: many small calls become one.
 
 The first call of an idle ``Batcher`` leaves at once, with all that the same turn of the event loop adds to it; what
-comes while ``MAX_IN_FLIGHT`` batches are under way waits for one of them to return and then leaves together.  So a lone
-call waits for nothing, and many callers share the price of one round trip without asking for it.  (The idea is the
-group commit of databases: DeWitt et al., 1984.)
+comes while a batch is under way waits until that returns, but not for long and not until it is many, and then leaves
+together.  So a lone call waits for nothing, and many callers share the price of one round trip without asking for it.
+(The idea is the group commit of databases: DeWitt et al., 1984.)
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """A batch is closed when it has grown beyond this; a larger call goes alone."""
 
-SPLIT_LEAST = 64
-"""Calls that are not worth two batches."""
+FURTHER_LEAST = 64
+"""Calls that leave while another batch is under way, and that are not split: fewer cost less when they wait for it."""
+
+FURTHER_SECONDS = 0.01
+"""After so long what waits for a batch to return leaves all the same: a slow server is felt, but not twice."""
 
 MAX_WAITING = 100_000
 """Calls that may wait for a batch."""
@@ -62,6 +65,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], float]] = deque()
         self._in_flight = 0
         self._scheduled = False
+        self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
         self._landed = asyncio.Event()
         self._landed.set()
@@ -78,14 +82,18 @@ class Batcher(Generic[CallT, ResultT]):
             raise Unavailable(f"{self._name}: {MAX_WAITING} calls wait already; nothing happened, retry later")
         future: asyncio.Future[ResultT] = loop.create_future()
         self._waiting.append((call, future, loop.time() + self._patience))
-        if not self._scheduled and self._in_flight < MAX_IN_FLIGHT:
+        if not self._scheduled and self._may_depart():
             self._scheduled = True
             loop.call_soon(self._depart)
+        elif not self._scheduled:
+            self._hurry = self._hurry or loop.call_later(FURTHER_SECONDS, self._depart, 1)
         return future
 
     def stop(self) -> None:
         """Take no more calls; those that have not left are told ``Closed``: nothing happened."""
         self._closed = True
+        if self._hurry:
+            self._hurry.cancel()
         while self._waiting:
             _, future, _ = self._waiting.popleft()
             if not future.done():
@@ -97,15 +105,24 @@ class Batcher(Generic[CallT, ResultT]):
         self.stop()
         await self._landed.wait()
 
-    def _depart(self) -> None:
+    def _may_depart(self, further_least: int = FURTHER_LEAST) -> bool:
+        least = further_least if self._in_flight else 1
+        return len(self._waiting) >= least and self._in_flight < MAX_IN_FLIGHT
+
+    def _depart(self, further_least: int = FURTHER_LEAST) -> None:
         self._scheduled = False
-        while self._waiting and self._in_flight < MAX_IN_FLIGHT and not self._closed:
+        if self._hurry:
+            self._hurry.cancel()
+            self._hurry = None
+        while self._may_depart(further_least) and not self._closed:
             batch = self._take()
             if not batch:
                 return
             self._in_flight += 1
             self._landed.clear()
             self._tasks.start(self._carry_out(batch), self._name)
+        if self._waiting and self._loop:
+            self._hurry = self._loop.call_later(FURTHER_SECONDS, self._depart, 1)
 
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
@@ -113,7 +130,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._turn_away()
         # A crowd leaves in as many parts as there is room for, so that servers work on one while the next is made.
         share = -(-len(waiting) // (MAX_IN_FLIGHT - self._in_flight))
-        for _ in range(min(len(waiting), MAX_BATCH, max(SPLIT_LEAST, share))):
+        for _ in range(min(len(waiting), MAX_BATCH, max(FURTHER_LEAST, share))):
             call, future, _ = waiting[0]
             room -= size(call)
             if room < 0 and batch:

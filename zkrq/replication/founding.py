@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.replies import Answer, Status
-from zkrq.replication.server import Identity, Server, ServerError
+from zkrq.replication.server import Server
 from zkrq.replication.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.wire import without_credentials
 

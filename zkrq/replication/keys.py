@@ -23,13 +23,9 @@ waiting         zset   channels of waiting consumers by when they last asked; fo
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from zkrq.replication.scripts import SCRIPTS
 
 _SERVER_KEYS = frozenset({"server", "queues"})
-_QUEUES_KEPT = 10_000
-"""For how many (namespace, queue, script) the names are kept; beyond that they are built anew."""
 
 
 def key(namespace: str, queue: str, name: str) -> str:
@@ -39,7 +35,6 @@ def key(namespace: str, queue: str, name: str) -> str:
     return f"{{{namespace}}}:q:{queue}:{name}"
 
 
-@lru_cache(_QUEUES_KEPT)
 def script_keys(namespace: str, queue: str, script: str) -> tuple[str, ...]:
     """KEYS of a script, in the order of its header."""
     return tuple(key(namespace, queue, name) for name in SCRIPTS[script].keys)

@@ -18,8 +18,9 @@ from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable
 from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
+from zkrq.replication.link import Begun, Identity, Round
 from zkrq.replication.replies import Answer, Status
-from zkrq.replication.server import Begun, Identity, Server
+from zkrq.replication.server import Server
 from zkrq.replication.view import Eviction, Life, ServerId, View, encode, evict, weigh_eviction
 from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
 
@@ -243,37 +244,38 @@ class Membership:
     ) -> dict[ServerId, Answer]:
         """The same call on several servers of ``view`` at once."""
         rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
-        lives = {id: view.receivers[id] for id in servers}
-        answers: dict[ServerId, Answer] = {}
+        lives, answers = view.receivers, dict[ServerId, Answer]()
         begun: dict[ServerId, Begun | None] = {}
-        for id, life in lives.items():
-            if id in self.servers:
-                begun[id] = self.servers[id].begin(script, queue, view.epoch, life, rest)
+        round = Round()
+        for id in servers:
+            if server := self.servers.get(id):
+                begun[id] = server.begin(script, queue, view.epoch, lives[id], rest, round)
             else:
                 answers[id] = Answer(Status.GONE, (), "it was removed from the namespace")
-        waiting = [each for each in begun.values() if each]
-        if waiting and len(waiting) == len(begun):  # who has to be connected to first is not to wait for the others
-            left = waiting[0].due - asyncio.get_running_loop().time()
-            replies = [each.reply for each in waiting]
-            await asyncio.wait(replies, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
-        slow = {id: each for id, each in begun.items() if not self._take(answers, id, each)}
-        if slow:
-            calls = (self.servers[id].call(script, queue, view.epoch, lives[id], rest, begun=slow[id]) for id in slow)
-            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
+
+        async def call(ids: list[ServerId]) -> None:
+            """By way of a task each."""
+            calls = (self.servers[id].call(script, queue, view.epoch, lives[id], rest, begun=begun[id]) for id in ids)
+            answers.update(zip(ids, await asyncio.gather(*calls), strict=True))
+
+        unconnected = [id for id, each in begun.items() if not each]
+        if unconnected:
+            await asyncio.gather(call(unconnected), round.landed())
+        else:
+            await round.landed()
+        for id, each in begun.items():
+            answer = each.answer() if each else None
+            if answer:
+                answers[id] = answer
+        unusual = [id for id in begun if id not in answers]
+        if unusual:
+            await call(unusual)
         for id, answer in answers.items():
             if answer.status in (Status.OK, Status.STALE):
                 self.nobody_answers = False
                 if self._failing_since:
                     self._failing_since.pop((id, lives[id]), None)
         return answers
-
-    @staticmethod
-    def _take(answers: dict[ServerId, Answer], id: ServerId, begun: Begun | None) -> bool:
-        """Note the answer, if it has come as usual."""
-        answer = begun.answer() if begun else None
-        if answer:
-            answers[id] = answer
-        return answer is not None
 
     def place(self, view: View, server: ServerId) -> Place:
         """A server of ``view``, to copy from or to."""

@@ -89,9 +89,14 @@ class _Effort:
         if self._loop.time() >= self.until:
             raise _Expired(self.trouble or "no time left")
 
-    def note(self, answers: Mapping[ServerId, Answer]) -> None:
+    def note(self, answers: Mapping[ServerId, Answer]) -> bool:
+        """Take note; returns whether all answers are good."""
+        if all(answer.status is Status.OK for answer in answers.values()):
+            self.touched = self.touched or bool(answers)
+            return True
         self.touched = self.touched or any(answer.may_have_happened for answer in answers.values())
-        self.trouble = _reasons(answers) or self.trouble
+        self.trouble = _reasons(answers)
+        return False
 
 
 class Replicas:
@@ -109,8 +114,7 @@ class Replicas:
         while True:
             effort.check()
             answers = await attempt(view)
-            effort.note(answers)
-            if all(answer.verdict is Verdict.DONE for answer in answers.values()):
+            if effort.note(answers):
                 return
             try:
                 async with asyncio.timeout_at(effort.until):
@@ -219,7 +223,7 @@ class Replicas:
         carried: set[bytes] = set()
         last: Sequence[bytes] = ()
         unanswered: set[tuple[ServerId, Life]] = set()
-        payload_of = {put.id.encode(): put.payload for put in puts}
+        payload_of = {put.id.encode(): put.payload for put in puts} if puts else {}
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
             nonlocal outcome, last
@@ -257,7 +261,7 @@ class Replicas:
             applied = await self.membership.call_all(others, "apply", queue, view, pack_words(given)) if others else {}
             answers = {primary: answer, **applied}
             answers |= await self._complete_payloads(queue, view, ids, applied)
-            for id in others:
+            for id in others if carried else ():
                 answers |= await self._copy(queue, view, sorted(carried), to=id)
             superseded, copies = _superseded(ids, applied.values()), len(view.members)
             outcome = Decision(
@@ -288,7 +292,7 @@ class Replicas:
         """
         failed: dict[ServerId, Answer] = {}
         for id, answer in answers.items():
-            if answer.status is Status.OK and id in view.members:
+            if answer.status is Status.OK and answer.body[1] and id in view.members:
                 bare = [decided[position - 1] for position in cast("list[int]", answer.body[1])]
                 failed |= await self._copy(queue, view, bare, to=id)
         return failed

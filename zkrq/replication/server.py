@@ -1,7 +1,7 @@
-"""One Redis server: its connection, the check of its identity, a deadline on every call.
+"""One Redis server: its connection (link.py), the check of its identity, a deadline on every call.
 
-Calls are pipelined over one connection (wire.py).  A connection on which one call has timed out is given up with all
-that is under way on it, so that a late answer can never be taken for another one.
+A connection on which one call has timed out is given up with all that is under way on it, so that a late answer can
+never be taken for another one.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, cast
+from functools import lru_cache
+from typing import cast
 
 from zkrq.errors import Closed
 from zkrq.replication.keys import key, script_keys
+from zkrq.replication.link import Begun, Identity, Link, Round, ServerError
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
-from zkrq.replication.wire import Dial, ErrorReply, Packed, Wire, Word, dial, pack, pack_behind, pack_words, redact
+from zkrq.replication.wire import Dial, ErrorReply, Packed, Word, dial, join, pack, pack_words, redact
 from zkrq.tasks import Tasks
 
 SHUN_SECONDS = 0.5
@@ -31,132 +31,10 @@ LATE_SECONDS = 0.1
 BUSY_PAUSE = 0.05
 """Seconds before a server is asked again that is busy with somebody's long script."""
 
-FIRST_VERSION_WITH_FLAGS = (7, 0)
+OPENINGS_KEPT = 10_000
+"""For how many scripts of queues it is kept how their call begins, about 1 KiB each; beyond that it is packed anew."""
 
 _log = logging.getLogger("zkrq.server")
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a server said of itself when it was connected to."""
-
-    run_id: str
-    version: tuple[int, ...]
-    role: str
-    maxmemory_policy: str
-    cluster: bool
-    generation: str
-    epoch: int
-    name: str
-    queues: int
-    clock_us: int
-    maxmemory: int
-    used_memory: int
-
-    @property
-    def unfit(self) -> str | None:
-        """Why this server cannot be used, or None."""
-        if self.role != "master":
-            return f"role is {self.role!r}, must be 'master': zkrq replicates by itself"
-        if self.maxmemory_policy != "noeviction":
-            return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
-        if self.cluster:
-            return "cluster mode is on: zkrq wants independent servers"
-        return None
-
-
-class ServerError(Exception):
-    """A server could not be used; never leaves the replication package."""
-
-    def __init__(self, status: Status, reason: str) -> None:
-        super().__init__(reason)
-        self.answer = Answer(status, (), reason)
-
-
-class _Link:
-    """One connection, with the calls that are under way on it.  ``identity`` is what the server said at its begin."""
-
-    identity: Identity
-
-    def __init__(self, wire: Wire) -> None:
-        self.wire = wire
-        self.lost: ServerError | None = None
-        self._waiting: deque[asyncio.Future[object]] = deque()
-        self._outgoing: list[bytes] = []
-        self._something_to_write = asyncio.Event()
-
-    async def call(self, *command: Word) -> object:
-        """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
-        return await self.send(pack(command))
-
-    def send(self, packed: bytes) -> asyncio.Future[object]:
-        """Have a command sent with all that the same turn of the event loop adds; what is returned gets its reply.
-
-        Raises ``ServerError``.
-        """
-        if self.lost:
-            raise self.lost
-        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        self._outgoing.append(packed)
-        self._something_to_write.set()
-        return future
-
-    async def write(self) -> None:
-        """Send what there is, until the connection ends: many queues share the price of one system call."""
-        try:
-            while True:
-                await self._something_to_write.wait()
-                if self.lost:
-                    return  # redis-py would connect anew by itself
-                self._something_to_write.clear()
-                commands, self._outgoing = self._outgoing, []
-                await self.wire.send(commands)
-        except OSError as error:
-            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
-        finally:
-            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
-
-    async def read(self) -> None:
-        """Hand each reply to who waits for it, until the connection ends."""
-        try:
-            while True:
-                reply = await self.wire.receive()
-                if self.lost:
-                    return  # given up meanwhile: nobody waits for this reply any more
-                future = self._waiting.popleft()
-                if not future.done():
-                    future.set_result(reply)
-        except OSError as error:
-            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
-        finally:
-            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
-            await self.wire.close()
-
-    def give_up(self, error: ServerError) -> None:
-        """Tell everybody who waits that no answer will come."""
-        self.lost = self.lost or error
-        self._something_to_write.set()
-        while self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_exception(self.lost)
-                future.exception()  # a caller that went away leaves nothing unretrieved
-
-
-class Begun(NamedTuple):
-    """A call that is under way on a connection that was there, until ``due`` by ``loop.time()``."""
-
-    link: _Link
-    reply: asyncio.Future[object]
-    due: float
-
-    def answer(self) -> Answer | None:
-        """Where it came as usual; None leaves it to ``Server.call``."""
-        if not self.reply.done() or self.reply.cancelled() or self.reply.exception():
-            return None
-        reply = self.reply.result()
-        return None if isinstance(reply, ErrorReply) else read_reply(reply)
 
 
 class Server:
@@ -178,7 +56,7 @@ class Server:
         self._namespace = namespace
         self._timeout = command_timeout
         self._tasks = tasks
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._connecting = asyncio.Lock()
         self._shun_until = -math.inf
         self._shun_reason = ""
@@ -220,7 +98,7 @@ class Server:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
 
         ``arguments`` are what follows epoch and generation; packed, where several servers get the same.  ``begun`` is
-        this call's first try, where ``begin`` has made it.
+        this call's first try, where ``begin`` has made it and its round has landed.
 
         Every script may be repeated, so a connection that broke is made again, once; ``once``: not even that.
         """
@@ -230,13 +108,13 @@ class Server:
         repeated = False
         for last in (True,) if once else (False, True):
             due = begun.due if begun else loop.time() + self._timeout
-            link: _Link | None = None
+            link: Link | None = None
             try:
                 async with asyncio.timeout_at(due):
                     link = begun.link if begun else await self._connected()
                     if link.identity.run_id != life.run_id:
                         return Answer(Status.GONE, (), "the server was restarted", repeated)
-                    first, begun = begun and begun.reply, None
+                    first, begun = begun, None
                     answer = await self._run(link, script, queue, (epoch, life.generation), arguments, first)
                     return answer._replace(repeated=True) if repeated else answer
             except ServerError as error:
@@ -251,39 +129,36 @@ class Server:
                 return Answer(Status.TIMEOUT, (), self._shun_reason)
         raise AssertionError("unreachable")
 
-    def begin(self, script: str, queue: str, epoch: int, life: Life, arguments: Packed) -> Begun | None:
+    def begin(self, script: str, queue: str, epoch: int, life: Life, arguments: Packed, round: Round) -> Begun | None:
         """Send a call now, without a task and a time-out of its own, where nothing stands in the way; else None.
 
-        Whoever begins several waits for all of them at once, and leaves what does not come as usual to ``call``.
+        Whoever begins a round waits for all of it at once, and leaves what does not come as usual to ``call``.
         """
         link = self._link
         now = asyncio.get_running_loop().time()
         if not link or link.lost or link.identity.run_id != life.run_id or now < self._shun_until:
             return None
-        _, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
-        keys = script_keys(self._namespace, queue, script)
-        call = pack_behind(("EVALSHA", sha, len(keys), *keys, epoch, life.generation), arguments)
-        return Begun(link, link.send(call), now + self._timeout)
+        call = join(_opening(self._namespace, queue, script, link.takes_flags, epoch, life.generation), arguments)
+        return link.begin(call, now + self._timeout, round)
 
     async def _run(
         self,
-        link: _Link,
+        link: Link,
         script: str,
         queue: str,
         gate: tuple[int, str],
         arguments: Sequence[Word] | Packed,
-        first: asyncio.Future[object] | None,
+        first: Begun | None,
     ) -> Answer:
-        text, sha = SCRIPTS[script].given(link.identity.version >= FIRST_VERSION_WITH_FLAGS)
-        keys = script_keys(self._namespace, queue, script)
         rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
-        call = pack_behind(("EVALSHA", sha, len(keys), *keys, *gate), rest)
-        reply = await (first or link.send(call))
+        call = join(_opening(self._namespace, queue, script, link.takes_flags, *gate), rest)
+        reply = first.reply() if first else await link.send(call)
         while isinstance(reply, ErrorReply) and reply.text.startswith("BUSY "):
             await asyncio.sleep(BUSY_PAUSE)
             reply = await link.send(call)
         if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
-            reply = await link.send(pack_behind(("EVAL", text, len(keys), *keys, *gate), rest))
+            text, keys = SCRIPTS[script].text(flags=link.takes_flags), script_keys(self._namespace, queue, script)
+            reply = await link.send(join(pack_words(("EVAL", text, len(keys), *keys, *gate)), rest))
         return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
 
     async def listen(
@@ -309,7 +184,7 @@ class Server:
             listening.clear()
             await wire.close()
 
-    async def _connected(self) -> _Link:
+    async def _connected(self) -> Link:
         if self._link and not self._link.lost:
             return self._link
         async with self._connecting:
@@ -317,7 +192,7 @@ class Server:
                 return self._link
             if self._dropped:
                 raise ServerError(Status.GONE, "no longer a server of this namespace")
-            link = _Link(self._dial())
+            link = Link(self._dial())
             try:
                 await link.wire.connect()
             except OSError as error:
@@ -341,7 +216,7 @@ class Server:
             self._log.debug("connected to %s", self.url)
             return link
 
-    async def _ask_identity(self, link: _Link) -> Identity:
+    async def _ask_identity(self, link: Link) -> Identity:
         server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
         info, known, count, clock = await asyncio.gather(
             link.call("INFO"),
@@ -382,12 +257,20 @@ class Server:
             self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
             self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")
 
-    def _shun(self, reason: str, link: _Link | None) -> None:
+    def _shun(self, reason: str, link: Link | None) -> None:
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = reason
         if link:
             link.give_up(ServerError(Status.TIMEOUT, reason))
             self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
+
+
+@lru_cache(OPENINGS_KEPT)
+def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
+    """How the call of a script begins."""
+    _, sha = SCRIPTS[script].given(flags)
+    keys = script_keys(namespace, queue, script)
+    return pack_words(("EVALSHA", sha, len(keys), *keys, epoch, generation))
 
 
 def _read_info(info: bytes) -> dict[str, str]:

@@ -37,18 +37,14 @@ class Packed(NamedTuple):
 
 
 def pack_words(words: Sequence[Word]) -> Packed:
-    """What ``pack_behind`` puts behind other words."""
-    return Packed(len(words), _body(tuple(words)))
+    """A part of a command, for ``join``."""
+    packed = pack(tuple(words))
+    return Packed(len(words), packed[packed.index(b"\n") + 1 :])
 
 
-def pack_behind(words: tuple[Word, ...], rest: Packed) -> bytes:
-    """A command of these words and the rest."""
-    return b"*%d\r\n%b%b" % (len(words) + rest.words, _body(words), rest.body)
-
-
-def _body(words: tuple[Word, ...]) -> bytes:
-    packed = pack(words)
-    return packed[packed.index(b"\n") + 1 :]
+def join(opening: Packed, rest: Packed) -> bytes:
+    """A command of two parts."""
+    return b"*%d\r\n%b%b" % (opening.words + rest.words, opening.body, rest.body)
 
 
 class ErrorReply(NamedTuple):

@@ -1,0 +1,233 @@
+"""One connection to a Redis server: who is at its other end, and the calls that are under way on it.
+
+Calls are pipelined over the wire (wire.py).  What several queues send in one turn of the event loop goes out in one
+system call, and what one operation asks of several servers is waited for as one ``Round``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from zkrq.replication.replies import Answer, Status, read_reply
+from zkrq.replication.wire import ErrorReply, Wire, Word, pack
+
+FIRST_VERSION_WITH_FLAGS = (7, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a server said of itself when it was connected to."""
+
+    run_id: str
+    version: tuple[int, ...]
+    role: str
+    maxmemory_policy: str
+    cluster: bool
+    generation: str
+    epoch: int
+    name: str
+    queues: int
+    clock_us: int
+    maxmemory: int
+    used_memory: int
+
+    @property
+    def unfit(self) -> str | None:
+        """Why this server cannot be used, or None."""
+        if self.role != "master":
+            return f"role is {self.role!r}, must be 'master': zkrq replicates by itself"
+        if self.maxmemory_policy != "noeviction":
+            return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
+        if self.cluster:
+            return "cluster mode is on: zkrq wants independent servers"
+        return None
+
+
+class ServerError(Exception):
+    """A server could not be used; never leaves the replication package."""
+
+    def __init__(self, status: Status, reason: str) -> None:
+        super().__init__(reason)
+        self.answer = Answer(status, (), reason)
+
+
+class Round:
+    """Calls that are begun in one turn of the event loop on several servers, and waited for together: one future and
+    one timer for each of them would be a large part of what a small batch costs.
+
+    Rounds of the same servers land in the order in which they were begun, because the replies of each link do: so that
+    what follows them, as the same call once more where a server has lost its scripts, keeps their order as well.
+    """
+
+    __slots__ = ("_landed", "_left")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._landed = asyncio.get_running_loop().create_future()
+
+    def add(self) -> None:
+        self._left += 1
+
+    def land(self) -> None:
+        self._left -= 1
+        if not self._left and not self._landed.done():
+            self._landed.set_result(None)
+
+    async def landed(self) -> None:
+        """Until every call has its reply, or will not get it."""
+        if self._left:
+            await self._landed
+
+
+class Begun:
+    """A call of a round, under way on a connection that was there, until ``due`` by ``loop.time()``.  To the link it is
+    what a future would be."""
+
+    __slots__ = ("_error", "_reply", "_round", "due", "link")
+
+    def __init__(self, link: Link, due: float, round: Round) -> None:
+        self.link = link
+        self.due = due
+        self._reply: object = None
+        self._error: Exception | None = None
+        self._round: Round | None = round
+        round.add()
+
+    def done(self) -> bool:
+        return self._round is None
+
+    def set_result(self, reply: object) -> None:
+        self._reply = reply
+        self._land()
+
+    def set_exception(self, error: Exception) -> None:
+        self._error = error
+        self._land()
+
+    def _land(self) -> None:
+        if self._round:
+            self._round.land()
+            self._round = None
+
+    def exception(self) -> Exception | None:
+        return self._error
+
+    def reply(self) -> object:
+        """Raises ``ServerError``, ``TimeoutError``."""
+        if self._error:
+            raise self._error
+        return self._reply
+
+    def answer(self) -> Answer | None:
+        """Where it came as usual; None leaves it to ``Server.call``."""
+        return None if self._error or isinstance(self._reply, ErrorReply) else read_reply(self._reply)
+
+
+class Link:
+    """One connection, with the calls that are under way on it.  ``identity`` is what the server said at its begin."""
+
+    identity: Identity
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.lost: ServerError | None = None
+        self._waiting: deque[tuple[_Waiter, float]] = deque()
+        self._watch: asyncio.TimerHandle | None = None
+        self._outgoing: list[bytes] = []
+        self._something_to_write = asyncio.Event()
+
+    @property
+    def takes_flags(self) -> bool:
+        """Whether the server knows the first line of a script."""
+        return self.identity.version >= FIRST_VERSION_WITH_FLAGS
+
+    async def call(self, *command: Word) -> object:
+        """Send one command; return its reply, or the error that it replied with.  Raises ``ServerError``."""
+        return await self.send(pack(command))
+
+    def send(self, packed: bytes) -> asyncio.Future[object]:
+        """Have a command sent with all that the same turn of the event loop adds; what is returned gets its reply.
+
+        Raises ``ServerError``.
+        """
+        if self.lost:
+            raise self.lost
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._send(packed, future, math.inf)
+        return future
+
+    def begin(self, packed: bytes, due: float, round: Round) -> Begun:
+        """The same as a part of a round; after ``due`` it gets a ``TimeoutError``.  Not on a link that is lost."""
+        begun = Begun(self, due, round)
+        self._send(packed, begun, due)
+        if self._watch is None:
+            self._watch = asyncio.get_running_loop().call_at(due, self._expire)
+        return begun
+
+    def _send(self, packed: bytes, waiter: _Waiter, due: float) -> None:
+        self._waiting.append((waiter, due))
+        self._outgoing.append(packed)
+        self._something_to_write.set()
+
+    async def write(self) -> None:
+        """Send what there is, until the connection ends: many queues share the price of one system call."""
+        try:
+            while True:
+                await self._something_to_write.wait()
+                if self.lost:
+                    return  # redis-py would connect anew by itself
+                self._something_to_write.clear()
+                commands, self._outgoing = self._outgoing, []
+                await self.wire.send(commands)
+        except OSError as error:
+            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+        finally:
+            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
+
+    async def read(self) -> None:
+        """Hand each reply to who waits for it, until the connection ends."""
+        try:
+            while True:
+                reply = await self.wire.receive()
+                if self.lost:
+                    return  # given up meanwhile: nobody waits for this reply any more
+                waiter, _ = self._waiting.popleft()
+                if not waiter.done():
+                    waiter.set_result(reply)
+        except OSError as error:
+            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+        finally:
+            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
+            await self.wire.close()
+
+    def give_up(self, error: ServerError) -> None:
+        """Tell everybody who waits that no answer will come."""
+        self.lost = self.lost or error
+        self._something_to_write.set()
+        if self._watch:
+            self._watch.cancel()
+        while self._waiting:
+            _fail(self._waiting.popleft()[0], self.lost)
+
+    def _expire(self) -> None:
+        """One timer for all calls that were begun: those that are due stand first."""
+        loop, self._watch = asyncio.get_running_loop(), None
+        now = loop.time()
+        for waiter, due in self._waiting:
+            if now < due < math.inf:
+                self._watch = loop.call_at(due, self._expire)
+                break
+            if due <= now:
+                _fail(waiter, TimeoutError())
+
+
+_Waiter = asyncio.Future[object] | Begun
+
+
+def _fail(waiter: _Waiter, error: Exception) -> None:
+    if not waiter.done():
+        waiter.set_exception(error)
+        waiter.exception()  # a caller that went away leaves nothing unretrieved
