@@ -168,7 +168,7 @@ class Steering(Generic[T]):
 
     async def _set_paused(self, state: State) -> None:
         self._check_open()
-        await self._replicas.decide("pause", self.name, [self.name, f"{state.value} {secrets.token_hex(4)}"])
+        await self._replicas.decide("pause", self.name, [self.name, state.value, _new_call()])
 
     async def clear(self) -> int:
         """Remove every item that is ready or scheduled; returns how many.  Claimed ones stay with their holders.
@@ -178,8 +178,9 @@ class Steering(Generic[T]):
         self._check_open()
         removed = 0
         while True:
-            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE], trim=True)
-            if not decision.flat and not decision.carried:
+            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE, _new_call()], trim=True)
+            (executed_before,) = decision.body
+            if not decision.flat and not decision.carried and not executed_before:
                 return removed
             removed += len(decision.ids) + len(decision.carried)
 
@@ -191,7 +192,7 @@ class Steering(Generic[T]):
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
         self._check_open()
-        decision = await self._replicas.decide("cancel", self.name, ["", 0, check_id("id", id)], trim=True)
+        decision = await self._replicas.decide("cancel", self.name, ["", 0, "", check_id("id", id)], trim=True)
         ((was,),) = cast("tuple[list[bytes]]", decision.body)
         if was == State.CLAIMED.value.encode():
             return Cancellation.SIGNALLED
@@ -207,7 +208,7 @@ class Steering(Generic[T]):
         removed = 0
         left = (await self.size()).dead
         for count, some in _pages(ids, SEEN_AT_ONCE, left):
-            given: Arguments = [State.DEAD.value, count, *some]
+            given: Arguments = [State.DEAD.value, count, "" if some else _new_call(), *some]
             decision = await self._replicas.decide("cancel", self.name, given, trim=True)
             removed += len(decision.ids) + len(decision.carried)
         return removed
@@ -226,13 +227,20 @@ class Steering(Generic[T]):
         left = (await self.size()).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
-            decision = await self._replicas.decide("redrive", self.name, [passed_over, count, *some])
+            given: Arguments = [passed_over, count, "" if some else _new_call(), *some]
+            decision = await self._replicas.decide("redrive", self.name, given)
+            (executed_before,) = decision.body
             now = len(decision.ids) + len(decision.carried)
             revived += now
-            passed_over += max(0, count - now)
+            passed_over += 0 if executed_before else max(0, count - now)
             if rate is not None:
                 await asyncio.sleep(count / rate)
         return revived
+
+
+def _new_call() -> str:
+    """What names one call of a script, so that a server executes it once."""
+    return secrets.token_hex(4)
 
 
 async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:

@@ -498,7 +498,7 @@ async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Ser
         young = fresh(0, int(time.time() * 1000))
         await run_script(cluster, follower, "put", QUEUE, window_ms, "half", old, 0, b'"half"')
         await run_script(cluster, other, "put", QUEUE, window_ms, "young", young, 0, b'"young"')
-        await run_script(cluster, primary, "clear", window_ms, 0, 1)
+        await run_script(cluster, primary, "clear", window_ms, 0, 1, "")
         await scrub(cluster)
         mended = [event for event in told if isinstance(event, events.Scrubbed)]
         assert [(event.affirmed, event.forwarded) for event in mended] == [(1, 1)], "told to all followers at once"

@@ -454,15 +454,15 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
             case "push":
                 await decide("push", *keyed_push("first"))
             case "cancel":
-                await decide("cancel", PUT_WINDOW_MS, 0, "", 0, waiting[0])
+                await decide("cancel", PUT_WINDOW_MS, 0, "", 0, "", waiting[0])
             case "clear":
-                await decide("clear", PUT_WINDOW_MS, 0, 500)
+                await decide("clear", PUT_WINDOW_MS, 0, 500, "")
             case "pause":
-                await decide("pause", "jobs", "P")
+                await decide("pause", "jobs", "P", "")
             case "redrive":
-                await decide("redrive", 0, 500)
+                await decide("redrive", 0, 500, "")
             case _:
-                await decide("cancel", PUT_WINDOW_MS, 0, "D", 500)
+                await decide("cancel", PUT_WINDOW_MS, 0, "D", 500, "")
         at_once = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
         await scrub.Scrub(stage.cluster._replicas).run("jobs")  # pyright: ignore[reportPrivateUsage]
         await stage.primary.kill()

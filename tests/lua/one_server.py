@@ -399,6 +399,7 @@ class OneServer(Connection):
             "wanted": "",
             "skip": 0,
             "count": 0,
+            "call": "",
         }
         names = SCRIPTS[script].arguments
         assert given.keys() <= set(names), "the header knows no other arguments"
@@ -499,7 +500,7 @@ class OneServer(Connection):
         return [state.decode() for state in cast("list[bytes]", states)], read_decided(decided)
 
     def redrive(self, *ids: str, **options: Argument) -> dict[str, Decided]:
-        (decided,) = self.run("redrive", *ids, **options)
+        _, decided = self.run("redrive", *ids, **options)
         return read_decided(decided)
 
     def forward(self, *applied: Applied, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
@@ -525,7 +526,7 @@ class OneServer(Connection):
         return read_copies(*self.run("peek", state=state, count=count))
 
     def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
-        (decided,) = self.run("clear", count=count, **options)
+        _, decided = self.run("clear", count=count, **options)
         return read_decided(decided)
 
     def read(self, *ids: str) -> dict[str, tuple[Decided, bytes | None]]:

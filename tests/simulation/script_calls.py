@@ -122,6 +122,9 @@ class Load:
             return self.rng.choice(["P", "X"])
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
+    def draw_call(self) -> Word:
+        return self.rng.choice(["", "one", "two"])
+
     def draw_max_attempts(self) -> Word:
         return self.rng.choice([0, 0, 1, 3])
 

@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of items: those named, or, where none is, the count that died first.
 -- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
+-- call: what names this call, if no ids do (_calls.lua).
 -- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
--- ARGV: epoch generation put_window_ms trim wanted count / id
+-- ARGV: epoch generation put_window_ms trim wanted count call / id
 -- reply: OK [state of each before, empty for an unknown one] [id record left_ms of each removed]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake tombstones reply
+-- include: gate clock record index wake tombstones reply calls
 local states, ids = {}, {}
 for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
-if #ids == 0 and tonumber(count) > 0 then ids = redis.call('ZRANGE', dead, 0, count - 1) end
+if #ids == 0 and tonumber(count) > 0 and not was_executed(call) then ids = redis.call('ZRANGE', dead, 0, count - 1) end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_head(packed)

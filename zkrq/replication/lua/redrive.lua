@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
 -- purpose: decide that dead letters are queued again, ready at once, as if they had never been tried: those named, or
 -- the count that died first.  One whose key is in use again stays where it is.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring waiting
--- skip: how many of those that died first are passed over.
--- ARGV: epoch generation skip count / id
--- reply: OK [id record left_ms of each]
+-- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- skip: how many of those that died first are passed over.  call: what names this call, if no ids do (_calls.lua).
+-- ARGV: epoch generation skip count call / id
+-- reply: OK executed_before [id record left_ms of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply taken
-local ids = {}
+-- include: gate clock record index wake reply taken calls
+local ids, executed_before = {}, was_executed(call)
 for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
-if #ids == 0 and tonumber(count) > 0 then ids = redis.call('ZRANGE', dead, skip, skip + count - 1) end
+if #ids == 0 and tonumber(count) > 0 and not executed_before then ids = redis.call('ZRANGE', dead, skip, skip + count - 1) end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_record(packed)
@@ -26,4 +26,4 @@ end
 local readied = decided.n / 3
 commit()
 wake(readied)
-return {'OK', decided}
+return {'OK', executed_before and 1 or 0, decided}
