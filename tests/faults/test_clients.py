@@ -21,6 +21,8 @@ from zkrq.replication.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
+BLOCKED_SECONDS = 1.5  # a command_timeout, during which the event loop is blocked and a busy server has time to answer
+
 
 async def test_a_reason_that_cannot_be_sent_confuses_no_reply(servers: local.Servers) -> None:
     """A surrogate, as in the text of an exception about a file name: each reply still goes to who asked."""
@@ -183,6 +185,20 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         assert dropped == 2
         for id in cluster.view.members:
             assert (await membership.call(id, "count", "jobs", cluster.view)).body == (0, 0, 0, 0)
+
+
+async def test_answers_that_have_arrived_count_though_this_process_was_late(servers: local.Servers) -> None:
+    """An event loop that was blocked finds the time-out due and the answers in the sockets, at once."""
+    async with in_process(servers, new_namespace(), command_timeout=BLOCKED_SECONDS) as cluster:
+        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        members = list(cluster.view.members)
+        for late in (1.05, 1.5):
+            asking = asyncio.create_task(membership.call_all(members, "seal", "", cluster.view, ()))
+            for _ in range(3):  # it is sent, and not answered yet
+                await asyncio.sleep(0)
+            time.sleep(late * BLOCKED_SECONDS)
+            answers = await asking
+            assert [(answer.status, answer.repeated) for answer in answers.values()] == [(Status.OK, False)] * 3
 
 
 def _speed_up_grace(cluster: zkrq.Cluster) -> None:

@@ -8,7 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import pytest
 
 from zkrq.errors import Closed, OutcomeUnknown
-from zkrq.replication.batching import FURTHER_LEAST, FURTHER_SECONDS, MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
+from zkrq.replication.batching import (
+    FURTHER_BYTES,
+    FURTHER_LEAST,
+    FURTHER_SECONDS,
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    MAX_IN_FLIGHT,
+    Batcher,
+)
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +110,49 @@ async def test_what_comes_while_a_batch_is_under_way_leaves_together(batcher: Ba
     line.open.set()
     await asyncio.gather(first, *rest)
     assert line.sent == [[0], list(range(1, FURTHER_LEAST))]
+
+
+async def test_callers_come_together(tasks: Tasks) -> None:
+    """Whoever was told has its next call ready before the next batch leaves: nobody waits for two round trips."""
+    sent: list[int] = []
+
+    async def send(calls: Sequence[int]) -> Sequence[int]:
+        sent.append(len(calls))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return calls
+
+    async def call_again_and_again(caller: int) -> None:
+        for _ in range(caller):
+            await asyncio.sleep(0)
+        for number in range(20):
+            await batcher.add(number)
+
+    batcher = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
+    await asyncio.gather(*map(call_again_and_again, range(8)))
+    assert sum(sent) == 8 * 20
+    assert len(sent) <= 20 + 3
+
+
+async def test_a_few_more_leave_with_the_rest(batcher: Batcher[int, int], line: Line) -> None:
+    """They would have to wait for them otherwise."""
+    line.open.set()
+    await asyncio.gather(*(batcher.add(call) for call in range(2 * FURTHER_LEAST - 1)))
+    assert [len(batch) for batch in line.sent] == [2 * FURTHER_LEAST - 1]
+
+
+async def test_large_calls_leave_though_a_batch_is_under_way(tasks: Tasks, line: Line) -> None:
+    batcher = make(tasks, line, size=FURTHER_BYTES // 2)
+    futures = [batcher.add(0)]
+    await some_turns()
+    futures.append(batcher.add(1))
+    await asyncio.sleep(0)
+    assert line.sent == [[0]]
+    futures.append(batcher.add(2))
+    await some_turns()
+    assert line.sent == [[0], [1, 2]]
+    line.open.set()
+    await asyncio.gather(*futures)
 
 
 async def test_many_leave_though_batches_are_under_way(batcher: Batcher[int, int], line: Line) -> None:

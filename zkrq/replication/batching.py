@@ -1,9 +1,9 @@
 """Group commit: many small calls become one.
 
-The first call of an idle ``Batcher`` leaves at once, with all that the same turn of the event loop adds to it; what
-comes while a batch is under way waits until that returns, but not for long and not until it is many, and then leaves
-together.  So a lone call waits for nothing, and many callers share the price of one round trip without asking for it.
-(The idea is the group commit of databases: DeWitt et al., 1984.)
+The first call of an idle ``Batcher`` leaves at once, with all that the same turn of the event loop adds to it.  What
+comes while a batch is under way leaves together when that returns, with what those add who were waiting for it; or
+before, when it is much or has waited for long.  So a lone call waits for nothing, and many callers share the price of
+one round trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ MAX_BATCH_BYTES = 1 << 20
 """A batch is closed when it has grown beyond this; a larger call goes alone."""
 
 FURTHER_LEAST = 64
-"""Calls that leave while another batch is under way, and that are not split: fewer cost less when they wait for it."""
+"""Calls that leave though a batch is under way, and that are not split: fewer cost less when they wait for it."""
 
-FURTHER_SECONDS = 0.01
-"""After so long what waits for a batch to return leaves all the same: a slow server is felt, but not twice."""
+FURTHER_BYTES = 1 << 16
+"""So many bytes leave though a batch is under way."""
+
+FURTHER_SECONDS = 0.002
+"""After so long a call leaves though a batch is under way: a slow server is felt, but not twice."""
 
 MAX_WAITING = 100_000
 """Calls that may wait for a batch."""
@@ -62,7 +65,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._tasks = tasks
         self._name = name
         self._patience = patience
-        self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], float]] = deque()
+        self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
+        self._bytes = 0
         self._in_flight = 0
         self._scheduled = False
         self._hurry: asyncio.TimerHandle | None = None
@@ -81,12 +85,14 @@ class Batcher(Generic[CallT, ResultT]):
         if len(self._waiting) >= MAX_WAITING:
             raise Unavailable(f"{self._name}: {MAX_WAITING} calls wait already; nothing happened, retry later")
         future: asyncio.Future[ResultT] = loop.create_future()
-        self._waiting.append((call, future, loop.time() + self._patience))
-        if not self._scheduled and self._may_depart():
-            self._scheduled = True
-            loop.call_soon(self._depart)
-        elif not self._scheduled:
-            self._hurry = self._hurry or loop.call_later(FURTHER_SECONDS, self._depart, 1)
+        size = self._size(call)
+        self._bytes += size
+        self._waiting.append((call, future, size, loop.time()))
+        if not self._scheduled:
+            if self._is_worth_it():
+                self._schedule(loop)
+            elif self._hurry is None:
+                self._hurry_up_later(loop)
         return future
 
     def stop(self) -> None:
@@ -95,7 +101,7 @@ class Batcher(Generic[CallT, ResultT]):
         if self._hurry:
             self._hurry.cancel()
         while self._waiting:
-            _, future, _ = self._waiting.popleft()
+            future = self._waiting.popleft()[1]
             if not future.done():
                 future.set_exception(Closed())
                 future.exception()
@@ -105,45 +111,58 @@ class Batcher(Generic[CallT, ResultT]):
         self.stop()
         await self._landed.wait()
 
-    def _may_depart(self, further_least: int = FURTHER_LEAST) -> bool:
-        least = further_least if self._in_flight else 1
-        return len(self._waiting) >= least and self._in_flight < MAX_IN_FLIGHT
+    def _is_worth_it(self) -> bool:
+        """Whether what waits is not to wait any longer."""
+        return not self._in_flight or (
+            self._in_flight < MAX_IN_FLIGHT and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
+        )
 
-    def _depart(self, further_least: int = FURTHER_LEAST) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._scheduled = True
+        loop.call_soon(self._depart)
+
+    def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._in_flight < MAX_IN_FLIGHT:
+            since = self._waiting[0][-1]
+            self._hurry = loop.call_at(since + FURTHER_SECONDS, self._depart, True)
+
+    def _depart(self, hurry: bool = False) -> None:
         self._scheduled = False
         if self._hurry:
             self._hurry.cancel()
             self._hurry = None
-        while self._may_depart(further_least) and not self._closed:
+        self._turn_away()
+        while self._waiting and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it()):
             batch = self._take()
-            if not batch:
-                return
             self._in_flight += 1
             self._landed.clear()
             self._tasks.start(self._carry_out(batch), self._name)
         if self._waiting and self._loop:
-            self._hurry = self._loop.call_later(FURTHER_SECONDS, self._depart, 1)
+            self._hurry_up_later(self._loop)
 
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
-        waiting, size, room = self._waiting, self._size, MAX_BATCH_BYTES
-        self._turn_away()
+        waiting, room = self._waiting, MAX_BATCH_BYTES
         # A crowd leaves in as many parts as there is room for, so that servers work on one while the next is made.
-        share = -(-len(waiting) // (MAX_IN_FLIGHT - self._in_flight))
-        for _ in range(min(len(waiting), MAX_BATCH, max(FURTHER_LEAST, share))):
-            call, future, _ = waiting[0]
-            room -= size(call)
+        count = max(FURTHER_LEAST, -(-len(waiting) // (MAX_IN_FLIGHT - self._in_flight)))
+        if len(waiting) < count + FURTHER_LEAST:
+            count = len(waiting)  # the rest would have to wait
+        for _ in range(min(count, MAX_BATCH)):
+            call, future, size, _ = waiting[0]
+            room -= size
             if room < 0 and batch:
                 break
             waiting.popleft()
+            self._bytes -= size
             batch.append((call, future))
         return batch
 
     def _turn_away(self) -> None:
         """Those that have waited for too long; they stand in the order in which they came."""
-        now = asyncio.get_running_loop().time()
-        while self._waiting and self._waiting[0][2] <= now:
-            _, future, _ = self._waiting.popleft()
+        latest = asyncio.get_running_loop().time() - self._patience
+        while self._waiting and self._waiting[0][-1] <= latest:
+            _, future, size, _ = self._waiting.popleft()
+            self._bytes -= size
             if not future.done():
                 error = Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry")
                 future.set_exception(error)
@@ -165,9 +184,10 @@ class Batcher(Generic[CallT, ResultT]):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
-            self._depart()
             if not self._in_flight:
                 self._landed.set()
+            if not self._scheduled and self._loop:
+                self._schedule(self._loop)  # after those who were told here, and may have the next call
 
 
 def _own(error: Exception) -> Exception:

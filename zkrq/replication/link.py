@@ -14,6 +14,9 @@ from dataclasses import dataclass
 from zkrq.replication.replies import Answer, Status, read_reply
 from zkrq.replication.wire import ErrorReply, Wire, Word, pack
 
+READ_FIRST_SECONDS = 0.001
+"""How long what has arrived may take from the socket to who waits for it, before it counts as missing."""
+
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 
 
@@ -58,8 +61,9 @@ class Round:
     """Calls that are begun in one turn of the event loop on several servers, and waited for together: one future and
     one timer for each of them would be a large part of what a small batch costs.
 
-    Rounds of the same servers land in the order in which they were begun, because the replies of each link do: so that
-    what follows them, as the same call once more where a server has lost its scripts, keeps their order as well.
+    It has landed when all have their replies, or as soon as one of them did not come as usual.  Rounds of the same
+    servers land in the order in which they were begun, because the replies of each link do: so that what follows, as
+    the same call once more where a server has lost its scripts, keeps their order as well.
     """
 
     __slots__ = ("_landed", "_left")
@@ -71,13 +75,13 @@ class Round:
     def add(self) -> None:
         self._left += 1
 
-    def land(self) -> None:
+    def land(self, *, as_usual: bool) -> None:
+        """One of its calls is over."""
         self._left -= 1
-        if not self._left and not self._landed.done():
+        if not (self._left and as_usual) and not self._landed.done():
             self._landed.set_result(None)
 
     async def landed(self) -> None:
-        """Until every call has its reply, or will not get it."""
         if self._left:
             await self._landed
 
@@ -86,7 +90,7 @@ class Begun:
     """A call of a round, under way on a connection that was there, until ``due`` by ``loop.time()``.  To the link it is
     what a future would be."""
 
-    __slots__ = ("_error", "_reply", "_round", "due", "link")
+    __slots__ = ("_error", "_late", "_reply", "_round", "due", "link")
 
     def __init__(self, link: Link, due: float, round: Round) -> None:
         self.link = link
@@ -94,6 +98,7 @@ class Begun:
         self._reply: object = None
         self._error: Exception | None = None
         self._round: Round | None = round
+        self._late: asyncio.Future[None] | None = None
         round.add()
 
     def done(self) -> bool:
@@ -101,29 +106,39 @@ class Begun:
 
     def set_result(self, reply: object) -> None:
         self._reply = reply
-        self._land()
+        self._land(as_usual=not isinstance(reply, ErrorReply))
 
     def set_exception(self, error: Exception) -> None:
         self._error = error
-        self._land()
+        self._land(as_usual=False)
 
-    def _land(self) -> None:
-        if self._round:
-            self._round.land()
-            self._round = None
+    def _land(self, *, as_usual: bool) -> None:
+        round, self._round = self._round, None
+        if round:
+            round.land(as_usual=as_usual)
+        if self._late and not self._late.done():
+            self._late.set_result(None)
 
     def exception(self) -> Exception | None:
         return self._error
 
-    def reply(self) -> object:
+    @property
+    def has_reply(self) -> bool:
+        return not (self._round or self._error)
+
+    async def reply(self) -> object:
         """Raises ``ServerError``, ``TimeoutError``."""
+        if self._round:  # still to come, when something else has made the round land
+            self._late = asyncio.get_running_loop().create_future()
+            await self._late
         if self._error:
-            raise self._error
+            raise self._error.with_traceback(None)  # one error may be that of many calls
         return self._reply
 
     def answer(self) -> Answer | None:
-        """Where it came as usual; None leaves it to ``Server.call``."""
-        return None if self._error or isinstance(self._reply, ErrorReply) else read_reply(self._reply)
+        """Where it has come as usual; None leaves it to ``Server.call``."""
+        usual = self.has_reply and not isinstance(self._reply, ErrorReply)
+        return read_reply(self._reply) if usual else None
 
 
 class Link:
@@ -164,8 +179,14 @@ class Link:
         begun = Begun(self, due, round)
         self._send(packed, begun, due)
         if self._watch is None:
-            self._watch = asyncio.get_running_loop().call_at(due, self._expire)
+            self._watch_for(due)
         return begun
+
+    def _watch_for(self, due: float) -> None:
+        """One timer for all calls that were begun: those that are due stand first."""
+        loop = asyncio.get_running_loop()
+        # Twice: when this process was late, answers may have arrived that the reader is about to see.
+        self._watch = loop.call_at(due, lambda: loop.call_later(READ_FIRST_SECONDS, self._expire))
 
     def _send(self, packed: bytes, waiter: _Waiter, due: float) -> None:
         self._waiting.append((waiter, due))
@@ -213,12 +234,10 @@ class Link:
             _fail(self._waiting.popleft()[0], self.lost)
 
     def _expire(self) -> None:
-        """One timer for all calls that were begun: those that are due stand first."""
-        loop, self._watch = asyncio.get_running_loop(), None
-        now = loop.time()
+        now, self._watch = asyncio.get_running_loop().time(), None
         for waiter, due in self._waiting:
             if now < due < math.inf:
-                self._watch = loop.call_at(due, self._expire)
+                self._watch_for(due)
                 break
             if due <= now:
                 _fail(waiter, TimeoutError())

@@ -245,31 +245,27 @@ class Membership:
         """The same call on several servers of ``view`` at once."""
         rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
         lives, answers = view.receivers, dict[ServerId, Answer]()
-        begun: dict[ServerId, Begun | None] = {}
-        round = Round()
+        begun: dict[ServerId, tuple[Server, Begun | None]] = {}
+        round, unconnected = Round(), False
         for id in servers:
             if server := self.servers.get(id):
-                begun[id] = server.begin(script, queue, view.epoch, lives[id], rest, round)
+                call = server.begin(script, queue, view.epoch, lives[id], rest, round)
+                begun[id] = server, call
+                unconnected = unconnected or call is None
             else:
                 answers[id] = Answer(Status.GONE, (), "it was removed from the namespace")
-
-        async def call(ids: list[ServerId]) -> None:
-            """By way of a task each."""
-            calls = (self.servers[id].call(script, queue, view.epoch, lives[id], rest, begun=begun[id]) for id in ids)
-            answers.update(zip(ids, await asyncio.gather(*calls), strict=True))
-
-        unconnected = [id for id, each in begun.items() if not each]
-        if unconnected:
-            await asyncio.gather(call(unconnected), round.landed())
-        else:
+        if not unconnected:  # who has to be connected to first is not to wait for the others
             await round.landed()
-        for id, each in begun.items():
-            answer = each.answer() if each else None
-            if answer:
+        slow: list[ServerId] = []
+        for id, (_, call) in begun.items():
+            if call and (answer := call.answer()):
                 answers[id] = answer
-        unusual = [id for id in begun if id not in answers]
-        if unusual:
-            await call(unusual)
+            else:
+                slow.append(id)
+        if slow:
+            tries = ((id, *begun[id]) for id in slow)
+            calls = (each.call(script, queue, view.epoch, lives[id], rest, begun=call) for id, each, call in tries)
+            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
         for id, answer in answers.items():
             if answer.status in (Status.OK, Status.STALE):
                 self.nobody_answers = False

@@ -32,7 +32,7 @@ BUSY_PAUSE = 0.05
 """Seconds before a server is asked again that is busy with somebody's long script."""
 
 OPENINGS_KEPT = 10_000
-"""For how many scripts of queues it is kept how their call begins, about 1 KiB each; beyond that it is packed anew."""
+"""Openings of script calls that are kept, half a KiB each and more with long names; others are packed anew."""
 
 _log = logging.getLogger("zkrq.server")
 
@@ -98,7 +98,7 @@ class Server:
         """Run one script in this life of the server.  Never raises for what the server does: the answer tells.
 
         ``arguments`` are what follows epoch and generation; packed, where several servers get the same.  ``begun`` is
-        this call's first try, where ``begin`` has made it and its round has landed.
+        this call's first try, where ``begin`` has made it.
 
         Every script may be repeated, so a connection that broke is made again, once; ``once``: not even that.
         """
@@ -107,7 +107,7 @@ class Server:
             return Answer(Status.UNREACHABLE, (), self._shun_reason)
         repeated = False
         for last in (True,) if once else (False, True):
-            due = begun.due if begun else loop.time() + self._timeout
+            due = begun.due if begun and not begun.has_reply else loop.time() + self._timeout
             link: Link | None = None
             try:
                 async with asyncio.timeout_at(due):
@@ -152,7 +152,7 @@ class Server:
     ) -> Answer:
         rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
         call = join(_opening(self._namespace, queue, script, link.takes_flags, *gate), rest)
-        reply = first.reply() if first else await link.send(call)
+        reply = await (first.reply() if first else link.send(call))
         while isinstance(reply, ErrorReply) and reply.text.startswith("BUSY "):
             await asyncio.sleep(BUSY_PAUSE)
             reply = await link.send(call)
