@@ -24,6 +24,10 @@ from zkrq.coordination.memory import Hub, MemoryCoordinator
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
 ITEMS = 4 * TASKS * 8
+ALONE = 300  # items of a caller who waits for each
+QUEUES = 64
+
+Work = Callable[[], Awaitable[None]]
 
 LIMITS: Mapping[str, float] = {
     "push: script calls on a server": 0.025,
@@ -35,11 +39,21 @@ LIMITS: Mapping[str, float] = {
     "claim and ack: commands on a server": 0.35,
     "claim and ack: bytes to a server": 190.0,
     "claim and ack: bytes from a server": 78.0,
-    "claim and ack: Python calls of the client": 54.0,
+    "claim and ack: Python calls of the client": 48.0,
+    "push, alone: script calls on a server": 1.01,
+    "push, alone: commands on a server": 9.1,
+    "push, alone: Python calls of the client": 430.0,
+    "claim and ack, alone: script calls on a server": 2.2,
+    "claim and ack, alone: commands on a server": 24.0,
+    "claim and ack, alone: Python calls of the client": 980.0,
+    "push, many queues: script calls on a server": 1.01,
+    "push, many queues: Python calls of the client": 320.0,
+    "claim and ack, many queues: script calls on a server": 1.5,
+    "claim and ack, many queues: Python calls of the client": 450.0,
 }
-"""For each item of about 100 bytes that 256 tasks push and consume one at a time, on three servers; the mean over the
-servers.  A tenth above what was counted when the limit was set, or, where it depends on how large the batches happen to
-be, twice that."""
+"""For each item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, by one
+queue or by 64; alone: one task does.  A tenth above what was counted when the limit was set, or, where it depends on
+how large the batches happen to be, twice that."""
 
 
 async def count() -> dict[str, float]:
@@ -58,20 +72,38 @@ async def count() -> dict[str, float]:
         )
         async with cluster:
             await _cycle(cluster.queue("warm-up"), TASKS)  # from here on every server knows every script
-            queue, left = cluster.queue("counted"), iter(range(ITEMS))
+            urls = list(servers.redis_urls.values())
+            for kind, tasks, items, queues in (
+                ("", TASKS, ITEMS, [cluster.queue("counted")]),
+                (", alone", 1, ALONE, [cluster.queue("alone")]),
+                (", many queues", TASKS, ITEMS, [cluster.queue(f"many-{number}") for number in range(QUEUES)]),
+            ):
+                push, consume = _tasks(queues, tasks, items)
+                counts |= await _counted(f"push{kind}", urls, push, items)
+                counts |= await _counted(f"claim and ack{kind}", urls, consume, items)
+    return {name: counts[name] for name in counts if name in LIMITS}
 
-            async def push() -> None:
-                for _ in left:
-                    await queue.push(ITEM)
 
-            async def consume() -> None:
-                async for claim in queue.pop(wait=False):
-                    async with claim:
-                        pass
+def _tasks(queues: list[zkrq.Queue[Any]], tasks: int, items: int) -> tuple[Work, Work]:
+    """What pushes so many items by so many tasks, and what consumes them."""
+    left = iter(range(items))
 
-            counts |= await _counted("push", list(servers.redis_urls.values()), push)
-            counts |= await _counted("claim and ack", list(servers.redis_urls.values()), consume)
-    return counts
+    async def push() -> None:
+        for number in left:
+            await queues[number % len(queues)].push(ITEM)
+
+    async def consume(queue: zkrq.Queue[Any]) -> None:
+        async for claim in queue.pop(wait=False):
+            async with claim:
+                pass
+
+    async def push_all() -> None:
+        await asyncio.gather(*(push() for _ in range(tasks)))
+
+    async def consume_all() -> None:
+        await asyncio.gather(*(consume(queues[number % len(queues)]) for number in range(tasks)))
+
+    return push_all, consume_all
 
 
 async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
@@ -80,18 +112,18 @@ async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
         await claim.ack()
 
 
-async def _counted(part: str, urls: list[str], task: Callable[[], Awaitable[None]]) -> dict[str, float]:
+async def _counted(part: str, urls: list[str], work: Work, items: int) -> dict[str, float]:
     before = [await _figures(url) for url in urls]
     with _python_calls() as calls:
-        await asyncio.gather(*(task() for _ in range(TASKS)))
+        await work()
     after = [await _figures(url) for url in urls]
     counts = {
         f"{part}: {name}": sum(new[name] - old[name] for old, new in zip(before, after, strict=True))
         / len(urls)
-        / ITEMS
+        / items
         for name in after[0]
     }
-    return {**counts, f"{part}: Python calls of the client": calls[0] / ITEMS}
+    return {**counts, f"{part}: Python calls of the client": calls[0] / items}
 
 
 async def _figures(url: str) -> dict[str, float]:
@@ -126,4 +158,4 @@ def _python_calls() -> Generator[list[int]]:
 
 if __name__ == "__main__":
     for name, counted in asyncio.run(count()).items():
-        print(f"{name:45} {counted:10.3f}   limit {LIMITS[name]:g}")
+        print(f"{name:55} {counted:10.3f}   limit {LIMITS[name]:g}")
