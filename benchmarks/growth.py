@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import zkrq
@@ -57,7 +57,8 @@ DELAYED = Topic(
 QUEUES = Topic(
     "queues",
     "By queues",
-    f"{load.TASKS} tasks push some thousand items to so many queues in turn, and consume them from all. {ABOUT_COST}",
+    f"{load.TASKS} tasks push some thousand items to so many queues in turn; as many loops of `async for claim in "
+    f"queue.pop(wait=False)`, at least one for each queue, consume them. {ABOUT_COST}",
     "µs per item",
     "queues",
     plot="lines",
@@ -129,10 +130,10 @@ async def _queues(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster)
     for _ in range(plan.repetitions):
         for count in plan.rows((1, 10, 100, 1_000), (1, 100)):
             queues = [cluster.queue(f"queues-{count}-{n}") for n in range(count)]
-            await _over_all(queues, count, lambda queue: queue.push(load.ITEM))  # every queue is known to every server
-            await _over_all(queues, count, _take)
-            pushing = await meter.cost(_over_all(queues, items, lambda queue: queue.push(load.ITEM)))
-            consuming = await meter.cost(_over_all(queues, items, _take))
+            await _push_to_all(queues, count)  # from here on every queue is known to every server
+            await _consume_all(queues)
+            pushing = await meter.cost(_push_to_all(queues, items))
+            consuming = await meter.cost(_consume_all(queues))
             _note(sheet, QUEUES, count, pushing + consuming, items)
 
 
@@ -172,20 +173,17 @@ async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
     await load.consume(queue, limit=items)
 
 
-async def _over_all(
-    queues: Sequence[zkrq.Queue[Any]], items: int, one: Callable[[zkrq.Queue[Any]], Awaitable[object]]
-) -> None:
-    """Have the tasks do ``one`` to the queues in turn, so many times in all."""
+async def _push_to_all(queues: Sequence[zkrq.Queue[Any]], items: int) -> None:
+    """So many items, to the queues in turn."""
     left = itertools.islice(itertools.cycle(queues), items)
 
     async def run() -> None:
         for queue in left:
-            await one(queue)
+            await queue.push(load.ITEM)
 
     await asyncio.gather(*(run() for _ in range(load.TASKS)))
 
 
-async def _take(queue: zkrq.Queue[Any]) -> None:
-    while not (claim := await queue.pop_one(timeout=0)):  # noqa: ASYNC110 - another task has just taken it
-        await asyncio.sleep(0)
-    await claim.ack()
+async def _consume_all(queues: Sequence[zkrq.Queue[Any]]) -> None:
+    loops = max(1, load.TASKS // len(queues))
+    await asyncio.gather(*(load.consume(queue, loops) for queue in queues))

@@ -23,7 +23,7 @@ MAX_BATCH = 500
 MAX_BATCH_BYTES = 1 << 20
 """A batch is closed when it has grown beyond this; a larger call goes alone."""
 
-FURTHER_LEAST = 64
+FURTHER_LEAST = 100
 """Calls that leave though a batch is under way, and that are not split: fewer cost less when they wait for it."""
 
 FURTHER_BYTES = 1 << 16

@@ -78,6 +78,7 @@ end
 -- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
 -- push has put it here, to claimed, and from claimed to gone.
 local last_version, last_tombstone
+local any_scheduled = redis.call('EXISTS', scheduled) == 1
 
 local function claim(id, packed, left_ms)
   if left_ms ~= last_left_ms then
@@ -92,7 +93,7 @@ local function claim(id, packed, left_ms)
   append(claims, id)
   append_pair(new_records, id, packed)
   append(leaving[ready], id)
-  append(leaving[scheduled], id)
+  if any_scheduled then append(leaving[scheduled], id) end
 end
 
 local function remove(id, packed)
