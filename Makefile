@@ -12,7 +12,7 @@ demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures
 dev: setup     ## The same servers without the failures, to try things out against.
 	$(PYTHON) -m zkrq dev $(ARGS)
 
-bench: setup   ## About 15 minutes, ARGS=--quick two; tables and pictures in build/bench, see docs/benchmarks.md.
+bench: setup   ## About 10 minutes, ARGS=--quick two; tables and pictures in build/bench, see docs/benchmarks.md.
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: lint     ## ARGS="-k local" goes to pytest.
