@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 import pytest
 
 from zkrq.errors import Closed, OutcomeUnknown
+from zkrq.replication import batching
 from zkrq.replication.batching import (
     FURTHER_BYTES,
     FURTHER_LEAST,
@@ -99,7 +100,10 @@ async def test_a_crowd_leaves_in_parts_in_order(batcher: Batcher[int, int], line
     assert line.sent == [list(crowd[start : start + 100]) for start in range(0, len(crowd), 100)]
 
 
-async def test_what_comes_while_a_batch_is_under_way_leaves_together(batcher: Batcher[int, int], line: Line) -> None:
+async def test_what_comes_while_a_batch_is_under_way_leaves_together(
+    batcher: Batcher[int, int], line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "FURTHER_SECONDS", 60.0)
     first = batcher.add(0)
     await some_turns()
     rest: list[asyncio.Future[int]] = []
@@ -112,8 +116,9 @@ async def test_what_comes_while_a_batch_is_under_way_leaves_together(batcher: Ba
     assert line.sent == [[0], list(range(1, FURTHER_LEAST))]
 
 
-async def test_callers_come_together(tasks: Tasks) -> None:
+async def test_callers_come_together(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever was told has its next call ready before the next batch leaves: nobody waits for two round trips."""
+    monkeypatch.setattr(batching, "FURTHER_SECONDS", 60.0)
     sent: list[int] = []
 
     async def send(calls: Sequence[int]) -> Sequence[int]:
@@ -141,7 +146,10 @@ async def test_a_few_more_leave_with_the_rest(batcher: Batcher[int, int], line: 
     assert [len(batch) for batch in line.sent] == [2 * FURTHER_LEAST - 1]
 
 
-async def test_large_calls_leave_though_a_batch_is_under_way(tasks: Tasks, line: Line) -> None:
+async def test_large_calls_leave_though_a_batch_is_under_way(
+    tasks: Tasks, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "FURTHER_SECONDS", 60.0)
     batcher = make(tasks, line, size=FURTHER_BYTES // 2)
     futures = [batcher.add(0)]
     await some_turns()
@@ -155,7 +163,10 @@ async def test_large_calls_leave_though_a_batch_is_under_way(tasks: Tasks, line:
     await asyncio.gather(*futures)
 
 
-async def test_many_leave_though_batches_are_under_way(batcher: Batcher[int, int], line: Line) -> None:
+async def test_many_leave_though_batches_are_under_way(
+    batcher: Batcher[int, int], line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "FURTHER_SECONDS", 60.0)
     futures: list[asyncio.Future[int]] = []
     for call in range(MAX_IN_FLIGHT * FURTHER_LEAST):
         futures.append(batcher.add(call))

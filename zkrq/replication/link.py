@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from zkrq.replication.replies import Answer, Status, read_reply
@@ -55,6 +57,28 @@ class ServerError(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.answer = Answer(status, (), reason)
+
+
+@asynccontextmanager
+async def deadline(at: float) -> AsyncGenerator[None]:
+    """``asyncio.timeout_at``, but what has arrived by then is read first: where this process was late, its event loop
+    finds the time over and the answer in the socket at once."""
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+    async with asyncio.timeout(None) as limit:
+
+        def look() -> None:
+            timers.append(loop.call_later(READ_FIRST_SECONDS, expire))
+
+        def expire() -> None:
+            limit.reschedule(loop.time())
+
+        timers.append(loop.call_at(at, look))
+        try:
+            yield
+        finally:
+            for timer in timers:
+                timer.cancel()
 
 
 class Round:
@@ -184,9 +208,12 @@ class Link:
 
     def _watch_for(self, due: float) -> None:
         """One timer for all calls that were begun: those that are due stand first."""
+        self._watch = asyncio.get_running_loop().call_at(due, self._look)
+
+    def _look(self) -> None:
+        """Somebody's time is over; but what has arrived is read first, for the reason that ``deadline`` has."""
         loop = asyncio.get_running_loop()
-        # Twice: when this process was late, answers may have arrived that the reader is about to see.
-        self._watch = loop.call_at(due, lambda: loop.call_later(READ_FIRST_SECONDS, self._expire))
+        self._watch = loop.call_later(READ_FIRST_SECONDS, self._expire, loop.time())
 
     def _send(self, packed: bytes, waiter: _Waiter, due: float) -> None:
         self._waiting.append((waiter, due))
@@ -233,13 +260,13 @@ class Link:
         while self._waiting:
             _fail(self._waiting.popleft()[0], self.lost)
 
-    def _expire(self) -> None:
-        now, self._watch = asyncio.get_running_loop().time(), None
+    def _expire(self, seen_at: float) -> None:
+        self._watch = None
         for waiter, due in self._waiting:
-            if now < due < math.inf:
+            if seen_at < due < math.inf:
                 self._watch_for(due)
                 break
-            if due <= now:
+            if due <= seen_at:
                 _fail(waiter, TimeoutError())
 
 

@@ -15,7 +15,7 @@ from typing import cast
 
 from zkrq.errors import Closed
 from zkrq.replication.keys import key, script_keys
-from zkrq.replication.link import Begun, Identity, Link, Round, ServerError
+from zkrq.replication.link import Begun, Identity, Link, Round, ServerError, deadline
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
@@ -75,7 +75,7 @@ class Server:
     async def identify(self, *, anew: bool = False) -> Identity:
         """Connect if need be, and tell who is there; ``anew``: ask again.  Raises ``ServerError``."""
         try:
-            async with asyncio.timeout(self._timeout):
+            async with deadline(asyncio.get_running_loop().time() + self._timeout):
                 known = self.identity is not None
                 link = await self._connected()
                 if anew and known:
@@ -110,7 +110,7 @@ class Server:
             due = begun.due if begun and not begun.has_reply else loop.time() + self._timeout
             link: Link | None = None
             try:
-                async with asyncio.timeout_at(due):
+                async with deadline(due):
                     link = begun.link if begun else await self._connected()
                     if link.identity.run_id != life.run_id:
                         return Answer(Status.GONE, (), "the server was restarted", repeated)
