@@ -190,6 +190,7 @@ class Ledger:
         """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
         self.open_redrives = 0
         self.open_discards = 0
+        self.discards_begun = 0
         """Such calls that may happen yet: to what dies meanwhile as well."""
         self.items: dict[str, Item] = {}
         self.by_id: dict[str, Item] = {}
@@ -368,8 +369,14 @@ class Ledger:
         item.begin_removal()
         self.excess += 1
 
-    def end_removal(self, item: Item, outcome: Outcome) -> None:
-        """Of a claim that was lost it may have happened for a moment, on a server that died."""
+    def end_removal(self, item: Item, outcome: Outcome, *, letters_go: bool = False) -> None:
+        """Of a claim that was lost it may have happened for a moment, on a server that died.
+
+        ``letters_go``: it was a burial, in a queue that drops dead letters or has them discarded.  Then it may have
+        happened for good: the letter was gone before the burial was repeated, which found no claim of its own.
+        """
+        if outcome is Outcome.LOST and letters_go:
+            return
         if outcome in (Outcome.DONE, Outcome.REFUSED, Outcome.LOST):
             item.take_back_removal()
         if outcome in (Outcome.DONE, Outcome.REFUSED):

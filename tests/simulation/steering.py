@@ -172,6 +172,7 @@ class Steerer:
         """What is no dead letter stays."""
         ledger = self._ledger
         ledger.open_discards += 1
+        ledger.discards_begun += 1
         if ids is not None:
             ids = ids + [id for item, _ in ledger.standing()[:1] for id in sorted(item.ids)]
         for item in self._perhaps_dead(ids):

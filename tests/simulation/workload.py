@@ -208,7 +208,8 @@ class Workload:
     def _end_settling(self, settling: Settling, outcome: Outcome, item: Item, holder: Holder) -> None:
         ledger = self._world.ledger
         if settling.removes:
-            ledger.end_removal(item, outcome)
+            letters_go = self._world.setting.drops_letters or bool(ledger.discards_begun)
+            ledger.end_removal(item, outcome, letters_go=settling.verb == "bury" and letters_go)
         elif outcome in (Outcome.DONE, Outcome.REFUSED, Outcome.LOST):
             item.open_calls -= 1
         if outcome in (Outcome.REFUSED, Outcome.LOST):
