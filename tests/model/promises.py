@@ -32,6 +32,7 @@ class Ledger:
         self.pushed: set[Item] = set()
         self.acked: set[Item] = set()
         self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
+        self.refused_acks: defaultdict[Item, set[Token]] = defaultdict(set)
         self.tokens: list[Token] = []
         self.lapsed: set[Token] = set()
         self.holders: defaultdict[Item, set[Token]] = defaultdict(set)
@@ -80,6 +81,7 @@ class Ledger:
         self.counts["refused"] += 1
         if verb == "ack":
             self.maybe_acked[item].discard(token)
+            self.refused_acks[item].add(token)
             if token not in self.lapsed:
                 raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}")
 
@@ -89,8 +91,11 @@ class Ledger:
 
     def forgive(self) -> None:
         """The only member lost something: below min_replicas only what was pushed is safe, not the acks that it alone
-        knows, whether their clients have heard of them yet or not."""
+        knows, whether their clients have heard of them yet or not.  Nor its refusal of an ack that an evicted server
+        had still decided, which is now the one to be believed: that ack counts, whose handler had done its work."""
         self.acked.clear()
+        for item, tokens in self.refused_acks.items():
+            self.maybe_acked[item] |= tokens
         self.forgiven.update(self.tokens)
         for token in self.tokens:
             self.lapse(token)
