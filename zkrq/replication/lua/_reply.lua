@@ -20,3 +20,12 @@ local function decide(id, r, state, token, at_us, expires_us)
   place(id, old_state, r, r.marks, at_us, packed, expires_us)
   report(id, packed, at_us)
 end
+
+-- Every server is to have what is told of an item: what was decided under an earlier epoch is decided again.
+local function tell_as_is(id, packed, r)
+  if r.epoch < epoch then
+    decide(id, r, r.state, r.token, stands_at_us(id, r))
+  else
+    report(id, packed, stands_at_us(id, r))
+  end
+end

@@ -21,19 +21,10 @@ local function refuse(id, r, why)
   return why
 end
 
--- Every server is to have an item before a push is told that it is there.
-local function tell_of(id, packed, r)
-  if r.epoch < epoch then
-    decide(id, r, r.state, r.token, stands_at_us(id, r))
-  else
-    report(id, packed, stands_at_us(id, r))
-  end
-end
-
 local function known_already(id, packed, payload)
   local r = read_record(packed)
   readied = readied + complete(id, r, payload)
-  tell_of(id, packed, r)
+  tell_as_is(id, packed, r)
   return '+'
 end
 
@@ -46,7 +37,7 @@ local function push(id, packed, left_ms, payload)
   local taken = r.marks >= KEYED and is_taken(read_tail(r.tail))
   if taken then
     local held = not position_of[taken] and redis.call('HGET', records, taken)
-    if held then tell_of(taken, held, read_record(held)) end
+    if held then tell_as_is(taken, held, read_record(held)) end
     return refuse(id, r, '=' .. taken)
   end
   if most > 0 and queued >= most then return refuse(id, r, 'F') end

@@ -53,13 +53,7 @@ local function settle(position, id, version, token, how)
     if verb.state == 'X' then removed = removed + 1 end
   else
     outcome[position] = mine and r.state == verb.state and 1 or 0
-    if r and not position_of[id] then
-      if r.epoch < epoch then
-        decide(id, r, r.state, r.token, stands_at_us(id, r))
-      else
-        report(id, packed, stands_at_us(id, r))
-      end
-    end
+    if r and not position_of[id] then tell_as_is(id, packed, r) end
   end
 end
 
