@@ -30,16 +30,16 @@ QUEUES = 64
 Work = Callable[[], Awaitable[None]]
 
 LIMITS: Mapping[str, float] = {
-    "push: script calls on a server": 0.025,
-    "push: commands on a server": 0.2,
+    "push: script calls on a server": 0.02,
+    "push: commands on a server": 0.15,
     "push: bytes to a server": 215.0,
     "push: bytes from a server": 1.2,
-    "push: Python calls of the client": 36.0,
-    "claim and ack: script calls on a server": 0.03,
-    "claim and ack: commands on a server": 0.35,
+    "push: Python calls of the client": 34.5,
+    "claim and ack: script calls on a server": 0.025,
+    "claim and ack: commands on a server": 0.3,
     "claim and ack: bytes to a server": 190.0,
     "claim and ack: bytes from a server": 78.0,
-    "claim and ack: Python calls of the client": 48.0,
+    "claim and ack: Python calls of the client": 47.5,
     "push, alone: script calls on a server": 1.01,
     "push, alone: commands on a server": 9.1,
     "push, alone: Python calls of the client": 430.0,
