@@ -384,6 +384,53 @@ async def test_servers_that_hold_nothing_are_no_copies() -> None:
             assert await drain(cluster) == list(range(100))
 
 
+async def test_a_named_server_that_was_outside_for_long_brings_nothing_back() -> None:
+    """It missed the acks, and their tombstones are gone by now: beside current servers it counts as empty."""
+    namespace, hub = new_namespace(), Hub()
+    told: list[zkrq.Event] = []
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            queue = cluster.queue(QUEUE)
+            await queue.push_many(range(20))
+            await servers.redis[0].kill()
+            cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: len(cluster.view.members) == 2)
+            assert len(await drain(cluster)) == 20
+        for server in servers.redis[1:]:  # as an hour of work does
+            for name in ("tombstones", "records"):
+                await command(server, "DEL", f"{{{namespace}}}:q:{QUEUE}:{name}")
+        await kill_all(servers)
+        await asyncio.gather(*(server.start() for server in servers.redis))
+        everybody = [server.name for server in servers.redis]
+        await in_process(servers, namespace, hub, on_event=told.append).recover(everybody)
+        recovered = next(event for event in told if isinstance(event, events.Recovered))
+        assert (recovered.servers, recovered.missing) == (("redis-2", "redis-3"), ("redis-1",))
+        async with in_process(servers, namespace, hub) as cluster:
+            assert await drain(cluster) == []
+            await until(lambda: is_whole(cluster))
+            assert await drain(cluster) == []
+
+
+async def test_only_servers_that_were_outside_are_left() -> None:
+    """No named server has the data of the view: what they hold is gone on with, and the loss is told."""
+    namespace, hub = new_namespace(), Hub()
+    told: list[zkrq.Event] = []
+    async with servers_with_disks() as servers:
+        async with in_process(servers, namespace, hub) as cluster:
+            await cluster.queue(QUEUE).push_many(range(20))
+            await servers.redis[0].kill()
+            cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+            await until(lambda: len(cluster.view.members) == 2)
+            await cluster.queue(QUEUE).push("missed")
+        await kill_all(servers)
+        await servers.redis[0].start()
+        await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1"])
+        recovered = next(event for event in told if isinstance(event, events.Recovered))
+        assert (recovered.servers, recovered.missing) == (("redis-1",), ("redis-2", "redis-3"))
+        async with in_process(servers, namespace, hub, min_replicas=2) as cluster:
+            assert await drain(cluster) == list(range(20))
+
+
 async def test_one_was_flushed_and_the_others_restarted() -> None:
     """Nobody lives in the life that the view knows, though one process has never ended."""
     async with servers_with_disks() as servers, in_process(servers, new_namespace()) as cluster:

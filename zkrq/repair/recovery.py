@@ -2,6 +2,9 @@
 
 By itself only when nothing can be missed: all members and all eligible servers answer, and those whose data is of the
 view's generation take part.  Otherwise an operator names the servers to go on with, which is told as possible loss.
+
+A server that was out of the view has missed removals, and the tombstones of those may be gone by now.  Merging its data
+with that of the view's servers would bring acked items back, so it takes part only where no named server has theirs.
 """
 
 from __future__ import annotations
@@ -50,7 +53,7 @@ class Recovery:
         for id, who in met.items():
             if who.epoch > view.epoch:
                 raise NotNow(f"{id} has seen epoch {who.epoch}, ZooKeeper knows {view.epoch}: it lost data")
-            if who.generation in (wanted[id].generation, restored(wanted[id])):
+            if _is_current(wanted, id, who):
                 taking_part[id] = who
         if not taking_part:
             raise NotNow(
@@ -60,8 +63,10 @@ class Recovery:
         return await self._carry_out(view, taking_part, tuple(sorted(wanted.keys() - taking_part.keys())))
 
     async def run_with(self, named: frozenset[ServerId]) -> Outcome:
-        """Go on with what these servers hold, whatever it is, without waiting for others: for operators.
+        """Go on with what these servers hold, without waiting for others: for operators.
 
+        Where some of them have the data of the view, the others count as empty and come back by catch-up.  Where none
+        has, whatever they hold is merged.
         Raises ``ConfigError`` where there is no need or no such server, ``NotNow``, ``Unavailable``.
         """
         view = await self._membership.refresh(self._membership.view)
@@ -73,9 +78,11 @@ class Recovery:
         met = await meet(self._servers(named))
         if someone_lives(view, met):
             raise ConfigError("nothing to recover: a server of the view lives")
+        wanted = {**view.members, **view.eligible}
+        current = {id: who for id, who in met.items() if _is_current(wanted, id, who)}
         # Those that hold nothing are no copies of those that do: they come back by catch-up.
-        taking_part = {id: who for id, who in met.items() if who.generation} or met
-        missing = ({**view.members, **view.eligible}.keys() | named) - taking_part.keys()
+        taking_part = current or {id: who for id, who in met.items() if who.generation} or met
+        missing = (wanted.keys() | named) - taking_part.keys()
         return await self._carry_out(view, taking_part, tuple(sorted(missing)))
 
     async def _is_alive(self, view: View) -> bool:
@@ -138,3 +145,9 @@ class Recovery:
         if answer.status is not Status.OK:
             raise NotNow(f"{server.id} was not enrolled: {answer.reason}")
         return life
+
+
+def _is_current(wanted: Mapping[ServerId, Life], id: ServerId, who: Identity) -> bool:
+    """Whether a server has the data that the view knows it by, perhaps under the next generation already, given by a
+    recovery that was left in the middle."""
+    return id in wanted and who.generation in (wanted[id].generation, restored(wanted[id]))
