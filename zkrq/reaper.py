@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from typing import cast
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TypeVar, cast
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ZkrqError
+from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.events import Events, OwnerFenced
 from zkrq.replication.replicas import Replicas
+
+T = TypeVar("T")
 
 INTERVAL_SECONDS = 10.0
 """Between looks for orphans while nothing is heard of a death."""
@@ -23,6 +26,7 @@ FOLLOWER_SECONDS = (0.3, 0.8)
 """How much later than the leader the others look."""
 
 QUEUES_AT_ONCE = 8
+"""Queues that are read, or fenced in, together."""
 
 
 class Reaper:
@@ -58,25 +62,57 @@ class Reaper:
 
     async def reap(self) -> None:
         """One look at every queue.  The owners in Redis are read first, then the registry: a newcomer that enrolled
-        in between is in it, and keeps its claims."""
+        in between is in it, and keeps its claims.
+
+        A queue that fails keeps its orphans until the next look; the others are dealt with.  Raises ``Unavailable``
+        when any queue failed, after the last one.
+        """
         # Also a look at every server: an idle client learns of a dead one, or that its view is old.
         await self._replicas.tell_all("seal", "", [])
         (names,) = await self._replicas.ask("queues", "")
         queues = [name.decode() for name in cast("list[bytes]", names)]
         owners: dict[str, list[str]] = {}
-        for start in range(0, len(queues), QUEUES_AT_ONCE):
-            page = queues[start : start + QUEUES_AT_ONCE]
-            found = await asyncio.gather(*(self._replicas.ask("owners", queue) for queue in page))
-            for queue, (owning,) in zip(page, found, strict=True):
-                owners[queue] = [owner.decode() for owner in cast("list[bytes]", owning)]
-        if not any(owners.values()):
-            return
-        alive = await self._coordinator.consumers()
-        for queue, owning in owners.items():
-            for owner in owning:
-                if owner not in alive:
-                    items = await fence(self._replicas, queue, owner)
-                    self._events.tell(OwnerFenced(self._cluster, queue, owner, items))
+        troubles: dict[str, ZkrqError] = {}
+        for queue, found in await _each(queues, self._owners):
+            if isinstance(found, ZkrqError):
+                troubles[queue] = found
+            elif found:
+                owners[queue] = found
+        if owners:
+            alive = await self._coordinator.consumers()
+            orphaned = {queue: [each for each in owning if each not in alive] for queue, owning in owners.items()}
+            ended = await _each(orphaned, lambda queue: self._fence(queue, orphaned[queue]))
+            troubles |= {queue: error for queue, error in ended if error}
+        if troubles:
+            named = "; ".join(f"{queue!r}: {error}" for queue, error in troubles.items())
+            raise Unavailable(f"claims of dead consumers may be left in {len(troubles)} queue(s): {named}")
+
+    async def _owners(self, queue: str) -> list[str]:
+        (owning,) = await self._replicas.ask("owners", queue)
+        return [owner.decode() for owner in cast("list[bytes]", owning)]
+
+    async def _fence(self, queue: str, owners: Sequence[str]) -> None:
+        for owner in owners:
+            items = await fence(self._replicas, queue, owner)
+            self._events.tell(OwnerFenced(self._cluster, queue, owner, items))
+
+
+async def _each(queues: Collection[str], act: Callable[[str], Awaitable[T]]) -> list[tuple[str, T | ZkrqError]]:
+    """``act`` on every queue, some at once; its result by queue, or the error that it raised."""
+
+    async def one(queue: str) -> T | ZkrqError:
+        try:
+            return await act(queue)
+        except Closed:
+            raise
+        except ZkrqError as error:
+            return error
+
+    names, results = list(queues), list[tuple[str, T | ZkrqError]]()
+    for start in range(0, len(names), QUEUES_AT_ONCE):
+        some = names[start : start + QUEUES_AT_ONCE]
+        results += zip(some, await asyncio.gather(*map(one, some)), strict=True)
+    return results
 
 
 async def fence(replicas: Replicas, queue: str, owner: str) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
-from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, OutcomeUnknown, Unavailable
+from zkrq.errors import Closed, CodecError, ConfigError, PayloadTooLarge, ZkrqError
 from zkrq.queue import Queue
 from zkrq.replication.replicas import PUT_WINDOW
 from zkrq.tasks import Tasks
@@ -40,6 +40,9 @@ FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
 """Seconds before a push is repeated, doubled from the one to the other."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_LASTING = (ConfigError, CodecError, PayloadTooLarge)
+"""Errors of an item that the same push would meet again."""
 
 _log = logging.getLogger("zkrq.recurring")
 
@@ -176,12 +179,13 @@ class Recurring(Generic[T]):
         self.name = name
         self.queue = queue
         self.last: datetime | None = None
-        """The last moment that was pushed here, or given up; None: none yet."""
+        """The last moment that was pushed here, or given up; None: none yet, or the clock was set back since."""
         self._schedule = schedule
         self._item = item
         self._priority = priority
         self._catch_up = timedelta(seconds=catch_up)
         self._clock = clock
+        self._extra = {"queue": queue.name}
         self._task: asyncio.Task[None] | None = None
         self._forget: Callable[[], object] | None = None
 
@@ -213,7 +217,14 @@ class Recurring(Generic[T]):
             await asyncio.wait([self._task])
 
     def due(self, present: datetime) -> datetime | None:
-        """The moment that is to be pushed now: the last one, unless it is done or too long ago."""
+        """The moment that is to be pushed now: the last one, unless it is done or too long ago.
+
+        A done moment that lies ahead was read from a clock that has been set back since, so it is forgotten.  Moments
+        that were pushed by that clock may be pushed again: their ids keep them from being there twice.
+        """
+        if self.last and self.last > present:
+            _log.warning("recurring %s: the clock was set back from %s", self.name, self.last, extra=self._extra)
+            self.last = None
         start = present - self._catch_up
         return latest(self._schedule, max(self.last, start) if self.last else start, present)
 
@@ -224,7 +235,7 @@ class Recurring(Generic[T]):
             present = self._clock()
             moment = self.due(present)
             if tried and tried != moment:
-                _log.warning("recurring %s: %s was missed here", self.name, tried, extra={"queue": self.queue.name})
+                _log.warning("recurring %s: %s was missed here", self.name, tried, extra=self._extra)
                 tried, pause = None, FIRST_PAUSE
             if moment is None:
                 ahead = self._schedule.after(max(self.last, present) if self.last else present) - present
@@ -238,17 +249,18 @@ class Recurring(Generic[T]):
 
     async def _push(self, moment: datetime) -> bool:
         """Whether this moment is dealt with."""
-        extra = {"queue": self.queue.name}
         try:
             item = cast("Callable[[datetime], T]", self._item)(moment) if callable(self._item) else self._item
             await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
-        except (OutcomeUnknown, NotEnoughReplicas, Unavailable) as error:
-            _log.warning("recurring %s: the push of %s failed, trying on: %s", self.name, moment, error, extra=extra)
-            return False
         except Closed:
             self.cancel()
-        except Exception:  # of the user's function, or of the item that it made
-            _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=extra)
+        except _LASTING:
+            _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=self._extra)
+        except ZkrqError as error:  # full, too few servers, no answer: any of these may pass
+            _log.warning("recurring %s: pushing %s failed, retrying: %s", self.name, moment, error, extra=self._extra)
+            return False
+        except Exception:  # of the user's function
+            _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=self._extra)
         return True
 
 

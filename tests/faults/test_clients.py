@@ -7,15 +7,18 @@ import gc
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 import zkrq
+import zkrq.reaper
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
+from zkrq.replication.replicas import Replicas
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.view import ServerId
 
@@ -242,3 +245,32 @@ async def test_a_claim_whose_time_ran_out_during_its_ack_stays_lost(servers: loc
 
 async def _is_gone_or_comes_back(queue: zkrq.Queue[Any]) -> bool:
     return await queue.pop_one(timeout=0) is not None or await queue.size() == (0, 0, 0, 0)
+
+
+async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a dead consumer held in the other queues comes back; the one that failed is named, and dealt with later."""
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as lives:
+        async with in_process(servers, namespace, hub) as dies:
+            for name in "abc":
+                await dies.queue(name).push(name)
+                await take(dies.queue(name))
+            monkeypatch.setattr(dies, "_retire", AsyncMock())
+            reaper = lives._reaper  # pyright: ignore[reportPrivateUsage]
+            fence, failing = zkrq.reaper.fence, ["a"]
+
+            async def fence_some(replicas: Replicas, queue: str, owner: str) -> int:
+                if queue in failing:
+                    raise zkrq.Unavailable("the test says so")
+                return await fence(replicas, queue, owner)
+
+            monkeypatch.setattr(zkrq.reaper, "fence", fence_some)
+        with pytest.raises(zkrq.Unavailable, match=r"in 1 queue.*'a': the test says so"):
+            await reaper.reap()
+        sizes = {name: (await lives.queue(name).size())[:3] for name in "abc"}
+        assert sizes == {"a": (0, 0, 1), "b": (1, 0, 0), "c": (1, 0, 0)}
+        failing.clear()
+        await reaper.reap()
+        assert (await lives.queue("a").size()).ready == 1

@@ -128,7 +128,31 @@ async def test_a_push_that_fails_is_tried_again(
     handle = Schedules(tasks).declare(100, queue, 1, clock=clock, priority=3)
     assert (await take(queue)).priority == 3
     assert handle.last is None or not tries
-    assert caplog.text.count("trying on") == 2
+    assert caplog.text.count("retrying") == 2
+
+
+async def test_a_full_queue_delays_a_moment(cluster: Cluster, tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    """The queue has room again within ``catch_up``: the moment is pushed then."""
+    queue, clock = cluster.queue("reports", max_size=1), Clock()
+    await queue.push("in the way")
+    Schedules(tasks).declare(100, queue, "report", clock=clock)
+    await until(lambda: "retrying" in caplog.text)
+    await (await take(queue)).ack()
+    assert (await take(queue)).item == "report"
+
+
+async def test_a_clock_that_was_a_month_ahead(cluster: Cluster, tasks: Tasks) -> None:
+    """Once it is right again, the next moments are pushed, and what was pushed before is there once."""
+    queue, clock = cluster.queue("reports"), Clock()
+    handle = Schedules(tasks).declare(1, queue, datetime.isoformat, name="report", clock=clock)
+    await until(lambda: handle.last is not None)
+    before = clock.time
+    clock.move(30 * 86_400)
+    await until(lambda: handle.last is not None and handle.last > before + timedelta(days=29))
+    clock.time = before
+    await until(lambda: handle.last is not None and handle.last <= before)
+    clock.move(1)
+    await settled(lambda: _is_ready(queue, 2))
 
 
 async def test_a_function_that_fails_costs_its_moment_only(
