@@ -75,7 +75,8 @@ Lines = AsyncGenerator[Line, None]
 
 
 class Flag(NamedTuple):
-    """``--name``; its variable is ``ZKRQ_NAME``, or ``ZKRQ_COMMAND_NAME`` where it belongs to one command."""
+    """``--name``, without a value where the type is bool; its variable is ``ZKRQ_NAME``, or ``ZKRQ_COMMAND_NAME`` where
+    it belongs to one command."""
 
     name: str
     help: str
@@ -247,7 +248,7 @@ async def _servers_list(args: Namespace) -> Lines:
 
 async def _servers_add(args: Namespace) -> Lines:
     async with _open(args) as cluster:
-        name = await cluster.add_server(args.url, name=args.name)
+        name = await cluster.add_server(args.url, name=args.name, force=args.force)
         yield Line(f"{name} is in sync", {"server": name, "epoch": cluster.view.epoch})
 
 
@@ -413,8 +414,11 @@ COMMANDS = (
         "servers add",
         "take one more Redis server into the namespace; returns when it is in sync",
         _servers_add,
-        (Flag("name", "what it is called; not given: host:port"),),
-        {"url": "where it is; whatever it holds of the namespace is wiped"},
+        (
+            Flag("name", "what it is called; not given: host:port"),
+            Flag("force", "take it from the other deployment that it belongs to, and wipe its items", bool, False),
+        ),
+        {"url": "where it is; whatever it holds of this namespace is wiped"},
     ),
     Command("servers remove", "take a server out of the namespace", _servers_remove, arguments={"name": "its name"}),
     Command(
@@ -441,6 +445,12 @@ def _attribute(flag: str) -> str:
 def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: str) -> None:
     for flag in flags:
         variable = f"{prefix}{_attribute(flag.name).upper()}"
+        if flag.type is bool:
+            given = os.environ.get(variable, "0") not in ("", "0")
+            parser.add_argument(
+                f"--{flag.name}", help=f"{flag.help} ({variable}=1)", action="store_true", default=given
+            )
+            continue
         default = "" if flag.default is None else f"default: {flag.default}; "
         parser.add_argument(
             f"--{flag.name}",

@@ -398,18 +398,19 @@ class Cluster:
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    async def add_server(self, url: str, *, name: str | None = None) -> str:
+    async def add_server(self, url: str, *, name: str | None = None, force: bool = False) -> str:
         """Take one more Redis server into the namespace; returns its name once it is in sync.
 
-        ``name`` is what it is called, None: host and port.  Whatever it holds of this namespace is wiped.  Others learn
-        of it from the view: the URL is kept there without user and password, for which they use those of the first
-        server that they were given.  Cancelled in the middle, it is caught up all the same.
+        ``name`` is what it is called, None: host and port.  Whatever it holds of this namespace is wiped; one that
+        belongs to another deployment of the same name is refused, unless ``force`` says to take it from there.  Others
+        learn of it from the view: the URL is kept there without user and password, for which they use those of the
+        first server that they were given.  Cancelled in the middle, it is caught up all the same.
         Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` when it, or ZooKeeper, does not answer.
         """
         self._check_open()
         check_url(url)
         id = ServerId(check_id("a server's name", name) if name is not None else address(url))
-        await self._roster.add(id, url)
+        await self._roster.add(id, url, force=force)
         self._repairer.want(id)
         while not await self._roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
             self._check_open()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -490,9 +491,61 @@ async def test_adding_another_ensembles_server_or_another_under_a_known_name(ser
         with pytest.raises(zkrq.ConfigError, match="take another name"):
             await cluster.add_server(other.url, name="redis-1")
         await command(other, "HSET", f"{{{namespace}}}:server", "generation", "g", "epoch", "500", "name", "theirs")
+        with pytest.raises(zkrq.ConfigError, match="another deployment"):
+            await cluster.add_server(other.url, name="new")
+        deployment = cluster.view.deployment
+        await command(other, "HSET", f"{{{namespace}}}:server", "deployment", deployment)
         with pytest.raises(zkrq.ConfigError, match="epoch 500"):
             await cluster.add_server(other.url, name="new")
         assert cluster.view.epoch == 1
+
+
+async def test_another_deployments_server_is_taken_only_by_force(servers: local.Servers) -> None:
+    """Two ensembles have a namespace of the same name; what one holds is not wiped because the other was misled."""
+    namespace = new_namespace()
+    async with (
+        local.servers(redis=1, zookeeper=0) as own,
+        in_process(own, namespace) as theirs,
+        over_zookeeper(servers, namespace) as cluster,
+    ):
+        await theirs.queue(QUEUE).push_many(range(20))
+        await cluster.queue(QUEUE).push("ours")
+        with pytest.raises(zkrq.ConfigError, match=r"another deployment .* 1 queue\(s\): nothing was changed"):
+            await cluster.add_server(own.redis[0].url, name="new")
+        assert "new" not in cluster.view.servers
+        assert (await theirs.queue(QUEUE).size()).ready == 20
+        assert await cluster.add_server(own.redis[0].url, name="new", force=True) == "new"
+        for server in servers.redis[:2]:
+            await server.kill()
+        assert await drain(cluster) == ["ours"]
+
+
+async def test_a_listed_server_that_another_deployment_has_taken_is_not_wiped(
+    servers: local.Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is on the list is caught up by itself, but not over items that are none of ours."""
+    namespace = new_namespace()
+    victim = servers.redis[0]
+    async with over_zookeeper(servers, namespace) as cluster:
+        await cluster.queue(QUEUE).push("ours")
+        await victim.kill()
+        cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: len(cluster.view.members) == 2)
+    await victim.restart(wipe=True)
+    one = replace(servers, redis=servers.redis[:1])
+    async with in_process(one, namespace) as theirs:
+        await theirs.queue(QUEUE).push_many(range(20))
+        async with over_zookeeper(servers, namespace) as cluster:
+            await until(lambda: "redis-1 holds the items of another deployment" in caplog.text)
+            assert ServerId("redis-1") not in cluster.view.receivers
+            assert (await theirs.queue(QUEUE).size()).ready == 20
+            with pytest.raises(zkrq.ConfigError, match="another deployment"):
+                await cluster.add_server(victim.url, name="redis-1")
+            await cluster.add_server(victim.url, name="redis-1", force=True)
+            assert is_whole(cluster)
+            for server in servers.redis[1:]:
+                await server.kill()
+            assert await drain(cluster) == ["ours"]
 
 
 async def test_removing_the_last_one_that_holds_everything(servers: local.Servers) -> None:

@@ -410,7 +410,12 @@ class OneServer(Connection):
         return tuple(body)
 
     def enrol(self, generation: str = GENERATION, expected: str = "", **options: Argument) -> None:
-        usual: dict[str, Argument] = {"clock": time.time_ns() // 1000, "window_ms": WINDOW_MS, "holding": 0}
+        usual: dict[str, Argument] = {
+            "deployment": "d",
+            "clock": time.time_ns() // 1000,
+            "window_ms": WINDOW_MS,
+            "holding": 0,
+        }
         self.run("enrol", generation=generation, expected=expected, name="redis-1", **{**usual, **options})
 
     def seal(self, epoch: int) -> None:

@@ -143,6 +143,16 @@ def test_enrolling_repeated_is_ok_and_changes_nothing(server: OneServer) -> None
     assert server.command("HGET", "{t}:server", "epoch") == b"6"
 
 
+def test_an_epoch_of_another_deployment_means_nothing(server: OneServer) -> None:
+    """A server that is taken from another deployment begins under the new one's epoch."""
+    server.run("seal", epoch=500)
+    with pytest.raises(Refused) as refused:
+        server.enrol("g2", expected="g1", epoch=4)
+    assert (refused.value.status, refused.value.body) == ("STALE", (b"500",))
+    server.enrol("g2", expected="g1", epoch=4, deployment="other")
+    assert server.command("HMGET", "{t}:server", "generation", "epoch", "deployment") == [b"g2", b"4", b"other"]
+
+
 @pytest.mark.parametrize("expected", ["", "g0"])
 def test_enrolling_from_another_generation_is_refused(server: OneServer, expected: str) -> None:
     """Rule 10: a late duplicate can never wipe a newer life."""

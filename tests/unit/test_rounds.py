@@ -21,7 +21,7 @@ from zkrq.tasks import Tasks
 pytestmark = pytest.mark.anyio
 
 INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
-ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
+ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
 PATIENCE = 0.3  # seconds: command_timeout
 OK = [b"OK"]
 NOSCRIPT = ErrorReply("NOSCRIPT No matching script.")

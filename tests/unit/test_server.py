@@ -41,7 +41,7 @@ class FakeWire:
     def _reply_to(self, word: bytes) -> None:
         replies: dict[bytes, object] = {
             b"INFO": INFO,
-            b"HMGET": [b"g1", b"1", b"a"],
+            b"HMGET": [b"g1", b"1", b"a", b"d"],
             b"SCARD": 0,
             b"TIME": [b"1", b"0"],
         }

@@ -82,7 +82,13 @@ class CatchUp:
         """Enrol and wipe it, make it a learner."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
-        if who.epoch > view.epoch:
+        foreign = who.is_foreign(view.deployment)
+        if foreign and who.queues:
+            raise NotNow(
+                f"{self._id} holds the items of another deployment, and is not wiped: take it off the list "
+                "(remove_server), or have it taken over (add_server with force)"
+            )
+        if not foreign and who.epoch > view.epoch:
             raise NotNow(f"{self._id} has seen epoch {who.epoch}, later than the view's {view.epoch}")
         twin = view.id_of(who.run_id)
         if twin not in (None, self._id):
@@ -103,7 +109,7 @@ class CatchUp:
         """Empty it, under a generation that no view will ever name: not even a dump that is made meanwhile can bring
         the old data back under a generation that is believed."""
         passing = Life(who.run_id, secrets.token_hex(8))
-        await self._enrol(view, server, who, passing, holding=True)
+        await self._enrol(view, server, who, passing, holding=not who.is_foreign(view.deployment))
         here = place(server, view.epoch, passing)
         for queue in await queues_at(here):
             await here.ask("wipe", queue, [queue])
@@ -113,7 +119,7 @@ class CatchUp:
         return again
 
     async def _enrol(self, view: View, server: Server, who: Identity, life: Life, *, holding: bool) -> None:
-        answer = await enrol(server, who, view.epoch, life, holding=holding)
+        answer = await enrol(server, who, view.epoch, life, deployment=view.deployment, holding=holding)
         if answer.status is not Status.OK:
             raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
 

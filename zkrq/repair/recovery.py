@@ -78,6 +78,9 @@ class Recovery:
         met = await meet(self._servers(named))
         if someone_lives(view, met):
             raise ConfigError("nothing to recover: a server of the view lives")
+        foreign = [id for id, who in met.items() if who.queues and who.is_foreign(view.deployment)]
+        if foreign:
+            raise ConfigError(f"server {foreign[0]} holds the items of another deployment: go on without it")
         wanted = {**view.members, **view.eligible}
         current = {id: who for id, who in met.items() if _is_current(wanted, id, who)}
         # Those that hold nothing are no copies of those that do: they come back by catch-up.
@@ -141,7 +144,8 @@ class Recovery:
         life = Life(who.run_id, restored(known) if who.generation else secrets.token_hex(8))
         # Merging took its time: only its clock is asked for again, so that one that was flushed meanwhile is found out.
         again = (await meet({server.id: server}))[server.id]
-        answer = await enrol(server, replace(who, clock_us=again.clock_us), view.epoch, life, holding=True)
+        who = replace(who, clock_us=again.clock_us)
+        answer = await enrol(server, who, view.epoch, life, deployment=view.deployment, holding=True)
         if answer.status is not Status.OK:
             raise NotNow(f"{server.id} was not enrolled: {answer.reason}")
         return life

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
 from zkrq.errors import ConfigError, Unavailable
-from zkrq.replication.founding import check_name
+from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.membership import Membership
 from zkrq.replication.replies import Status
 from zkrq.replication.server import Server
-from zkrq.replication.view import ServerId, View, extend, remove
+from zkrq.replication.view import Life, ServerId, View, extend, remove
 from zkrq.replication.wire import redact, without_credentials
 
 
@@ -27,41 +28,59 @@ class Roster:
         self._make_server = make_server
         self._namespace = namespace
 
-    async def add(self, id: ServerId, url: str) -> None:
-        """Put a server on the list, outside the view.  Raises ``ConfigError``, ``Unavailable``."""
-        who = await self._meet(id, url)
-        public = without_credentials(url)
-        while True:
-            view = await self._membership.refresh(self._membership.view)
-            if id in view.servers:
-                if view.servers[id] != public:
-                    raise ConfigError(
-                        f"{id} is the server at {view.servers[id]}: remove that first, or take another name"
-                    )
-                return
-            check_name(id, who.name if who.name in view.servers else "", redact(url), self._namespace)
-            if who.epoch > view.epoch:
-                raise ConfigError(
-                    f"server {id} has seen epoch {who.epoch} of a namespace {self._namespace!r}, later than the view's "
-                    f"{view.epoch}: is it another ZooKeeper's? Remove its keys, {{{self._namespace}}}:*, first"
-                )
-            twin = view.id_of(who.run_id)
-            if twin:
-                raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
-            self._membership.know(id, url)
-            await self._membership.change(view, partial(extend, server=id, url=public))
+    async def add(self, id: ServerId, url: str, *, force: bool = False) -> None:
+        """Put a server on the list, outside the view.  ``force``: also one that belongs to another deployment.
 
-    async def _meet(self, id: ServerId, url: str) -> Identity:
+        Raises ``ConfigError``, ``Unavailable``.
+        """
         server = self._make_server(id, url)
         try:
-            who = await server.identify()
+            await self._add(server, url, force=force)
         except ServerError as error:
             if error.answer.status is Status.UNFIT:
                 raise ConfigError(f"server {id}: {error}") from error
             raise Unavailable(f"server {id} at {redact(url)} does not answer: {error}") from error
         finally:
             server.drop()
-        return who
+
+    async def _add(self, server: Server, url: str, *, force: bool) -> None:
+        id, public = server.id, without_credentials(url)
+        while True:
+            who = await server.identify(anew=True)
+            view = await self._membership.refresh(self._membership.view)
+            if view.servers.get(id, public) != public:
+                raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or take another name")
+            twin = view.id_of(who.run_id)
+            if twin not in (None, id):
+                raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
+            if who.is_foreign(view.deployment):
+                if force:
+                    await self._take_over(view, server, who)
+                elif who.queues or who.epoch > view.epoch:
+                    raise ConfigError(
+                        f"server {id} belongs to another deployment of a namespace {self._namespace!r}, that of "
+                        f"another ZooKeeper perhaps, with {who.queues} queue(s): nothing was changed. What it holds is wiped, "
+                        "and the other deployment loses it, with force=True (--force)"
+                    )
+            elif who.epoch > view.epoch:
+                raise ConfigError(
+                    f"server {id} has seen epoch {who.epoch} of namespace {self._namespace!r}, later than the view's "
+                    f"{view.epoch}: ZooKeeper has lost data; nothing was changed"
+                )
+            else:
+                check_name(id, who.name if who.name in view.servers else "", server.url, self._namespace)
+            if id in view.servers:
+                return
+            self._membership.know(id, url)
+            await self._membership.change(view, partial(extend, server=id, url=public))
+
+    async def _take_over(self, view: View, server: Server, who: Identity) -> None:
+        """Make a server ours, under a generation that no view names: its own deployment finds it out of sync from here
+        on, and any client of this one may wipe it."""
+        passing = Life(who.run_id, secrets.token_hex(8))
+        answer = await enrol(server, who, view.epoch, passing, deployment=view.deployment, holding=True)
+        if answer.status is not Status.OK:
+            raise Unavailable(f"server {server.id} was not taken over: {answer.reason}; retry")
 
     async def wait_in_sync(self, id: ServerId, timeout: float) -> bool:
         """Wait until a server is a member; False after ``timeout`` seconds.  Raises ``ConfigError`` when it is removed

@@ -136,7 +136,8 @@ class Founder:
             who = identities[id]
             if isinstance(who, Answer):
                 return False
-            answer = await enrol(self._servers[id], who, FOUNDING + 1, life, holding=False)
+            server = self._servers[id]
+            answer = await enrol(server, who, FOUNDING + 1, life, deployment=planned.deployment, holding=False)
             if answer.status is not Status.OK:
                 _log.info("server %s was not enrolled: %s", id, answer.reason, extra=self._extra(id))
                 return False
@@ -204,12 +205,12 @@ async def identify(servers: Mapping[ServerId, Server]) -> dict[ServerId, Identit
     return dict(zip(servers, found_out, strict=True))
 
 
-async def enrol(server: Server, who: Identity, epoch: int, life: Life, *, holding: bool) -> Answer:
+async def enrol(server: Server, who: Identity, epoch: int, life: Life, *, deployment: str, holding: bool) -> Answer:
     """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
 
     Sent once and short-lived: a late duplicate could make a server believed that was flushed meanwhile.
     """
-    arguments = [who.generation, server.id, who.clock_us, ENROL_WINDOW_MS, int(holding)]
+    arguments = [who.generation, server.id, deployment, who.clock_us, ENROL_WINDOW_MS, int(holding)]
     return await server.call("enrol", "", epoch, life, arguments, once=True)
 
 

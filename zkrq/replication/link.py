@@ -34,10 +34,15 @@ class Identity:
     generation: str
     epoch: int
     name: str
+    deployment: str
     queues: int
     clock_us: int
     maxmemory: int
     used_memory: int
+
+    def is_foreign(self, deployment: str) -> bool:
+        """Whether it was enrolled by another deployment than this, or holds queues that nobody vouches for."""
+        return self.deployment != deployment and bool(self.generation or self.queues)
 
     @property
     def unfit(self) -> str | None:

@@ -220,7 +220,7 @@ class Server:
         server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
         info, known, count, clock = await asyncio.gather(
             link.call("INFO"),
-            link.call("HMGET", server, "generation", "epoch", "name"),
+            link.call("HMGET", server, "generation", "epoch", "name", "deployment"),
             link.call("SCARD", queues),
             link.call("TIME"),
         )
@@ -231,7 +231,7 @@ class Server:
         if not {"run_id", "redis_version", "role"} <= fields.keys():
             raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
         seconds, microseconds = cast(list[bytes], clock)
-        generation, epoch, name = ((value or b"").decode() for value in cast(list[bytes | None], known))
+        generation, epoch, name, deployment = ((word or b"").decode() for word in cast(list[bytes | None], known))
         identity = Identity(
             run_id=fields["run_id"],
             version=tuple(int(part) for part in fields["redis_version"].split(".") if part.isdecimal()),
@@ -241,6 +241,7 @@ class Server:
             generation=generation,
             epoch=int(epoch or 0),
             name=name,
+            deployment=deployment,
             queues=cast(int, count),
             clock_us=int(seconds) * 1_000_000 + int(microseconds),
             maxmemory=int(fields.get("maxmemory", 0)),

@@ -29,7 +29,8 @@ class View:
     """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` were evicted
     while the view was falling below ``min_replicas``: since no push completes there, they still hold every pushed
     item.  ``servers`` names all that belong to the namespace, in the view or not, with the URL (without credentials)
-    for clients that were not given one.  ``by`` is unique to this view."""
+    for clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
+    founded and is written into every server that is enrolled: one that names another holds somebody else's items."""
 
     epoch: int
     members: Mapping[ServerId, Life]
@@ -38,6 +39,7 @@ class View:
     servers: Mapping[ServerId, str]
     min_replicas: int
     by: str
+    deployment: str = ""
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """Every server that a write goes to."""
     _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
@@ -81,6 +83,7 @@ def encode(view: View) -> bytes:
         "servers": view.servers,
         "min_replicas": view.min_replicas,
         "by": view.by,
+        "deployment": view.deployment,
     }
     return json.dumps(content, separators=(",", ":")).encode()
 
@@ -97,6 +100,7 @@ def decode(data: bytes) -> View:
             servers={ServerId(server): str(url) for server, url in content["servers"].items()},
             min_replicas=int(content["min_replicas"]),
             by=str(content["by"]),
+            deployment=str(content.get("deployment", "")),
         )
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
@@ -111,8 +115,9 @@ FOUNDING = 0
 
 
 def plan(lives: Mapping[ServerId, Life], urls: Mapping[ServerId, str], *, min_replicas: int, by: str) -> View:
-    """What a namespace is to begin with: every server a member, in the lives that the plan names."""
-    return View(FOUNDING, dict(lives), {}, {}, {id: urls[id] for id in sorted(lives)}, min_replicas, by)
+    """What a namespace is to begin with: every server a member, in the lives that the plan names.  The plan's nonce
+    becomes the deployment's."""
+    return View(FOUNDING, dict(lives), {}, {}, {id: urls[id] for id in sorted(lives)}, min_replicas, by, by)
 
 
 def found(planned: View, *, by: str) -> View:
