@@ -59,8 +59,8 @@ class Roster:
                 elif who.queues or who.epoch > view.epoch:
                     raise ConfigError(
                         f"server {id} belongs to another deployment of a namespace {self._namespace!r}, that of "
-                        f"another ZooKeeper perhaps, with {who.queues} queue(s): nothing was changed. What it holds is wiped, "
-                        "and the other deployment loses it, with force=True (--force)"
+                        f"another ZooKeeper perhaps, with {who.queues} queue(s): nothing was changed. What it holds is "
+                        "wiped, and the other deployment loses it, with force=True (--force)"
                     )
             elif who.epoch > view.epoch:
                 raise ConfigError(
