@@ -279,6 +279,7 @@ class Cluster:
             queue=name,
             claim_timeout=timeout,
             retry=retry or Retry(),
+            dead_letters=dead_letters or DeadLetters(),
             tasks=self._tasks,
             events=self._events,
             is_certain=self._enrolment.is_certain,

@@ -13,7 +13,8 @@ from weakref import ref
 
 from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
 from zkrq.errors import ZkrqError
-from zkrq.events import ClaimsLost, Events
+from zkrq.events import ClaimsLost, DeadLettersDropped, Events
+from zkrq.limits import DeadLetters
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
 from zkrq.replication.records import Record, State, Version, pack
@@ -53,6 +54,7 @@ class Held:
         queue: str,
         claim_timeout: float,
         retry: Retry,
+        dead_letters: DeadLetters,
         tasks: Tasks,
         events: Events,
         is_certain: Callable[[], bool],
@@ -62,6 +64,7 @@ class Held:
         self._cluster = cluster
         self._queue = queue
         self._retry = retry
+        self._dead_letters = dead_letters
         self._events = events
         self.is_certain = is_certain
         """Whether the session certainly lives; without that, others may have fenced this process."""
@@ -162,13 +165,15 @@ class Held:
         await self._batcher.aclose()
 
     async def _send(self, calls: Sequence[SettleCall]) -> Sequence[bool | Exception]:
-        arguments: Arguments = []
+        arguments: Arguments = [self._dead_letters.max_count or 0, self._dead_letters.max_age_ms]
         for call in calls:
             arguments += call
         decision = await self._replicas.decide(
             "settle", self._queue, arguments, trim=True, implied=partial(_removals, calls)
         )
-        (outcomes,) = cast("tuple[list[int]]", decision.body)
+        dropped, outcomes = cast("tuple[int, list[int]]", decision.body)
+        if dropped:
+            self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
         return [outcome > 0 for outcome in outcomes]
 
     # -- extension -------------------------------------------------------------------------------------------------
@@ -215,7 +220,7 @@ def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int)
     removals: Arguments = []
     known: tuple[int, str] | None = None
     record = b""
-    (outcomes,) = cast("tuple[list[int]]", body)
+    _, outcomes = cast("tuple[int, list[int]]", body)
     for (id, _, token, _), n in zip(calls, outcomes, strict=True):
         if n > 1:
             if known != (n, token):

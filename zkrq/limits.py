@@ -15,7 +15,7 @@ class DeadLetters:
     """How many dead letters a queue keeps, and for how many seconds; None: without limit.  The oldest go first.
 
     ``expired``: items that outlive their ``ttl`` become dead letters too, with the reason "expired"; otherwise they are
-    dropped.  Whoever claims from the queue looks after it, so all consumers should have the same.
+    dropped.  The limits are kept by the calls that bury and by those that claim, so all consumers should have the same.
     """
 
     max_count: int | None = DEAD_LETTERS_MAX

@@ -123,6 +123,31 @@ async def test_only_so_many_letters_are_kept_and_the_oldest_go_first(
         assert sum(event.items for event in dropped) == 4
 
 
+async def test_no_more_letters_are_kept_although_nobody_claims(name: str, connect: Connect) -> None:
+    """The limit is kept by the calls that bury."""
+    events: list[zkrq.Event] = []
+    async with connect(on_event=events.append) as client:
+        queue = client.queue(name, dead_letters=zkrq.DeadLetters(max_count=20))
+        await queue.push_many(range(300))
+        claims = await queue.pop_many(300)
+        await asyncio.gather(*(claim.bury("bad") for claim in claims))
+        assert await queue.size() == (0, 0, 0, 20)
+        assert sum(event.items for event in events if isinstance(event, zkrq.DeadLettersDropped)) == 280
+
+
+async def test_items_that_kill_their_consumers_do_not_fill_the_queue(name: str, connect: Connect) -> None:
+    """A dead letter made by a claim counts as nothing else."""
+    async with connect() as dying:
+        await dying.queue(name).push("poison")
+        assert await dying.queue(name).pop_many(1)
+    async with connect() as client:
+        queue = client.queue(name, max_size=1, retry=zkrq.Retry(max_attempts=1))
+        while not (await queue.size()).dead:
+            assert await queue.pop_one(timeout=0) is None
+        assert await queue.size() == (0, 0, 0, 1)
+        await queue.push("next")
+
+
 async def test_letters_are_kept_for_so_long(name: str, connect: Connect, pass_time: PassTime) -> None:
     events: list[zkrq.Event] = []
     async with connect(on_event=events.append) as client:

@@ -189,7 +189,7 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         view = cluster.view
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
-            settle: list[bytes | str | int] = [300_000, 0, claim.id, claim.packed_version, claim.request, how]
+            settle: list[bytes | str | int] = [300_000, 0, 0, 0, claim.id, claim.packed_version, claim.request, how]
             await membership.call(view.primary(QUEUE), "settle", QUEUE, view, settle)
         hub.expire(claims[0].owner)
 

@@ -196,6 +196,7 @@ class Settled(NamedTuple):
 
     outcomes: list[int]
     decided: dict[str, Decided]
+    dropped_letters: int
 
 
 class Copy(NamedTuple):
@@ -272,7 +273,8 @@ class Contents(NamedTuple):
         """Where the id stands in its index: due time, deadline or moment of death, by the server's clock."""
         (home,) = self.homes(id)
         score: float = getattr(self, home)[id]
-        return score - (9 - self.records[id].priority) * 2**49 + 1.7e15 if home == "ready" else score
+        ranked = home in ("ready", "scheduled")
+        return score - (9 - self.records[id].priority) * 2**49 + 1.7e15 if ranked else score
 
     def homes(self, id: str) -> set[str]:
         """The indexes that name this id."""
@@ -464,14 +466,15 @@ class OneServer(Connection):
 
     def settle(self, *calls: Call, trim: int = 1, **options: Argument) -> Settled:
         """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
-        told, decided = self.run("settle", *(part for call in calls for part in call.arguments), trim=trim, **options)
+        arguments = (part for call in calls for part in call.arguments)
+        dropped, told, decided = self.run("settle", *arguments, trim=trim, **options)
         outcomes, records = cast("list[int]", told), read_decided(decided)
         epoch = cast("int", options.get("epoch", self.epoch))
         for call, n in zip(calls, outcomes, strict=True):
             if n > 1:
                 gone = pack(Record(Version(epoch, n), State.GONE, token=call.token))
                 records[call.id] = Decided(call.id, gone, 0)
-        return Settled([min(outcome, 1) for outcome in outcomes], records)
+        return Settled([min(outcome, 1) for outcome in outcomes], records, cast("int", dropped))
 
     def apply(
         self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument

@@ -162,7 +162,7 @@ def test_times_left_count_from_this_clock(server: OneServer) -> None:
     after = server.now_us()
     contents = server.contents()
     assert before + 29_999_000 <= contents.claimed["claimed"] <= after + 30_000_000
-    assert before + 59_999_000 <= contents.scheduled["later"] <= after + 60_000_000
+    assert before + 59_999_000 <= contents.moment_us("later") <= after + 60_000_000
     assert contents.homes("now") == {"ready"}
 
 

@@ -195,9 +195,9 @@ def test_repeated_request_leaves_out_what_was_settled(server: OneServer) -> None
 def test_repeated_request_finds_all_of_many(server: OneServer) -> None:
     """Rule 6: also where they are spread over many pages of an index."""
     ids = server.put_numbered(1_000)
-    server.claim("bob", count=300)
-    server.claim("ann", count=700, seq=1)
-    assert set(server.claim("ann", count=700, seq=1).handed) == set(ids[300:])
+    server.claim("bob", count=500)
+    server.claim("ann", count=500, seq=1)
+    assert set(server.claim("ann", count=500, seq=1).handed) == set(ids[500:])
 
 
 def test_older_request_is_refused(server: OneServer) -> None:
@@ -305,6 +305,63 @@ def test_due_items_come_by_priority_then_due_time(server: OneServer) -> None:
     server.put(*(Put(id, delay_ms=delay, priority=priority) for id, (delay, priority) in delays.items()))
     wait_ms(SHORT_MS)
     assert server.claim().ids == ["first", "second", "third"]
+
+
+def test_most_urgent_of_many_due_items_comes_first(server: OneServer) -> None:
+    """Order: by priority also among what becomes due in one moment, however much that is."""
+    for start in range(0, 5_000, 500):
+        server.put(*(Put(f"d{n}", delay_ms=1, priority=n % 3) for n in range(start, start + 500)))
+    server.put(Put("urgent", delay_ms=2, priority=9))
+    wait_ms(2)
+    assert server.claim(count=1).ids == ["urgent"]
+    assert {server.record(id).priority for id in server.claim(count=50).ids} == {2}
+    assert server.contents().faults == []
+
+
+def test_items_of_every_priority_become_due(server: OneServer) -> None:
+    server.put(*(Put(f"p{n}", delay_ms=1, priority=n) for n in range(10)), Put("later", delay_ms=50_000, priority=5))
+    wait_ms(1)
+    assert server.count() == (10, 1, 0, 0)
+    assert server.statistics()[:2] == (10, 1)
+    assert server.statistics().waited_ms >= 0
+    assert server.claim(count=20).ids == [f"p{n}" for n in reversed(range(10))]
+    assert server.count() == (0, 1, 10, 0)
+
+
+def test_next_ms_is_that_of_the_soonest_whatever_its_priority(server: OneServer) -> None:
+    server.put(Put("urgent", delay_ms=50_000, priority=9), Put("soon", delay_ms=10_000), Put("last", delay_ms=90_000))
+    assert 9_000 < server.claim().next_ms <= 10_000
+
+
+def test_scheduled_items_are_seen_in_the_order_in_which_they_become_due(server: OneServer) -> None:
+    delays = {"b": (20_000, 9), "a": (10_000, 0), "d": (40_000, 5), "c": (30_000, 0)}
+    server.put(*(Put(id, delay_ms=delay_ms, priority=priority) for id, (delay_ms, priority) in delays.items()))
+    assert list(server.peek("scheduled").found) == ["a", "b", "c", "d"]
+    assert list(server.peek("scheduled", 2).found) == ["a", "b"]
+    for id, copy in server.peek("scheduled").found.items():
+        assert delays[id][0] - 9_000 < copy.left_ms <= delays[id][0]
+
+
+def test_item_that_waits_for_its_push_keeps_its_priority_and_its_moment(server: OneServer) -> None:
+    """A claim of it came here before the push did."""
+    packed = pack(Record(Version(1, 3), State.QUEUED, 7, pushed_at_ms=server.now_ms()))
+    server.apply(Applied("bare", packed))
+    before_us = server.now_us()
+    assert server.claim().ids == []
+    contents = server.contents()
+    assert contents.homes("bare") == {"scheduled"}
+    assert before_us + WINDOW_MS * 1000 <= contents.moment_us("bare") <= server.now_us() + WINDOW_MS * 1000
+
+
+def test_item_that_a_claim_buries_does_not_count_as_claimed(server: OneServer) -> None:
+    """It was delivered as often as it may be: a dead letter, and nothing else."""
+    put_and_claim(server, "a", "b")
+    server.fence("ann")
+    claimed = server.claim("bob", max_attempts=1)
+    assert (claimed.ids, {each.record.state for each in claimed.decided.values()}) == ([], {State.DEAD})
+    assert server.count() == (0, 0, 0, 2)
+    assert server.contents().faults == []
+    assert server.push(Put("c"), max_size=1)[0] == ["+"]
 
 
 def test_many_due_and_expired_are_dealt_with_a_part_at_a_time(server: OneServer) -> None:

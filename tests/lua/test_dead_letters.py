@@ -55,10 +55,10 @@ def test_as_many_as_the_limit_are_kept(server: OneServer, dead_max: int) -> None
 
 def test_many_are_dropped_in_several_calls(server: OneServer) -> None:
     """Bounded work in each."""
-    server.limits["HOUSEKEEPING_MAX"] = 4
+    server.limits["LETTERS_MAX"] = 4
     bury(server, *letters(11))
-    dropped = [server.claim(count=0, dead_max=1).dropped_letters for _ in range(4)]
-    assert dropped == [4, 4, 2, 0]
+    calls = [server.claim(count=0, dead_max=1) for _ in range(4)]
+    assert [(call.dropped_letters, call.next_ms) for call in calls] == [(4, 0), (4, 0), (2, -1), (0, -1)]
     assert server.contents().ids(State.DEAD) == {"d010"}
 
 
@@ -84,14 +84,45 @@ def test_repeated_request_drops_nothing(server: OneServer) -> None:
     assert server.count()[3] == 3
 
 
-def test_letters_that_a_claim_makes_count_from_the_next_one_on(server: OneServer) -> None:
-    """Items that are exhausted, or expired, are dead letters as well."""
+def test_letters_that_a_claim_makes_are_counted_in_the_same_call(server: OneServer) -> None:
+    """Items that have expired are dead letters as well: no call leaves more of them than the queue keeps."""
     server.put(*(Put(f"e{n}", ttl_ms=LONG_MS) for n in range(3)))
     server.command("ZADD", server.key("expiring"), *(part for n in range(3) for part in (n + 1, f"e{n}")))
-    dropped = sum(server.claim(expired="D", dead_max=1).dropped_letters for _ in range(2))
-    assert dropped == 2
+    claimed = server.claim(expired="D", dead_max=1)
+    assert (claimed.dropped_letters, claimed.ids) == (2, [])
     assert server.count() == (0, 0, 0, 1)
     assert server.contents().faults == []
+
+
+def test_letters_that_were_delivered_too_often_are_counted_in_the_same_call(server: OneServer) -> None:
+    server.put_numbered(300)
+    server.claim("ann", 300)
+    server.fence("ann")
+    claimed = server.claim("bob", 300, max_attempts=1, dead_max=100)
+    assert (claimed.dropped_letters, claimed.ids) == (200, [])
+    assert server.count() == (0, 0, 0, 100)
+    assert server.contents().faults == []
+
+
+def test_who_buries_drops_what_is_too_many(server: OneServer) -> None:
+    """Also where nobody claims any more: 500 letters of a full batch, of which ten are kept, the last ones to die."""
+    ids = server.put_numbered(500)
+    claims = server.claim(count=500)
+    settled = server.settle(*claims.settle("bury", 0, "why"), dead_max=10)
+    assert settled.outcomes == [1] * 500
+    assert settled.dropped_letters == 490
+    assert {id for id, each in settled.decided.items() if each.record.state is State.DEAD} == set(ids[490:])
+    assert server.count() == (0, 0, 0, 10)
+    assert server.contents().faults == []
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "extend"])
+def test_who_does_not_bury_leaves_the_letters(server: OneServer, verb: str) -> None:
+    bury(server, *letters(3))
+    claim = put_and_claim(server, "a").only
+    settled = server.settle(claim.settle(verb, LONG_MS), dead_max=1)
+    assert (settled.outcomes, settled.dropped_letters) == ([1], 0)
+    assert server.count()[3] == 3
 
 
 def test_dropped_letter_does_not_come_back(server: OneServer) -> None:

@@ -71,7 +71,7 @@ def test_delay_and_time_to_live_both_count_from_the_push(server: OneServer, add:
     after = server.now_us()
     contents = server.contents()
     assert contents.homes("a") == {"scheduled"}
-    assert before + 30_000_000 <= contents.scheduled["a"] <= after + 30_000_000
+    assert before + 30_000_000 <= contents.moment_us("a") <= after + 30_000_000
     assert before + 60_000_000 <= contents.expiring["a"] <= after + 60_000_000
     assert contents.faults == []
 

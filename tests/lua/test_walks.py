@@ -7,7 +7,7 @@ itself.  At its end a follower that learns all that was decided, in any order, h
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -43,6 +43,11 @@ class Item:
     mortal: bool = False
     over: str = ""
     """``over``: its time is; ``noticed``: and a claim has seen that, while it was held."""
+
+    @property
+    def keeps_key(self) -> bool:
+        """Whether no other item may have its key; one that has expired keeps it only while it is held."""
+        return self.state is State.CLAIMED or (self.state is State.QUEUED and not self.over)
 
 
 @dataclass
@@ -167,7 +172,7 @@ class Walk:
         if known and known.token != REFUSED:
             return "+"
         lasting = {id: item for id, item in self.items.items() if item.state in (State.QUEUED, State.CLAIMED)}
-        first = next((id for id, item in lasting.items() if put.key and item.key == put.key), None)
+        first = next((id for id, item in lasting.items() if put.key and item.key == put.key and item.keeps_key), None)
         full = limit and len(lasting) >= limit
         if first is None and not full:
             self.items[put.id] = Item(delayed=put.delay_ms > 0, key=put.key, mortal=put.ttl_ms is not None)
@@ -182,29 +187,30 @@ class Walk:
         count, expired = self.random.randint(0, 5), self.random.choice([State.GONE, State.DEAD])
         dead_max = self.random.choice([0, 0, 0, 2])
         found_over = self.notice_what_is_over(expired)
-        letters = len(self.in_state(State.DEAD))
-        dropped = max(0, letters - dead_max) if dead_max else 0
         ready = set[str]() if self.paused else self.ready()
         claimed = self.server.claim(
             owner.name, count, seq=owner.seq, lease_ms=LONG_MS, expired=expired.value, dead_max=dead_max
         )
-        assert claimed.dropped_letters == dropped
         over = {id for id in ready if self.items[id].over} - set(found_over)
         met = {id for id in over if id in claimed.decided}
         assert set(claimed.handed) <= ready - over
         assert len(claimed.handed) + len(met) == min(count, len(ready))
         self.expire(met, expired)
-        for id, each in claimed.decided.items():
-            if each.record.state is State.GONE and self.items[id].state is State.DEAD:
-                self.items[id] = Item(State.GONE)
-                dropped -= 1
-        assert dropped == 0
+        self.drop_letters(claimed.decided, dead_max, claimed.dropped_letters)
         owner.last = claimed.ids
         for id in claimed.handed:
             item = self.items[id]
             item.state, item.token, item.attempts = State.CLAIMED, owner.token, item.attempts + 1
         self.note(claimed)
         return f"{owner.token} claimed {claimed.ids}, {expired.name} are {[*found_over, *met]}"
+
+    def drop_letters(self, decided: Mapping[str, Decided], dead_max: int, told: int) -> None:
+        """No call that buries leaves more letters than are kept."""
+        letters = self.in_state(State.DEAD)
+        dropped = {id for id in letters if id in decided and decided[id].record.state is State.GONE}
+        assert len(dropped) == told == (max(0, len(letters) - dead_max) if dead_max else 0)
+        for id in dropped:
+            self.items[id] = Item(State.GONE)
 
     def notice_what_is_over(self, expired: State) -> list[str]:
         """What a claim does first: expired is what is not held; of the rest it remembers it."""
@@ -253,7 +259,7 @@ class Walk:
         revived: list[str] = []
         for id in letters:
             item = self.items[id]
-            lasting = [other for other in self.items.values() if other.state in (State.QUEUED, State.CLAIMED)]
+            lasting = [other for other in self.items.values() if other.keeps_key]
             if not item.key or all(other.key != item.key for other in lasting):
                 revived.append(id)
                 item.state, item.token, item.attempts, item.failures = State.QUEUED, "", 0, 0
@@ -287,13 +293,17 @@ class Walk:
             return "nothing to settle"
         calls: list[Call] = []
         expected: list[int] = []
+        letters = self.in_state(State.DEAD)
         for claim in self.random.choices(self.claims, k=self.random.randint(1, 4)):
             verb = self.random.choice(list(SETTLED))
             ms = {"nack": self.random.choice([0, LONG_MS]), "extend": LONG_MS, "release": 1}.get(verb, 0)
             calls.append(claim.settle(verb, ms, "why"))
             expected.append(self.expect(claim, verb, ms))
-        settled = self.server.settle(*calls)
+        buried = self.in_state(State.DEAD) - letters
+        dead_max = self.random.choice([0, 0, 2]) if buried else 0
+        settled = self.server.settle(*calls, dead_max=dead_max)
         assert settled.outcomes == expected, calls
+        self.drop_letters(settled.decided, dead_max, settled.dropped_letters)
         self.decided += settled.decided.values()
         return f"settled {[(call.id, call.token, call.verb) for call in calls]}: {expected}"
 

@@ -7,7 +7,7 @@ and ``queues`` (a set of names).  Per queue, under ``q:<queue>:``:
 records         hash   id -> packed record (records.py)
 payloads        hash   id -> encoded item
 ready           zset   id by priority and due time
-scheduled       zset   id by due time, microseconds of this server's clock
+scheduled       zset   id by priority and due time, of this server's clock
 claimed         zset   id by deadline
 dead            zset   id by time of death
 tombstones      list   (time, version, id) of what was removed, oldest first; at most 1,000,000

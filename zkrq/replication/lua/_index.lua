@@ -1,10 +1,12 @@
 -- purpose: where the id of an item stands, by its state: ready or scheduled, claimed, dead, or among the tombstones.
--- Scores are this server's clock in microseconds; ready is ordered by priority (0 to 9, higher first), then due time.
+-- Scores are this server's clock in microseconds; ready and scheduled are ordered by priority (0 to 9, higher first),
+-- then due time.
 -- Writes are gathered, then made in an order of which every prefix is safe: an index may name an item that has left
 -- (whoever reads an index looks at the record), but no item is ever without its index.
 local PRIORITIES = 10
 local PRIORITY_STEP = 562949953421312 -- 2^49 microseconds, 17 years
 local FIRST_MOMENT = 1700000000000000 -- so that ten steps fit into the 53 bits of a score
+local LAST_MOMENT = FIRST_MOMENT + PRIORITY_STEP - 1
 
 local function rank(priority, due_us)
   return (PRIORITIES - 1 - priority) * PRIORITY_STEP + (due_us - FIRST_MOMENT)
@@ -12,6 +14,18 @@ end
 
 local function due_of(priority, score)
   return score - (PRIORITIES - 1 - priority) * PRIORITY_STEP + FIRST_MOMENT
+end
+
+-- Call visit(priority, score) with the first score of each priority that ready or scheduled has, highest priority first.
+local function each_priority(index, visit)
+  local from, step = '-inf', nil
+  repeat
+    local score = tonumber(redis.call('ZRANGEBYSCORE', index, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
+    if not score then return end
+    step = math.max(0, math.floor(score / PRIORITY_STEP)) -- below 0: due before the first moment
+    visit(PRIORITIES - 1 - step, score)
+    from = (step + 1) * PRIORITY_STEP
+  until step == PRIORITIES - 1
 end
 
 -- A moment as a score is written: a number would be formatted anew for every item that has it.
@@ -53,7 +67,7 @@ local function enter_queue(id, priority, due_us)
     append_pair(entering[ready], rank(priority, due_us), id)
     return ready
   end
-  append_pair(entering[scheduled], due_us, id)
+  append_pair(entering[scheduled], rank(priority, math.min(due_us, LAST_MOMENT)), id)
   return scheduled
 end
 
@@ -146,7 +160,7 @@ end
 local function stands_at_us(id, r)
   for _, index in ipairs(HOMES[r.state]) do
     local score = tonumber(redis.call('ZSCORE', index, id) or nil)
-    if score then return index == ready and due_of(r.priority, score) or score end
+    if score then return r.state == 'Q' and due_of(r.priority, score) or score end
   end
   return now_us
 end

@@ -13,8 +13,8 @@
 -- reply: FENCED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake owners lease reply
-local CLAIM_MAX = 1000 -- capped before the first write: unpack fails beyond some 4,000 results
+-- include: gate clock record index wake owners lease reply letters
+local CLAIM_MAX = 500 -- items handed out in one call
 local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, dealt with in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long is forgotten
 
@@ -54,12 +54,23 @@ local function requeue_expired()
   commit()
 end
 
+-- The highest priority first, or the most urgent of many due items would come last.
 local function promote_due()
-  local due = redis.call('ZRANGEBYSCORE', scheduled, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
-  each_in(scheduled, 'Q', due, function(id, r)
-    redis.call('ZADD', ready, rank(r.priority, tonumber(redis.call('ZSCORE', scheduled, id))), id)
-    redis.call('ZREM', scheduled, id)
+  if redis.call('EXISTS', scheduled) == 0 then return end
+  local room = HOUSEKEEPING_MAX
+  each_priority(scheduled, function(priority, first_score)
+    local last_score = rank(priority, now_us)
+    if room == 0 or first_score > last_score then return end
+    local due = redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room)
+    local ids, score_of_id = {}, {}
+    for i = 1, #due, 2 do ids[#ids + 1], score_of_id[due[i]] = due[i], due[i + 1] end
+    room = room - #ids
+    each_in(scheduled, 'Q', ids, function(id)
+      append_pair(entering[ready], score_of_id[id], id)
+      append(leaving[scheduled], id)
+    end)
   end)
+  commit()
 end
 
 -- Those that are claimed stay where they are until they would be delivered again.
@@ -73,27 +84,12 @@ local function drop_expired()
   if #over > 0 then commit() end
 end
 
-local function drop_dead_letters()
-  local excess, old = tonumber(dead_max) > 0 and redis.call('ZCARD', dead) - dead_max or 0, {}
-  if excess > 0 then old = redis.call('ZRANGE', dead, 0, math.min(excess, HOUSEKEEPING_MAX) - 1) end
-  if excess <= 0 and tonumber(dead_age_ms) > 0 then
-    old = redis.call('ZRANGEBYSCORE', dead, '-inf', now_us - dead_age_ms * 1000, 'LIMIT', 0, HOUSEKEEPING_MAX)
-  end
-  local dropped = 0
-  each_in(dead, 'D', old, function(id, r)
-    decide(id, r, 'X', '', now_us)
-    dropped = dropped + 1
-  end)
-  if dropped > 0 then commit() end
-  return dropped
-end
-
 local function hand_out(id, r, payload, score)
   if not payload then
     -- A claim came here before the push itself did, whose outcome nobody knows yet: wait for it as long as it may come.
     if r.state == 'C' then return end
     if r.pushed_at < now_ms - 2 * put_window_ms then return decide(id, r, 'X', '', now_us) end
-    redis.call('ZADD', scheduled, now_us + put_window_ms * 1000, id)
+    redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), id)
     redis.call('ZREM', ready, id)
     return
   end
@@ -118,6 +114,7 @@ local function hand_out(id, r, payload, score)
 end
 
 -- The same for the usual item: ready, without marks, with a payload; what all of a call share is packed once.
+local plain = list()
 local deadline = score_of(now_us + lease_ms * 1000)
 local before, behind = struct.pack('<BI4', FORMAT, epoch), struct.pack('<I4B', lease_ms, #token) .. token
 
@@ -129,6 +126,7 @@ local function hand_out_plain(id, packed, payload, score)
     .. string.sub(packed, TOKEN_AT + 1 + string.byte(packed, TOKEN_AT))
   append_pair(new_records, id, claim)
   append(leaving[ready], id)
+  append(plain, id)
   local at = decided.n
   handed[at + 1], handed_count = payload, handed_count + 1
   decided[at + 1], decided[at + 2], decided[at + 3], decided.n = id, claim, lease_ms, at + 3
@@ -137,7 +135,7 @@ end
 local function hand_out_ready()
   local page = redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')
   if #page == 0 then return end
-  local ids, plain = {}, list()
+  local ids = {}
   for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
   local held, carried = redis.call('HMGET', records, unpack(ids)), redis.call('HMGET', payloads, unpack(ids))
   for i, id in ipairs(ids) do
@@ -146,7 +144,6 @@ local function hand_out_ready()
       redis.call('ZREM', ready, id)
     elseif payload and string.byte(packed, PRIORITY_AT) < MARK and not position_of[id] then
       hand_out_plain(id, packed, payload, page[2 * i])
-      append(plain, id)
     else
       hand_out(id, read_record(packed), payload, page[2 * i])
     end
@@ -177,18 +174,20 @@ end
 
 local paused = is_paused()
 
+local dropped_letters, more_letters = 0, false
+
 local function next_ms()
+  if more_letters then return 0 end
   if paused then return -1 end
   if redis.call('ZCARD', ready) > 0 then return 0 end
-  local soonest_us
-  for _, index in ipairs({scheduled, claimed}) do
-    local first_us = tonumber(redis.call('ZRANGE', index, 0, 0, 'WITHSCORES')[2])
-    if first_us and (not soonest_us or first_us < soonest_us) then soonest_us = first_us end
-  end
+  local soonest_us = tonumber(redis.call('ZRANGE', claimed, 0, 0, 'WITHSCORES')[2])
+  each_priority(scheduled, function(priority, score)
+    local due_us = due_of(priority, score)
+    if not soonest_us or due_us < soonest_us then soonest_us = due_us end
+  end)
   return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
 end
 
-local dropped_letters = 0
 if seq == last_seq then
   hand_out_again()
 else
@@ -196,10 +195,10 @@ else
   requeue_expired()
   promote_due()
   drop_expired()
-  dropped_letters = drop_dead_letters()
   if count > 0 and not paused then hand_out_ready() end
 end
 commit()
+if seq > last_seq then dropped_letters, more_letters = drop_dead_letters() end
 if waiter ~= '' and handed_count < count then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)

@@ -6,11 +6,12 @@
 -- is answered as done, and decided again under the present epoch.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
--- ARGV: epoch generation put_window_ms trim / id version token how
--- reply: OK [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
+-- dead_max, dead_age_ms: as in claim.lua.
+-- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
+-- reply: OK dropped_letters [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake lease tombstones reply
+-- include: gate clock record index wake lease tombstones reply letters
 leading_since_us()
 local REASON_MAX = 1000 -- bytes kept of a reason
 
@@ -35,7 +36,7 @@ local ids, outcome = {}, {}
 local now_is = {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
-local readied, removed = 0, 0
+local readied, removed, buried = 0, 0, 0
 
 local function settle(position, id, version, token, how)
   local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
@@ -51,6 +52,7 @@ local function settle(position, id, version, token, how)
     now_is[id] = r
     if verb.state == 'Q' then readied = readied + 1 end
     if verb.state == 'X' then removed = removed + 1 end
+    if verb.state == 'D' then buried = buried + 1 end
   else
     outcome[position] = mine and r.state == verb.state and 1 or 0
     if r and not position_of[id] then tell_as_is(id, packed, r) end
@@ -92,6 +94,7 @@ for position, id in ipairs(ids) do
   at = at + 4
 end
 commit()
+local dropped_letters = buried > 0 and drop_dead_letters() or 0
 wake(readied)
 if trim == '1' and removed > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removed) end
-return {'OK', outcome, decided}
+return {'OK', dropped_letters, outcome, decided}

@@ -7,14 +7,15 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index
-local due = redis.call('ZCOUNT', scheduled, '-inf', now_us)
+local due = 0
+each_priority(scheduled, function(priority, score)
+  due = due + redis.call('ZCOUNT', scheduled, score, rank(priority, now_us))
+end)
 local packed = redis.call('HGET', records, PAUSE)
 local paused = packed and read_head(packed).state == 'P' and 1 or 0
 local waited_us = -1
-for priority = 0, PRIORITIES - 1 do
-  local from = rank(priority, FIRST_MOMENT)
-  local oldest = redis.call('ZRANGEBYSCORE', ready, from, '(' .. from + PRIORITY_STEP, 'WITHSCORES', 'LIMIT', 0, 1)
-  if oldest[2] then waited_us = math.max(waited_us, now_us - due_of(priority, tonumber(oldest[2]))) end
+for _, index in ipairs({ready, scheduled}) do
+  each_priority(index, function(priority, score) waited_us = math.max(waited_us, now_us - due_of(priority, score)) end)
 end
 return {'OK', redis.call('ZCARD', ready) + due, redis.call('ZCARD', scheduled) - due, redis.call('ZCARD', claimed),
   redis.call('ZCARD', dead), paused, waited_us < 0 and -1 or math.floor(waited_us / 1000), redis.call('HLEN', keys),
