@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos simulate model soak lint format setup clean
+.PHONY: demo dev bench test chaos simulate mutants model soak lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -23,6 +23,9 @@ chaos: setup   ## Every fault on real servers, about 20 minutes; a table and a p
 
 simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly.
 	$(PYTHON) -m tests.simulation --seeds $(SEEDS)
+
+mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be found; about 10 minutes.
+	$(PYTHON) -m tests.mutants $(ARGS)
 
 model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 5 minutes.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import Mock, patch
 
 from tests.simulation import setting
+from tests.simulation.agreement import disagreements
 from tests.simulation.loop import Loop
 from tests.simulation.patches import determined
 from tests.simulation.scenario import forget
@@ -16,6 +18,7 @@ from tests.simulation.setting import Setting
 from tests.simulation.trace import Trace
 from tests.simulation.world import Client, World
 from zkrq import Cancellation, Queue
+from zkrq.replication.view import ServerId, extend
 
 T = TypeVar("T")
 
@@ -25,6 +28,9 @@ SEED = 1
 
 HANGS = 0.5
 """Seconds after which a call is in the middle whose way to a server is cut."""
+
+REMEMBERED = 1_300.0
+"""Seconds after which no tombstone is kept any more that may be dropped by its age."""
 
 
 async def _run(client: Client, work: Coroutine[Any, Any, T]) -> T:
@@ -45,7 +51,7 @@ async def _opened(world: World, name: str) -> tuple[Client, Queue[Any]]:
 
 
 def _play(scenario: Callable[[World], Coroutine[Any, Any, None]], *, min_replicas: int = 2, **changes: Any) -> None:
-    loop = Loop(max_time=1_000, max_steps=1_000_000)
+    loop = Loop(max_time=4_000, max_steps=1_000_000)
     with determined(loop, SEED), patch.object(setting, "draw", Mock(return_value=replace(SETTING, **changes))):
         world = World(SEED, loop, Trace(loop))
         world.min_replicas = min_replicas
@@ -154,3 +160,218 @@ async def _half_a_push(world: World) -> None:
 
 def test_a_key_of_an_unfinished_push() -> None:
     _play(_half_a_push, min_replicas=1)
+
+
+async def _until(met: Callable[[], bool], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not met():
+            await asyncio.sleep(0.1)
+
+
+def _is_member(world: World, server: str) -> bool:
+    return server in world.living_members()
+
+
+async def _ack(client: Client, queue: Queue[Any], item: str) -> None:
+    claim = await _run(client, queue.pop_one(timeout=20))
+    assert claim
+    assert claim.item == item
+    await _run(client, claim.ack())
+
+
+async def _cancelled_claim(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")
+    assert world.view
+    follower = next(id for id in world.view.members if id != world.view.primary(world.queue))
+    pushed = await _run(far, far_queue.push("x"))
+
+    # The claim is decided and on its way to a follower, which hears of the cancel first.
+    path = world.network.path(near.name, follower)
+    path.cut = True
+    claiming = near.start(near_queue.pop_one(timeout=3), "pop")
+    await asyncio.sleep(HANGS / 2)
+    assert await _run(far, far_queue.cancel(pushed.id)) is Cancellation.SIGNALLED
+    world.network.mend(path)
+    assert await claiming is None
+    await _close(near, far)
+
+
+def test_an_item_that_is_cancelled_while_it_is_claimed_is_not_handed_out() -> None:
+    _play(_cancelled_claim)
+
+
+async def _half_covered(world: World) -> None:
+    far, far_queue = await _opened(world, "far")  # it leads, and repairs at once
+    near, near_queue = await _opened(world, "near")
+    assert world.view
+    taker, *others = world.view.members
+
+    # The push reaches one server, which then loses its memory and is caught up by those that the push has not reached.
+    for server in others:
+        world.network.path(near.name, server).cut = True
+    pushing = near.start(near_queue.push("x"), "push")
+    await asyncio.sleep(HANGS / 2)
+    world.servers[taker].redis.flush()
+    await _run(far, far_queue.push("y"))
+    assert not _is_member(world, taker)
+    await _until(lambda: _is_member(world, taker))
+    assert not pushing.done()
+    for server in others:
+        world.network.mend(world.network.path(near.name, server))
+    assert (await pushing).replicas == 3
+    assert list(disagreements(world, scrubbed=True)) == []
+    await _close(near, far)
+
+
+def test_a_server_that_came_back_during_a_push_is_given_the_item() -> None:
+    _play(_half_covered)
+
+
+async def _long_absence(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    for item in ("x", "y"):
+        await _run(near, queue.push(item))
+    assert world.view
+    primary = world.view.primary(world.queue)
+    other = next(id for id in world.view.members if id != primary)
+
+    # The primary is only out of reach, vouched for since pushes have halted, and misses an ack.
+    world.servers[other].kill()
+    await _until(lambda: world.view is not None and other not in world.view.members)
+    world.servers[primary].stop()
+    await _until(lambda: world.view is not None and primary in world.view.eligible)
+    await _ack(near, queue, "x")
+    await asyncio.sleep(REMEMBERED)
+    await _ack(near, queue, "y")
+    world.servers[primary].go_on()
+    await _until(lambda: _is_member(world, primary))
+    assert world.view.primary(world.queue) == primary
+    assert await _run(near, queue.pop_many(5, timeout=0)) == []
+    await _close(near)
+
+
+def test_an_acked_item_is_not_brought_back_by_a_server_that_stays_away_for_long() -> None:
+    _play(_long_absence)
+
+
+async def _old_disk(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    for item in ("x", "y"):
+        await _run(near, queue.push(item))
+    assert world.view
+    server = world.servers[world.view.primary(world.queue)]
+    old = server.redis.dump()
+    server.redis.flush()
+    await _until(lambda: not _is_member(world, server.name))
+    await _until(lambda: _is_member(world, server.name))
+    await _ack(near, queue, "x")
+    await asyncio.sleep(REMEMBERED)
+    await _ack(near, queue, "y")
+
+    # A power cut; one of the disks is from another life.
+    for each in world.servers.values():
+        each.kill()
+    for each in world.servers.values():
+        each.start(old if each is server else each.redis.dump())
+    await _until(lambda: world.is_whole)
+    assert await _run(near, queue.pop_many(5, timeout=0)) == []
+    await _close(near)
+
+
+def test_an_old_disk_after_a_power_cut_brings_nothing_back() -> None:
+    _play(_old_disk)
+
+
+async def _old_view(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert near.cluster
+    old = near.cluster.view
+    world.servers[next(iter(old.members))].kill()
+    await _run(near, queue.push("x"))
+    membership = near.cluster._membership  # pyright: ignore[reportPrivateUsage]
+    present = membership.view
+    assert present.epoch > old.epoch
+    changed = await _run(near, membership.change(old, partial(extend, server=ServerId("d"), url="redis://d")))
+    assert changed == present == world.view
+    await _close(near)
+
+
+def test_a_change_made_of_an_old_view_is_not_written() -> None:
+    _play(_old_view)
+
+
+async def _overtaken_push(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")
+    assert world.view
+    follower = next(id for id in world.view.members if id != world.view.primary(world.queue))
+
+    # The item is claimed before its push has reached a follower.
+    path = world.network.path(near.name, follower)
+    path.cut = True
+    pushing = near.start(near_queue.push("x"), "push")
+    await asyncio.sleep(HANGS / 2)
+    assert await _run(far, far_queue.pop_one(timeout=5))
+    assert list(disagreements(world, scrubbed=True)) == []
+    world.network.mend(path)
+    await pushing
+    await _close(near, far)
+
+
+def test_a_claim_that_overtakes_its_push_brings_the_payload_with_it() -> None:
+    _play(_overtaken_push)
+
+
+async def _uncertain_session(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert near.coordinator
+    for item in ("x", "y", "z"):
+        await _run(near, queue.push(item))
+
+    async def take() -> list[int]:
+        """The numbers of the claim requests that three items came by."""
+        assert near.coordinator
+        async with queue.pop(prefetch=2) as stream:
+            claims = [await anext(stream)]
+            await asyncio.sleep(HANGS)  # the others are claimed ahead
+            claims.append(await anext(stream))
+            world.hub.silence(near.coordinator, deaf=True)
+            await asyncio.sleep(near.coordinator.valid_until - world.loop.now + 0.01)
+            claims.append(await anext(stream))
+        return [int(claim.request.rpartition("/")[2]) for claim in claims]
+
+    first, second, third = await _run(near, take())
+    assert second <= first + 1
+    assert third > second, "it was claimed ahead, and others may have fenced this process since"
+    world.hub.break_silence(near.coordinator, 0.0)
+    await _close(near)
+
+
+def test_what_was_claimed_ahead_is_not_handed_out_while_the_session_is_uncertain() -> None:
+    _play(_uncertain_session)
+
+
+async def _ended_session(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    assert near.coordinator
+    await _run(near, queue.push("x"))
+    follower = next(id for id in world.view.members if id != world.view.primary(world.queue))
+
+    # The session ends while the claim is on its way to a follower.
+    path = world.network.path(near.name, follower)
+    path.cut = True
+    claiming = near.start(queue.pop_one(timeout=20), "pop")
+    await asyncio.sleep(HANGS / 2)
+    world.hub.expire(near.coordinator.session.id)
+    await asyncio.sleep(HANGS / 2)
+    world.network.mend(path)
+    claim = await claiming
+    assert claim
+    assert world.hub.is_live(claim.owner)
+    await _close(near)
+
+
+def test_a_claim_of_a_session_that_ended_meanwhile_is_not_handed_out() -> None:
+    _play(_ended_session)

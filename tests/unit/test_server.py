@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import hiredis
 import pytest
 
 from zkrq.replication.replies import Status
-from zkrq.replication.server import Server
+from zkrq.replication.server import LATE_SECONDS, Server
 from zkrq.replication.view import Life, ServerId
 from zkrq.replication.wire import Dial, Wire, pack
 from zkrq.tasks import Tasks
@@ -125,3 +126,31 @@ async def test_a_reply_to_a_wire_that_was_given_up_is_nobodys(tasks: Tasks, capl
     for _ in range(3):
         await asyncio.sleep(0)
     assert not caplog.records
+
+
+class SlowWire(FakeWire):
+    """The first call of a script is answered only when the second one comes."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: [b"OK"])
+        self.sent = asyncio.Event()
+
+    def _reply_to(self, word: bytes) -> None:
+        if word == b"EVALSHA" and not self.sent.is_set():
+            self.sent.set()
+        else:
+            for _ in range(2 if word == b"EVALSHA" else 1):
+                super()._reply_to(word)
+
+
+@pytest.mark.parametrize(("blocked", "status"), [(True, Status.OK), (False, Status.TIMEOUT)])
+async def test_a_process_that_was_blocked_calls_no_server_late(tasks: Tasks, *, blocked: bool, status: Status) -> None:
+    """Of what it missed it knows nothing: the answer is still on its way when it goes on, and it asks once more."""
+    wire, timeout = SlowWire(), 0.1
+    dial: Dial = lambda url, timeout: lambda: wire  # noqa: E731
+    server = Server(ServerId("a"), "redis://a", namespace="n", command_timeout=timeout, tasks=tasks, dial=dial)
+    asking = asyncio.create_task(server.call("seal", "", 1, Life("r1", "g1")))
+    await wire.sent.wait()
+    if blocked:
+        time.sleep(timeout + 2 * LATE_SECONDS)
+    assert (await asking).status is status

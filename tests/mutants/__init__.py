@@ -1,0 +1,5 @@
+"""One-line mistakes in the lines that bear the load, each with what has to find it.
+
+``table.py`` has the mutants, ``trial.py`` puts one into a copy of the tree and runs its killer there.  ``python -m
+tests.mutants --help`` runs all of them; ``make test`` runs the quick ones, and checks that each still names a line.
+"""
