@@ -34,10 +34,12 @@ from zkrq.events import (
     Scrubbed,
     ServerCaughtUp,
     ServerEvicted,
+    ServerUnusableHere,
     SessionLost,
     SessionResumed,
     SessionSuspended,
     ViewChanged,
+    WakeupsRefused,
 )
 from zkrq.ids import new_id
 from zkrq.items import Item
@@ -98,6 +100,7 @@ __all__ = [
     "ServerCaughtUp",
     "ServerEvicted",
     "ServerHealth",
+    "ServerUnusableHere",
     "SessionLost",
     "SessionResumed",
     "SessionSuspended",
@@ -106,6 +109,7 @@ __all__ = [
     "Unavailable",
     "View",
     "ViewChanged",
+    "WakeupsRefused",
     "Worker",
     "WorkerStatistics",
     "ZkrqError",

@@ -215,7 +215,8 @@ async def _stats(args: Namespace) -> Lines:
     rows: list[tuple[str, Iterable[object], str]] = [("queue", zkrq.Sizes._fields, "")]
     rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
     text = [
-        f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'no push can complete'}",
+        f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
+        *health.trouble,
         *(line.text for line in _servers_of(health)),
         "",
         *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) + note for name, figures, note in rows),

@@ -72,12 +72,14 @@ class ServerHealth(NamedTuple):
 
 
 class Health(NamedTuple):
-    """``ok``: a push and a claim could be made now, as far as is known here."""
+    """``ok``: a push and a claim could be made now, as far as is known here.  ``trouble``: what does not work for this
+    client, though it may for others: servers that do not let it in, wake-ups that it is refused."""
 
     ok: bool
     session: str
     epoch: int
     servers: Mapping[str, ServerHealth]
+    trouble: tuple[str, ...] = ()
 
 
 class Consumer(NamedTuple):
@@ -120,7 +122,7 @@ class Cluster:
             events=self._events,
         )
         self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
-        self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks)
+        self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks, events=self._events)
         self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
         self._repairer = Repairer(
             coordinator, self._replicas, cluster=namespace, events=self._events, missed=self._reaper.look
@@ -395,7 +397,9 @@ class Cluster:
             id: ServerHealth(_place(view, id), server.identity is not None, self._repairer.progress.get(id))
             for id, server in sorted(self._membership.servers.items())
         }
-        return Health(self._open and view.writable, self._coordinator.session.state.value, view.epoch, servers)
+        trouble = self._membership.trouble + self._wakeups.trouble
+        ok = self._open and view.writable and not trouble
+        return Health(ok, self._coordinator.session.state.value, view.epoch, servers, trouble)
 
     # -- servers -------------------------------------------------------------------------------------------------------
 

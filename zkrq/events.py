@@ -26,6 +26,24 @@ class ServerEvicted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerUnusableHere(Event):
+    """This client cannot use a server that others may well use: it completes no push, and evicts nobody for it.
+    ``reason`` says what to do about it: a wrong password, a missing right, no room for one more connection."""
+
+    server: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WakeupsRefused(Event):
+    """A server does not let this client listen: its consumers look for items every half second instead.  ``reason``
+    names the right that is missing."""
+
+    server: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class CatchingUp(Event):
     """This client copies all items to a server that has come back: ``copied`` of about ``total`` so far, ``rate`` items
     per second, ``seconds_left`` at that rate (None: unknown).  Told every two seconds."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
-from zkrq.errors import Closed, CodecError, Unavailable, ZkrqError
+from zkrq.errors import Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.held import Held
 from zkrq.limits import DeadLetters
@@ -117,7 +117,8 @@ class Feed(Generic[T]):
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
         """Up to ``want`` claims; none if not ``patient`` and nothing is ready, or after ``timeout`` seconds.
 
-        Raises ``Closed``; ``Unavailable`` where not even a look was possible and the caller would not wait longer.
+        Raises ``Closed``; ``Unavailable``, or ``ConfigError`` where a server does not let this client in, where not
+        even a look was possible and the caller would not wait longer.
         """
         if self._closed:
             raise Closed()
@@ -135,8 +136,7 @@ class Feed(Generic[T]):
         except TimeoutError:
             self._withdraw(waiter)
             if self._looks == looks:
-                reason = self._trouble or "no server answered in time"
-                raise Unavailable(f"queue {self._queue!r} could not be claimed from: {reason}") from self._trouble
+                raise self._failure(self._trouble or "no server answered in time") from self._trouble
             return []
         except asyncio.CancelledError:
             self._withdraw(waiter)
@@ -240,7 +240,12 @@ class Feed(Generic[T]):
                 if outcome is None:
                     waiter.future.set_result([])
                 else:
-                    waiter.future.set_exception(Unavailable(str(outcome)))
+                    waiter.future.set_exception(self._failure(outcome))
+
+    def _failure(self, reason: ZkrqError | str) -> ZkrqError:
+        """What a caller is told that would not wait."""
+        kind = ConfigError if isinstance(reason, ConfigError) else Unavailable
+        return kind(f"queue {self._queue!r} could not be claimed from: {reason}")
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 

@@ -14,8 +14,10 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from zkrq.events import Events, WakeupsRefused
 from zkrq.replication.keys import key
 from zkrq.replication.link import ServerError
+from zkrq.replication.replies import Verdict
 from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId
 from zkrq.tasks import Tasks
@@ -37,14 +39,23 @@ class _Ear(NamedTuple):
 class Wakeups:
     """Listens where it is asked to, and calls whoever waits."""
 
-    def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks) -> None:
+    def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks, events: Events) -> None:
         self.channel = _channel(namespace, secrets.token_hex(8))
         self._servers = servers
         self._namespace = namespace
         self._tasks = tasks
+        self._events = events
+        self._refused: dict[ServerId, str] = {}
         self._ears: dict[ServerId, _Ear] = {}
         self._waiting: dict[bytes, Callable[[], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """Where this process is refused to listen, and why."""
+        listening = {id for id, ear in self._ears.items() if ear.listening.is_set()}
+        refused = sorted((id, reason) for id, reason in self._refused.items() if id not in listening)
+        return tuple(f"wake-ups of server {id}: {reason}" for id, reason in refused)
 
     def register(self, queue: str, wake: Callable[[], None], cancelled: Callable[[str, str], None]) -> None:
         """Call ``wake`` whenever something may have become ready in this queue, and ``cancelled`` with claim request
@@ -70,6 +81,7 @@ class Wakeups:
             ear = self._ears.pop(id)
             ear.task.cancel()
             ear.tried.set()
+            self._refused.pop(id, None)
 
     async def listen(self, server: ServerId) -> bool:
         """Listen to a server from now on; False when that cannot be had now."""
@@ -90,11 +102,21 @@ class Wakeups:
                 except ServerError as error:
                     extra = {"cluster": self._namespace, "server": server}
                     _log.debug("not listening to %s: %s", server, error, extra=extra)
+                    self._note_refusal(server, error)
                 tried.set()
                 self.wake_all()
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             tried.set()
+
+    def _note_refusal(self, server: ServerId, error: ServerError) -> None:
+        """Tell it once that a server does not let this process listen."""
+        if error.answer.verdict is not Verdict.CORRECT:
+            self._refused.pop(server, None)
+        elif server not in self._refused:
+            right = f"this client's user needs the right to the channels {_channel(self._namespace, '*')}"
+            reason = self._refused[server] = f"{error} ({right})"
+            self._events.tell(WakeupsRefused(self._namespace, server, reason), logging.WARNING)
 
     def _heard(self, message: bytes) -> None:
         wake = self._waiting.get(message)

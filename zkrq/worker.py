@@ -367,7 +367,7 @@ class Worker:
         claims: list[Claim[Any]] = []
         try:
             claims = await line.queue.pop_many(count, timeout=timeout)
-        except Unavailable:  # told by who claims; whoever listens waits until it is over
+        except (ConfigError, Unavailable):  # told by who claims; whoever listens waits until it is over
             pass
         finally:
             for claim in claims:
@@ -532,7 +532,7 @@ async def _ack(claim: Claim[Any]) -> None:
     """Once; where it is not known to be done, after a pause it may be tried again."""
     try:
         await claim.ack()
-    except (OutcomeUnknown, Unavailable):
+    except (ConfigError, OutcomeUnknown, Unavailable):
         await asyncio.sleep(ACK_PAUSE)
 
 

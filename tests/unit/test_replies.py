@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.replication.replies import MAY_HAVE_HAPPENED, VERDICTS, Answer, Status, Verdict, read_error, read_reply
+from zkrq.replication.replies import (
+    MAY_HAVE_HAPPENED,
+    VERDICTS,
+    Answer,
+    Status,
+    Verdict,
+    denial,
+    read_error,
+    read_reply,
+)
 
 
 @pytest.mark.parametrize("status", Status)
@@ -37,8 +46,13 @@ def test_reason_for_a_large_unknown_reply_is_short() -> None:
         ("READONLY You can't write against a read only replica.", Status.UNFIT, Verdict.EVICT),
         ("MASTERDOWN Link with MASTER is down", Status.UNFIT, Verdict.EVICT),
         ("MISCONF Redis is configured to save RDB snapshots", Status.UNFIT, Verdict.EVICT),
-        ("NOAUTH Authentication required.", Status.UNFIT, Verdict.EVICT),
-        ("NOPERM this user has no permissions", Status.UNFIT, Verdict.EVICT),
+        ("NOAUTH Authentication required.", Status.DENIED, Verdict.CORRECT),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Status.DENIED, Verdict.CORRECT),
+        ("NOPERM this user has no permissions", Status.DENIED, Verdict.CORRECT),
+        ("DENIED Redis is running in protected mode because", Status.DENIED, Verdict.CORRECT),
+        ("ERR AUTH <password> called without any password configured", Status.DENIED, Verdict.CORRECT),
+        ("ERR DB index is out of range", Status.DENIED, Verdict.CORRECT),
+        ("ERR max number of clients reached", Status.HINDERED, Verdict.WAIT),
         ("LOADING Redis is loading the dataset in memory", Status.UNREACHABLE, Verdict.EVICT),
         ("BUSY Redis is busy running a script.", Status.TIMEOUT, Verdict.EVICT),
         ("WRONGTYPE Operation against a key", Status.BROKEN, Verdict.REFUSE),
@@ -54,6 +68,29 @@ def test_error_is_known_by_its_first_word(message: str, status: Status, verdict:
 def test_refusals_of_memory_did_not_happen() -> None:
     """Memory pressure is a refusal: the operation may say that nothing was written."""
     assert Status.REFUSED not in MAY_HAVE_HAPPENED
+
+
+@pytest.mark.parametrize("status", [Status.DENIED, Status.HINDERED])
+def test_what_lies_with_one_client_never_evicts(status: Status) -> None:
+    assert VERDICTS[status] is not Verdict.EVICT
+    assert status not in MAY_HAVE_HAPPENED
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("NOAUTH Authentication required.", "give this client a user and a password"),
+        ("WRONGPASS invalid username-password pair", "correct the user or the password"),
+        ("NOPERM this user has no permissions", "give this client's user the right"),
+        ("ERR DB index is out of range", "correct the database number"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "its options or its certificates"),
+    ],
+)
+def test_denial_says_what_to_do(reason: str, step: str) -> None:
+    told = denial("b", Answer(Status.DENIED, (), reason))
+    assert "server b" in told
+    assert reason in told
+    assert step in told
 
 
 @pytest.mark.parametrize("status", [Status.STALE, Status.NOTINSYNC, Status.GONE, Status.FENCED, Status.UNFIT])

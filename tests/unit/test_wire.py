@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import ssl
 from typing import Any
 from urllib.parse import quote
 
@@ -9,9 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from zkrq.errors import ConfigError
-from zkrq.replication.wire import address, check_url, dial, redact, with_credentials_of, without_credentials
+from zkrq.replication.replies import Status
+from zkrq.replication.wire import (
+    NoConnection,
+    RedisWire,
+    address,
+    check_url,
+    dial,
+    redact,
+    with_credentials_of,
+    without_credentials,
+)
 
 URLS = [
     "redis://localhost",
@@ -305,6 +326,66 @@ def test_complaint_about_a_missing_scheme_shows_no_password(url: str) -> None:
         check_url(url)
     assert "secret" not in str(refused.value)
     assert "localhost" in str(refused.value)
+
+
+# -- on whose side it lies that there is no connection ---------------------------------------------------------------
+
+
+class Connection:
+    """Fails to connect as redis-py's does: with an error of its own that was raised on behalf of another."""
+
+    def __init__(self, failure: BaseException) -> None:
+        self._failure = failure
+
+    async def connect(self) -> None:
+        try:
+            raise self._failure
+        except RedisError:
+            raise
+        except OSError as error:
+            raise RedisConnectionError(f"Error connecting: {error}") from error
+
+
+CAUSES: list[tuple[BaseException, Status]] = [
+    (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Status.UNREACHABLE),
+    (ConnectionResetError(errno.ECONNRESET, "reset"), Status.UNREACHABLE),
+    (OSError(errno.EHOSTUNREACH, "no route to host"), Status.UNREACHABLE),
+    (TimeoutError(), Status.UNREACHABLE),
+    (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), Status.UNREACHABLE),
+    (ssl.SSLCertVerificationError(1, "certificate verify failed"), Status.DENIED),
+    (ssl.SSLError(1, "tlsv1 alert unknown ca"), Status.DENIED),
+    (FileNotFoundError(errno.ENOENT, "ca.pem"), Status.DENIED),
+    (socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"), Status.HINDERED),
+    (OSError(errno.EMFILE, "Too many open files"), Status.HINDERED),
+    (OSError(errno.ENFILE, "Too many open files in system"), Status.HINDERED),
+    (OSError(errno.EADDRNOTAVAIL, "no port is left"), Status.HINDERED),
+    (RedisConnectionError("max number of clients reached", status_code="ERR"), Status.HINDERED),
+    (AuthenticationError("invalid username-password pair", status_code="WRONGPASS"), Status.DENIED),
+    (AuthenticationError("Authentication required.", status_code="NOAUTH"), Status.DENIED),
+    (NoPermissionError("this user has no permissions", status_code="NOPERM"), Status.DENIED),
+    (ResponseError("DENIED Redis is running in protected mode"), Status.DENIED),
+    (ResponseError("DB index is out of range", status_code="ERR"), Status.DENIED),
+    (BusyLoadingError("Redis is loading", status_code="LOADING"), Status.UNREACHABLE),
+    (RedisError("what nobody has seen yet"), Status.UNREACHABLE),
+]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("cause", "status"), CAUSES, ids=lambda given: getattr(given, "name", repr(given)))
+async def test_cause_of_a_failed_connection(cause: BaseException, status: Status) -> None:
+    connection: Any = Connection(cause)
+    with pytest.raises(NoConnection) as failed:
+        await RedisWire(connection).connect()
+    assert failed.value.answer.status is status
+    assert failed.value.answer.reason
+
+
+@pytest.mark.anyio
+async def test_a_socket_that_is_not_there_is_a_server_that_is_down() -> None:
+    connection: Any = Connection(FileNotFoundError(errno.ENOENT, "No such file"))
+    with pytest.raises(NoConnection) as failed:
+        await RedisWire(connection, "/run/redis.sock").connect()
+    assert failed.value.answer.status is Status.UNREACHABLE
 
 
 # -- the name of a server that was given none ----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from zkrq.errors import ConfigError, Unavailable
 from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.membership import Membership
-from zkrq.replication.replies import Status
+from zkrq.replication.replies import Status, denial
 from zkrq.replication.server import Server
 from zkrq.replication.view import Life, ServerId, View, extend, remove
 from zkrq.replication.wire import redact, without_credentials
@@ -39,6 +39,8 @@ class Roster:
         except ServerError as error:
             if error.answer.status is Status.UNFIT:
                 raise ConfigError(f"server {id}: {error}") from error
+            if error.answer.status is Status.DENIED:
+                raise ConfigError(denial(id, error.answer)) from error
             raise Unavailable(f"server {id} at {redact(url)} does not answer: {error}") from error
         finally:
             server.drop()

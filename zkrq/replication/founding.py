@@ -15,7 +15,7 @@ from typing import NamedTuple
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.replication.link import Identity, ServerError
-from zkrq.replication.replies import Answer, Status
+from zkrq.replication.replies import Answer, Status, denial
 from zkrq.replication.server import Server
 from zkrq.replication.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.wire import without_credentials
@@ -109,6 +109,8 @@ class Founder:
                 check_name(id, who.name, self._servers[id].url, self._namespace)
             elif who.status is Status.UNFIT:
                 raise ConfigError(f"server {id}: {who.reason}")
+            elif who.status is Status.DENIED:
+                raise ConfigError(denial(id, who))
 
     async def _plan(self, identities: Identities, version: int) -> None:
         """Write down in which lives the servers are to begin."""
@@ -176,6 +178,8 @@ class Founder:
         # By its life, not by the name that is stored in it: one that was another's replica brings the other's name.
         for id, who in identities.items():
             if isinstance(who, Answer):
+                if who.status is Status.DENIED and id in view.receivers:
+                    raise ConfigError(denial(id, who))
                 continue
             check_name(id, view.id_of(who.run_id) or "", self._servers[id].url, self._namespace)
         later = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from zkrq.replication.replies import Answer, Status, read_reply
+from zkrq.replication.replies import Answer, Status, ends_connection, read_error, read_reply
 from zkrq.replication.wire import ErrorReply, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001
@@ -247,6 +247,9 @@ class Link:
                 reply = await self.wire.receive()
                 if self.lost:
                     return  # given up meanwhile: nobody waits for this reply any more
+                if isinstance(reply, ErrorReply) and (not self._waiting or ends_connection(reply.text)):
+                    self.give_up(ServerError(read_error(reply.text).status, reply.text))
+                    return
                 waiter, _ = self._waiting.popleft()
                 if not waiter.done():
                     waiter.set_result(reply)

@@ -15,11 +15,11 @@ from typing import Final, Protocol
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable
-from zkrq.events import Events, NotWritable, ServerEvicted, ViewChanged
+from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.link import Begun, Identity, Round
-from zkrq.replication.replies import Answer, Status
+from zkrq.replication.replies import Answer, Status, Verdict, denial
 from zkrq.replication.server import Server
 from zkrq.replication.view import Eviction, Life, ServerId, View, encode, evict, weigh_eviction
 from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
@@ -29,6 +29,9 @@ EVICTION_GRACE = 5.0
 
 RETRY_PAUSE = 0.1
 """Seconds between tries while an eviction has to wait."""
+
+KEPT_OUT_SECONDS = 1.0
+"""Seconds for which a client that a server keeps out takes that for granted; then it asks the server again."""
 
 
 _log = logging.getLogger("zkrq.view")
@@ -68,6 +71,7 @@ class Membership:
         self._version = -1
         self._changing = asyncio.Lock()
         self._failing_since: dict[tuple[ServerId, Life], float] = {}
+        self._kept_out: dict[ServerId, tuple[Answer, float]] = {}
         self._watchers: list[Callable[[View], None]] = []
         self.nobody_answers = False
         """Whether all members have failed this client, as far as it knows."""
@@ -109,6 +113,9 @@ class Membership:
         )
         view, version, identities = await founder.join()
         self._adopt(view, version)
+        for id in view.receivers:
+            if isinstance(answer := identities.get(id), Answer):
+                self._note_failure(id, answer)
         return someone_lives(view, identities)
 
     def url_for(self, url: str) -> str:
@@ -149,13 +156,18 @@ class Membership:
         """Take servers that failed this client under ``known`` out of the view, and return the view to go on with.
 
         Every server that stays has answered in this very operation (``answered``) or does so now, so a client that is
-        cut off from most of them fails itself instead of evicting the healthy ones.  The view comes back unchanged
-        where nothing can be done yet: the caller tries on until its time runs out.
+        cut off from most of them fails itself instead of evicting the healthy ones, and so does a client that one of
+        them does not let in.  The view comes back unchanged where nothing can be done yet: the caller retries until
+        its time runs out.  Raises ``ConfigError``.
         """
         async with self._changing:
             if self.view.epoch > known.epoch:
                 return self.view
-            failed = {**failed, **await self._probe(known, known.members.keys() - failed.keys() - answered)}
+            silent = await self._probe(known, known.members.keys() - failed.keys() - answered)
+            if any(answer.verdict is not Verdict.EVICT for answer in silent.values()):
+                check_let_in(silent)
+                return known
+            failed = {**failed, **silent}
             if not self._may_evict(known, failed):
                 return known
             wanted = evict(known, failed, by=secrets.token_hex(8))
@@ -170,6 +182,34 @@ class Membership:
         """Which of the ``silent`` do not answer under ``view``.  STALE is an answer."""
         answers = await self.seal(view, silent)
         return {id: answer for id, answer in answers.items() if answer.status not in (Status.OK, Status.STALE)}
+
+    # -- servers that keep this client out -----------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What keeps this client, and perhaps no other, from using servers of the view."""
+        return tuple(f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self._kept_out.items()))
+
+    async def kept_out(self, view: View) -> dict[ServerId, Answer]:
+        """Answers of the servers of ``view`` that keep this client out, as far as it knows: it could complete nothing,
+        so it is to begin nothing.  After ``KEPT_OUT_SECONDS`` they are asked again."""
+        if not self._kept_out:
+            return {}
+        now = asyncio.get_running_loop().time()
+        due = [id for id, (_, at) in self._kept_out.items() if at + KEPT_OUT_SECONDS <= now and id in view.receivers]
+        await self.seal(view, due)
+        return {id: answer for id, (answer, _) in self._kept_out.items() if id in view.receivers}
+
+    def _note_failure(self, server: ServerId, answer: Answer) -> None:
+        """Remember an answer that lies with this client, and forget the last one."""
+        known = self._kept_out.pop(server, None)
+        if answer.verdict in (Verdict.CORRECT, Verdict.WAIT):
+            self._kept_out[server] = answer, asyncio.get_running_loop().time()
+            if known is None or known[0].status is not answer.status:
+                event = ServerUnusableHere(self._namespace, server, denial(server, answer))
+                self._events.tell(event, logging.WARNING)
+
+    # -- asking --------------------------------------------------------------------------------------------------------
 
     async def seal(self, view: View, servers: Iterable[ServerId]) -> dict[ServerId, Answer]:
         """Have servers of ``view`` adopt its epoch, which also tells who answers."""
@@ -200,6 +240,7 @@ class Membership:
         self.nobody_answers = False
         kept = view.receivers
         self._failing_since = {key: at for key, at in self._failing_since.items() if kept.get(key[0]) == key[1]}
+        self._kept_out = {id: known for id, known in self._kept_out.items() if id in kept}
         self._events.tell(ViewChanged(self._namespace, view.epoch, tuple(view.members), tuple(view.learners)))
         if not view.writable and (old is None or old.writable):
             self._events.tell(NotWritable(self._namespace, tuple(view.members), view.min_replicas), logging.ERROR)
@@ -271,6 +312,10 @@ class Membership:
                 self.nobody_answers = False
                 if self._failing_since:
                     self._failing_since.pop((id, lives[id]), None)
+                if self._kept_out:
+                    self._kept_out.pop(id, None)
+            else:
+                self._note_failure(id, answer)
         return answers
 
     def place(self, view: View, server: ServerId) -> Place:
@@ -285,6 +330,13 @@ class Membership:
         """Raises ``NotEnoughReplicas`` where no push can complete."""
         if not view.writable:
             raise NotEnoughReplicas(len(view.members), view.min_replicas)
+
+
+def check_let_in(answers: Mapping[ServerId, Answer]) -> None:
+    """Raises ``ConfigError`` where a server does not let this client in."""
+    for id, answer in answers.items():
+        if answer.verdict is Verdict.CORRECT:
+            raise ConfigError(denial(id, answer))
 
 
 def someone_lives(view: View, identities: Identities) -> bool:

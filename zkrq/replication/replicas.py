@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.replication.copying import CopyFailed, copy_items
-from zkrq.replication.membership import RETRY_PAUSE, Membership
+from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
@@ -123,7 +123,9 @@ class Replicas:
                 raise _Expired(effort.trouble) from None
 
     async def _next_view(self, view: View, answers: Mapping[ServerId, Answer]) -> View:
-        """The view to go on with after these answers."""
+        """The view to go on with after these answers.  Raises ``ConfigError`` where a server does not let this client
+        in."""
+        check_let_in(answers)
         failed = {
             id: answer
             for id, answer in answers.items()
@@ -132,7 +134,8 @@ class Replicas:
         }
         newer = view
         if failed:
-            newer = await self.membership.evict(view, failed, answers.keys() - failed.keys())
+            answered = {id for id, answer in answers.items() if id not in failed and answer.verdict is not Verdict.WAIT}
+            newer = await self.membership.evict(view, failed, answered)
         elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
             newer = await self.membership.refresh(view)
         if newer.epoch == view.epoch:
@@ -159,6 +162,8 @@ class Replicas:
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
             nonlocal copies
             self.membership.check_writable(view)
+            if kept_out := await self.membership.kept_out(view):
+                return kept_out
             copies = len(view.members)
             missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
             answers = await self.membership.call_all(missing, "put", queue, view, packed)
@@ -227,6 +232,8 @@ class Replicas:
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
             nonlocal outcome, last
+            if kept_out := await self.membership.kept_out(view):
+                return kept_out
             primary = view.primary(queue)
             # A learner's copy, and what an evicted server still holds, must meet the tombstones of what is gone.
             trimming = int(trim and not view.learners and not view.eligible)

@@ -24,6 +24,8 @@ class Status(enum.Enum):
     UNFIT = "UNFIT"  # not a master, or it evicts keys
     REFUSED = "REFUSED"  # out of memory: nothing happened, and nobody is evicted for it
     BROKEN = "BROKEN"  # an error that zkrq does not know: told to the caller, and nobody is evicted for it
+    DENIED = "DENIED"  # the server lives, and does not let this client in: password, rights, certificate, options
+    HINDERED = "HINDERED"  # trouble of this client's host, or no room for its connection: it may pass
 
 
 class Verdict(enum.Enum):
@@ -33,6 +35,8 @@ class Verdict(enum.Enum):
     REFRESH = "read the view again"
     EVICT = "take this server out of the view"
     REFUSE = "tell the caller; nothing happened there"
+    CORRECT = "tell the caller what to correct; what lies with one client never evicts a server"
+    WAIT = "try again; what lies with one client never evicts a server"
 
 
 VERDICTS: Mapping[Status, Verdict] = {
@@ -50,6 +54,8 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.HOLDSDATA: Verdict.REFUSE,
     Status.LATE: Verdict.REFUSE,
     Status.TAKEN: Verdict.REFUSE,
+    Status.DENIED: Verdict.CORRECT,
+    Status.HINDERED: Verdict.WAIT,
 }
 
 MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Status.UNREACHABLE, Status.BROKEN})
@@ -84,12 +90,30 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
     ("READONLY", Status.UNFIT),
     ("MASTERDOWN", Status.UNFIT),
     ("MISCONF", Status.UNFIT),
-    ("NOAUTH", Status.UNFIT),
-    ("NOPERM", Status.UNFIT),
     ("LOADING", Status.UNREACHABLE),
     ("BUSY", Status.TIMEOUT),
+    ("NOAUTH", Status.DENIED),
+    ("WRONGPASS", Status.DENIED),
+    ("NOPERM", Status.DENIED),
+    ("DENIED Redis is running in protected mode", Status.DENIED),
+    ("ERR invalid password", Status.DENIED),  # of a Redis before 6
+    ("ERR Client sent AUTH, but no password is set", Status.DENIED),  # the same
+    ("ERR AUTH <password> called without any password", Status.DENIED),
+    ("ERR DB index is out of range", Status.DENIED),
+    ("ERR invalid DB index", Status.DENIED),
+    ("ERR max number of clients", Status.HINDERED),
 )
-"""First words of Redis' error replies that are known."""
+"""How Redis' error replies that are known begin."""
+
+_NEXT_STEPS: tuple[tuple[str, str], ...] = (
+    ("NOAUTH", "give this client a user and a password in the URL of that server"),
+    ("WRONGPASS", "correct the user or the password in this client's URL of that server"),
+    ("ERR invalid password", "correct the password in this client's URL of that server"),
+    ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
+    ("DENIED", "let this client's host in: set a password or bind that server to a private address"),
+    ("ERR DB index", "correct the database number in this client's URL of that server"),
+)
+"""What to do about a denial, by how its reason begins."""
 
 
 def read_reply(reply: object) -> Answer:
@@ -100,6 +124,20 @@ def read_reply(reply: object) -> Answer:
         if status is not None:
             return Answer(status, tuple(body[1:]), status.name)
     return Answer(Status.BROKEN, (), f"unknown reply {reply!r:.200}")
+
+
+def denial(server: str, answer: Answer) -> str:
+    """Why this client cannot use a server, and what to do about it, for people."""
+    if answer.verdict is not Verdict.CORRECT:
+        return f"server {server} cannot be used by this client for now: {answer.reason}"
+    steps = (step for beginning, step in _NEXT_STEPS if answer.reason.startswith(beginning))
+    step = next(steps, "correct this client's URL of that server, its options or its certificates")
+    return f"server {server} does not let this client in ({answer.reason}): {step}"
+
+
+def ends_connection(message: str) -> bool:
+    """Whether an error reply of Redis is about the connection, whatever was asked on it."""
+    return message.startswith(("ERR max number of clients", "NOAUTH", "DENIED"))
 
 
 def read_error(message: str) -> Answer:

@@ -19,7 +19,7 @@ from zkrq.replication.link import Begun, Identity, Link, Round, ServerError, dea
 from zkrq.replication.replies import Answer, Status, read_error, read_reply
 from zkrq.replication.scripts import SCRIPTS
 from zkrq.replication.view import Life, ServerId
-from zkrq.replication.wire import Dial, ErrorReply, Packed, Word, dial, join, pack, pack_words, redact
+from zkrq.replication.wire import Dial, ErrorReply, NoConnection, Packed, Word, dial, join, pack, pack_words, redact
 from zkrq.tasks import Tasks
 
 SHUN_SECONDS = 0.5
@@ -171,7 +171,9 @@ class Server:
             async with asyncio.timeout(self._timeout):
                 await wire.connect()
                 await wire.send([pack(("SUBSCRIBE", channel))])
-                await wire.receive()
+                reply = await wire.receive()
+            if isinstance(reply, ErrorReply):
+                raise ServerError(read_error(reply.text).status, reply.text)
             listening.set()
             tried.set()
             while True:
@@ -179,7 +181,7 @@ class Server:
                 if kind == b"message":
                     heard(text)
         except (OSError, TimeoutError) as error:
-            raise ServerError(Status.UNREACHABLE, str(error)) from error
+            raise _failure(error) from error
         finally:
             listening.clear()
             await wire.close()
@@ -197,7 +199,7 @@ class Server:
                 await link.wire.connect()
             except OSError as error:
                 await link.wire.close()
-                raise ServerError(Status.UNREACHABLE, str(error)) from error
+                raise _failure(error) from error
             except asyncio.CancelledError:
                 await link.wire.close()
                 raise
@@ -264,6 +266,13 @@ class Server:
         if link:
             link.give_up(ServerError(Status.TIMEOUT, reason))
             self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
+
+
+def _failure(error: OSError) -> ServerError:
+    """Why there is no connection."""
+    if isinstance(error, NoConnection):
+        return ServerError(error.answer.status, error.answer.reason)
+    return ServerError(Status.UNREACHABLE, str(error))
 
 
 @lru_cache(OPENINGS_KEPT)

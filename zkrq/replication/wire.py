@@ -6,8 +6,11 @@ repeated, and of its connection only this is used; ``Wire`` is all that the rest
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Callable, Mapping, Sequence
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -18,6 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from zkrq.errors import ConfigError
+from zkrq.replication.replies import Answer, Status, read_error
 
 Word = bytes | str | int
 
@@ -53,6 +57,14 @@ class ErrorReply(NamedTuple):
     text: str
 
 
+class NoConnection(ConnectionError):
+    """A connection could not be had, or is broken; ``answer`` says on whose side the cause is."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(answer.reason)
+        self.answer = answer
+
+
 class Wire(Protocol):
     """One connection.  Every method raises ``OSError`` when it is broken or cannot be had."""
 
@@ -79,14 +91,16 @@ Dial = Callable[[str, float], Callable[[], Wire]]
 class RedisWire:
     """A ``Wire`` made of redis-py's connection."""
 
-    def __init__(self, connection: AbstractConnection) -> None:
+    def __init__(self, connection: AbstractConnection, path: str | None = None) -> None:
+        """``path`` is that of the server's socket in the file system, None where it is reached by the network."""
         self._connection = connection
+        self._path = path
 
     async def connect(self) -> None:
         try:
             await self._connection.connect()
         except RedisError as error:
-            raise ConnectionError(str(error)) from error
+            raise NoConnection(_why(error, self._path)) from error
 
     async def send(self, commands: Sequence[bytes]) -> None:
         try:
@@ -97,26 +111,88 @@ class RedisWire:
     async def receive(self) -> object:
         try:
             return cast(object, await self._connection.read_response(disable_decoding=True, timeout=math.inf))
-        except ResponseError as error:
-            # As the server wrote it: redis-py takes the first word off those that it knows.
-            return ErrorReply(f"{error.status_code} {error}" if error.status_code else str(error))
         except RedisError as error:
+            if text := _error_text(error):
+                return ErrorReply(text)
             raise ConnectionError(str(error)) from error
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
 
 
+def _error_text(error: RedisError) -> str | None:
+    """An error reply as the server wrote it, None where the error is not the server's.
+
+    redis-py takes the first word off the replies that it knows, and takes some for a broken connection.
+    """
+    if error.status_code:
+        return f"{error.status_code} {error}"
+    return str(error) if isinstance(error, ResponseError) else None
+
+
+def _why(error: RedisError, path: str | None) -> Answer:
+    """On whose side it lies that there is no connection."""
+    if text := _error_text(error):
+        return read_error(text)
+    statuses = (_status_of(cause, path) for cause in _causes(error))
+    return Answer(next((status for status in statuses if status), Status.UNREACHABLE), (), str(error))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+_OWN_HOST = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOBUFS,
+    errno.ENOMEM,
+    errno.EADDRNOTAVAIL,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENETDOWN,
+}
+"""What an operating system says of itself, not of the other host."""
+
+
+def _status_of(cause: BaseException, path: str | None) -> Status | None:
+    """What one of the causes says, None where it says nothing about this client."""
+    match cause:
+        case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
+            return None  # the server, or the network, ended it in the middle of the handshake
+        case ssl.SSLError() | UnicodeError():
+            return Status.DENIED
+        case FileNotFoundError() | IsADirectoryError() | NotADirectoryError():
+            return None if path else Status.DENIED  # a server that is down has no socket; else a certificate's file
+        case PermissionError() if path:
+            return Status.DENIED
+        case socket.gaierror():
+            return Status.HINDERED
+        case OSError() if cause.errno in _OWN_HOST:
+            return Status.HINDERED
+        case _:
+            return None
+
+
 def dial(url: str, timeout: float) -> Callable[[], Wire]:
     """Wires to the Redis server of this URL.  Raises ``ConfigError``."""
     options = dict(_parts(url))
     kind = options.pop("connection_class", Connection)
-    own = {"protocol": 2, "socket_timeout": None, "socket_connect_timeout": timeout, "retry": Retry(NoBackoff(), 0)}
+    own = {
+        "protocol": 2,
+        "socket_timeout": None,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        # Nothing is sent that is not needed: what a server without room says would be lost with the connection.
+        "driver_info": None,
+    }
     try:
         kind(**{**options, **own})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RedisError) as error:
         raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
-    return lambda: RedisWire(kind(**{**options, **own}))
+    return lambda: RedisWire(kind(**{**options, **own}), options.get("path"))
 
 
 def redact(url: str) -> str:

@@ -1,0 +1,230 @@
+"""Clients that a server does not let in: a wrong password, a missing right, no room.  They fail; nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import HANG, command, in_process, new_namespace, until
+from tests.load import Load
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+
+pytestmark = pytest.mark.anyio
+
+USER = "app"
+
+
+@pytest.fixture
+async def users(servers: local.Servers) -> AsyncGenerator[local.Servers]:
+    """The servers with a user that has the password ``old`` and every right."""
+    await each(servers, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
+    yield servers
+    await each(servers, "ACL", "DELUSER", USER)
+
+
+async def each(servers: local.Servers, *words: str, count: int = 3) -> None:
+    for server in servers.redis[:count]:
+        reply = await command(server, *words)
+        assert not reply.startswith(b"-"), reply
+
+
+def as_user(
+    servers: local.Servers, namespace: str, hub: Hub, password: str, events: list[zkrq.Event] | None = None, **more: Any
+) -> Cluster:
+    """A client with a user and a password."""
+    urls = {server.name: f"redis://{USER}:{password}@{server.address}" for server in servers.redis}
+    settings: dict[str, Any] = {"command_timeout": 2.0, "operation_timeout": 15.0, **more}
+    return Cluster(
+        urls,
+        MemoryCoordinator(hub),
+        namespace=namespace,
+        min_replicas=None,
+        owner="app",
+        on_event=None if events is None else events.append,
+        **settings,
+    )
+
+
+@asynccontextmanager
+async def healthy_load(servers: local.Servers, namespace: str, hub: Hub) -> AsyncGenerator[Load]:
+    """Items that flow through a client to which nothing happens: no push of it may fail, and no server be evicted."""
+    events: list[zkrq.Event] = []
+    async with in_process(servers, namespace, hub, on_event=events.append) as cluster:
+        load = Load(cluster)
+        async with load.running(producers=2, consumers=2):
+            yield load
+        assert not load.uncertain
+        assert cluster.view.epoch == 1
+        assert not [event for event in events if isinstance(event, zkrq.ServerEvicted)]
+
+
+async def test_a_wrong_password_is_told_at_connect(users: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    async with healthy_load(users, namespace, hub) as load:
+        await each(users, "ACL", "SETUSER", USER, "resetpass", ">new", count=2)
+        with pytest.raises(zkrq.ConfigError, match=r"redis-1 .*WRONGPASS.*correct the user or the password"):
+            async with as_user(users, namespace, hub, "old"):
+                pass
+        await until(load.progress(200))
+
+
+async def test_two_of_three_servers_stop_to_let_a_client_in(users: local.Servers) -> None:
+    """It is told what to correct, writes nothing once it knows, and takes part again when it is let in."""
+    namespace, hub = new_namespace(), Hub()
+    events: list[zkrq.Event] = []
+    async with healthy_load(users, namespace, hub) as load, as_user(users, namespace, hub, "old", events) as denied:
+        queue = denied.queue("other")
+        await queue.push("before")
+        await each(users, "ACL", "SETUSER", USER, "resetpass", ">new", count=2)
+        await each(users, "CLIENT", "KILL", "USER", USER, count=2)
+        with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"redis-[12] does not let this client in"):
+            await queue.push("may have happened")
+        for _ in range(20):
+            with pytest.raises(zkrq.ConfigError, match=r"redis-[12] does not let this client in"):
+                await queue.push("nothing was written")
+            await asyncio.sleep(0.1)  # over several of the times after which the server is asked again
+        with pytest.raises(zkrq.ConfigError):
+            await queue.push("decided", key="k")
+        with pytest.raises(zkrq.ConfigError):
+            await queue.pop_one(timeout=0)
+        health = denied.health()
+        assert not health.ok
+        assert "WRONGPASS" in " ".join(health.trouble)
+        await until(load.progress(200))
+        assert {event.server for event in events if isinstance(event, zkrq.ServerUnusableHere)} == {
+            "redis-1",
+            "redis-2",
+        }
+        assert len([event for event in events if isinstance(event, zkrq.ServerUnusableHere)]) == 2
+        await each(users, "ACL", "SETUSER", USER, ">old")
+        await until(lambda: denied.health().ok)
+        await queue.push("after")
+        claims = await queue.pop_many(10, timeout=0)
+        items = [claim.item for claim in claims]
+        assert set(items) - {"may have happened"} == {"before", "after"}
+        assert not [event for event in events if isinstance(event, zkrq.ServerEvicted)]
+
+
+async def test_a_password_is_rotated(users: local.Servers) -> None:
+    """Old and new for a while, then only new: who knows it notices nothing, and the others evict nobody."""
+    namespace, hub = new_namespace(), Hub()
+    async with as_user(users, namespace, hub, "old") as late, healthy_load(users, namespace, hub) as load:
+        await each(users, "ACL", "SETUSER", USER, ">new")
+        async with as_user(users, namespace, hub, "new") as timely:
+            await each(users, "ACL", "SETUSER", USER, "<old")
+            await late.queue("other").push("over the connections that it has")
+            for server in users.redis:
+                await command(server, "CLIENT", "KILL", "USER", USER)
+                await timely.queue("other").push("connected again")
+                with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match="WRONGPASS"):
+                    await late.queue("other").push("not any more")
+            await until(load.progress(200))
+
+
+async def test_a_right_is_missing(users: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    async with healthy_load(users, namespace, hub) as load, as_user(users, namespace, hub, "old") as denied:
+        await denied.queue("other").push("before")
+        await each(users, "ACL", "SETUSER", USER, "-evalsha", "-eval", count=2)
+        for _ in range(3):
+            with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"NOPERM.*give this client's user"):
+                await denied.queue("other").push("not any more")
+        await until(load.progress(200))
+
+
+async def test_one_has_a_wrong_password_and_the_primary_dies(users: local.Servers) -> None:
+    """A client that is not let in by one server does not judge another one."""
+    namespace, hub = new_namespace(), Hub()
+    async with as_user(users, namespace, hub, "old") as denied:
+        queue = denied.queue("other")
+        await queue.push("x")
+        primary = denied.view.primary("other")
+        dying = next(server for server in users.redis if server.name == primary)
+        shut = next(server for server in users.redis if server.name != primary)
+        await command(shut, "ACL", "SETUSER", USER, "resetpass", ">new")
+        await command(shut, "CLIENT", "KILL", "USER", USER)
+        await dying.kill()
+        with pytest.raises(zkrq.ConfigError, match=f"{shut.name} does not let this client in"):
+            await queue.size()
+        assert denied.view.epoch == 1
+        async with in_process(users, namespace, hub) as healthy:
+            await healthy.queue("other").push("y")
+            assert primary not in healthy.view.members
+        await dying.start()
+        await command(dying, "ACL", "SETUSER", USER, "reset", "on", ">old", "~*", "&*", "+@all")
+
+
+async def test_no_room_for_a_newcomer(servers: local.Servers) -> None:
+    """``maxclients`` is reached: it waits, writes nothing, and evicts nobody."""
+    namespace, hub = new_namespace(), Hub()
+    full = servers.redis[1]
+    async with healthy_load(servers, namespace, hub) as load:
+        reader, writer = await asyncio.open_connection(full.host, full.port)
+        async with asyncio.timeout(HANG):
+            writer.write(b"CONFIG SET maxclients 1\r\n")
+            await reader.readline()
+        try:
+            async with in_process(servers, namespace, hub, operation_timeout=1.0) as newcomer:
+                for _ in range(2):
+                    with pytest.raises(zkrq.Unavailable, match=r"nothing was written.*max number of clients reached"):
+                        await newcomer.queue("other").push("no room")
+                health = newcomer.health()
+                assert not health.ok
+                assert "max number of clients" in " ".join(health.trouble)
+                await until(load.progress(200))
+                async with asyncio.timeout(HANG):
+                    writer.write(b"CONFIG SET maxclients 10000\r\n")
+                    await reader.readline()
+                await until(lambda: newcomer.health().ok)
+                await newcomer.queue("other").push("room")
+                assert await newcomer.queue("other").size() == (1, 0, 0, 0)
+        finally:
+            writer.write(b"CONFIG SET maxclients 10000\r\nQUIT\r\n")
+            await reader.read(-1)
+            writer.close()
+
+
+async def test_a_refused_subscription_is_told_and_polled_around(users: local.Servers) -> None:
+    namespace, hub = new_namespace(), Hub()
+    events: list[zkrq.Event] = []
+    await each(users, "ACL", "SETUSER", USER, "resetchannels")
+    async with in_process(users, namespace, hub) as producer, as_user(users, namespace, hub, "old", events) as deaf:
+        consumer = deaf.queue("jobs")
+        for number in range(4):
+            taking = asyncio.create_task(consumer.pop_one(timeout=HANG))
+            await until(lambda: any(isinstance(event, zkrq.WakeupsRefused) for event in events))
+            await asyncio.sleep(0.6)  # a look has found nothing meanwhile
+            looks = consumer._feed._looks  # pyright: ignore[reportPrivateUsage]
+            await producer.queue("jobs").push(number)
+            claim = await taking
+            assert claim is not None
+            assert claim.item == number
+            assert consumer._feed._looks <= looks + 2, "by the next look, or the one after"  # pyright: ignore[reportPrivateUsage]
+            await claim.ack()
+        refused = [event for event in events if isinstance(event, zkrq.WakeupsRefused)]
+        assert [event.server for event in refused] == [deaf.view.primary("jobs")]
+        assert f"{{{namespace}}}:wake:*" in refused[0].reason
+        assert not deaf.health().ok
+        assert "wake-ups" in " ".join(deaf.health().trouble)
+
+
+async def test_a_client_that_may_not_publish_completes_its_calls(users: local.Servers) -> None:
+    """A wake-up that is lost costs time, never an item."""
+    namespace, hub = new_namespace(), Hub()
+    await each(users, "ACL", "SETUSER", USER, "resetchannels")
+    async with in_process(users, namespace, hub) as consumer, as_user(users, namespace, hub, "old") as mute:
+        taking = asyncio.create_task(consumer.queue("jobs").pop_one(timeout=HANG))
+        feed = consumer.queue("jobs")._feed  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: feed._looks > 0)  # pyright: ignore[reportPrivateUsage]
+        receipt = await mute.queue("jobs").push("x")
+        assert receipt.replicas == 3
+        claim = await taking
+        assert claim is not None
+        assert await mute.queue("jobs").cancel(claim.id)
