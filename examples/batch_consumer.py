@@ -4,7 +4,7 @@ One bulk insert is far cheaper than a hundred single ones. An ack is for each it
 finally a dead letter, without holding up the rest of its batch; acks that are awaited together travel together.
 
 Run it with ``python examples/batch_consumer.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
-``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``.
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ could die. Of those that are due the higher ``priority`` goes first. ``cluster.e
 of its schedule, once however many processes declare it, so all of them may run this same code.
 
 Run it with ``python examples/delayed_emails.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
-``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``.
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ into SQLite together with ``claim.token``, which grows with every claim of an it
 longer than its claim lasted, and does not know it, has a smaller token than the one that took over, and is refused.
 
 Run it with ``python examples/pipeline.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
-``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``.
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ may repeat its request: within five minutes the job is there once. The consumers
 long as it is not done they raise ``RetryLater``, which frees them for other orders until this one is due again.
 
 Run it with ``python examples/poller.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
-``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``; then producer and
-consumers may be processes on many machines.
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``; then producer
+and consumers may be processes on many machines.
 """
 
 from __future__ import annotations

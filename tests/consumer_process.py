@@ -15,7 +15,8 @@ import zkrq
 async def serve(redis: str, zookeeper: str, namespace: str, name: str, session_timeout: str) -> None:
     servers = dict(server.split("=", 1) for server in redis.split(","))
     claims: list[zkrq.Claim[object]] = []
-    async with zkrq.connect(servers, zookeeper, namespace=namespace, session_timeout=float(session_timeout)) as cluster:
+    timeout = float(session_timeout)
+    async with zkrq.connect(servers, zookeeper, namespace=namespace, found=True, session_timeout=timeout) as cluster:
         queue: zkrq.Queue[object] = cluster.queue(name)
         say("connected")
         while words := (await asyncio.to_thread(sys.stdin.readline)).split():

@@ -29,8 +29,8 @@ def new_namespace() -> str:
 
 
 def over_zookeeper(servers: local.Servers, namespace: str, **options: Any) -> Cluster:
-    """A client of the real thing."""
-    settings: dict[str, Any] = {"session_timeout": SESSION_TIMEOUT, **options}
+    """A client of the real thing, which founds its namespace where there is none."""
+    settings: dict[str, Any] = {"session_timeout": SESSION_TIMEOUT, "found": True, **options}
     return zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, **settings)
 
 

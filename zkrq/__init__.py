@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zkrq import typed
 from zkrq.claims import Claim, Lost
-from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded
+from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded, found
 from zkrq.codecs import JSON, RAW, Codec
 from zkrq.errors import (
     ClaimLost,
@@ -117,6 +117,7 @@ __all__ = [
     "constant",
     "embedded",
     "exponential",
+    "found",
     "linear",
     "new_id",
     "next_moments",

@@ -39,6 +39,8 @@ POP_AT_ONCE = 100
 """Items claimed together."""
 
 
+DEFAULT_NAMESPACE = "zkrq"
+
 SNIPPET = """\
 Servers of your own, empty, until Ctrl-C.  In a shell:
 
@@ -123,8 +125,7 @@ CONNECTION = (
         None,
         "USER:PASSWORD",
     ),
-    Flag("namespace", "what belongs together", default="zkrq"),
-    Flag("min-replicas", "in-sync servers without which no push returns; not given: 2, or 1 of 1", int, metavar="N"),
+    Flag("namespace", "what belongs together", default=DEFAULT_NAMESPACE),
     Flag("owner", "shown to people beside each claim; not given: host:pid"),
     Flag("session-timeout", "until a silent process is taken for dead", float, 10.0, "SECONDS"),
     Flag("command-timeout", "until a silent Redis server is taken for dead", float, 2.0, "SECONDS"),
@@ -132,11 +133,13 @@ CONNECTION = (
 )
 
 
-def _open(args: Namespace) -> Cluster:
+def _open(args: Namespace, **founding: Any) -> Cluster:
+    """Every command works on a namespace that exists, but for the one that founds it."""
     for needed in ("redis", "zookeeper"):
         if not getattr(args, needed):
             raise ConfigError(f"no --{needed} given, and ZKRQ_{needed.upper()} is not set")
-    return connect(**{name: getattr(args, name) for name in (_attribute(flag.name) for flag in CONNECTION)})
+    given = {name: getattr(args, name) for name in (_attribute(flag.name) for flag in CONNECTION)}
+    return connect(**given, **founding)
 
 
 # -- commands --------------------------------------------------------------------------------------------------------
@@ -153,9 +156,19 @@ async def _demo(args: Namespace) -> Lines:
 async def _dev(args: Namespace) -> Lines:
     async with local.servers(args.redis, args.zookeeper) as servers:
         urls, hosts = list(servers.redis_urls.values()), servers.zookeeper_hosts
+        for namespace in {DEFAULT_NAMESPACE, os.environ.get("ZKRQ_NAMESPACE") or DEFAULT_NAMESPACE}:
+            await zkrq.found(urls, hosts, namespace=namespace)
         text = SNIPPET.format(redis=json.dumps(urls), zookeeper=json.dumps(hosts), urls=",".join(urls), hosts=hosts)
         yield Line(text, {"redis": urls, "zookeeper": hosts})
         await asyncio.Event().wait()  # until a signal comes
+
+
+async def _found(args: Namespace) -> Lines:
+    async with _open(args, found=True, min_replicas=args.min_replicas) as cluster:
+        view = cluster.view
+    servers = sorted(view.servers)
+    text = f"namespace {args.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"
+    yield Line(text, {"namespace": args.namespace, "servers": servers, "min_replicas": view.min_replicas})
 
 
 async def _push(args: Namespace) -> Lines:
@@ -360,6 +373,16 @@ COMMANDS = (
             Flag("zookeeper", "how many ZooKeeper servers", int, 3, "N"),
         ),
         connected=False,
+    ),
+    Command(
+        "found",
+        "begin a namespace with the servers that are given; done again it changes nothing",
+        _found,
+        (
+            Flag(
+                "min-replicas", "in-sync servers without which no push returns; not given: 2, or 1 of 1", int, None, "N"
+            ),
+        ),
     ),
     Command(
         "push",

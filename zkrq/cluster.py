@@ -103,6 +103,7 @@ class Cluster:
         command_timeout: float,
         operation_timeout: float,
         on_event: Callable[[Event], object] | None,
+        found: bool = True,
         dial: Dial = dial,
     ) -> None:
         self.namespace = namespace
@@ -119,6 +120,7 @@ class Cluster:
             make_server,
             namespace=namespace,
             min_replicas=min_replicas,
+            found=found,
             events=self._events,
         )
         self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
@@ -522,6 +524,7 @@ def connect(
     *,
     zookeeper_auth: tuple[str, str] | None = None,
     namespace: str = "zkrq",
+    found: bool = False,
     min_replicas: int | None = None,
     owner: str | None = None,
     session_timeout: Duration = 10.0,
@@ -534,8 +537,9 @@ def connect(
     redis: URLs of the servers, or name -> URL; every client must use the same names (without names: host and port).
     zookeeper: ``host:port,host:port``; ``zookeeper_auth`` is a user and a password for ZooKeeper's digest scheme.
     namespace: what belongs together; a folder in ZooKeeper, a prefix in Redis.
-    min_replicas: a push returns when every in-sync server has it, and fails when these are fewer than this;
-    None: 2, or 1 where there is one server.
+    found: whether a namespace that does not exist is founded here; otherwise it must be (see ``found``).
+    min_replicas: fixed when the namespace is founded: a push returns when every in-sync server has it, and fails when
+    these are fewer than this.  None: as it was founded, or to found it 2, and 1 where there is one server.
     owner: shown to people beside each claim; None: host and process id.
     session_timeout: seconds until ZooKeeper takes a silent process for dead and its claims are given to others.
     command_timeout: seconds until a silent Redis server is taken for dead.
@@ -557,6 +561,7 @@ def connect(
         namespace=namespace,
         session_timeout=check_duration("session_timeout", session_timeout, positive=True),
         auth=zookeeper_auth,
+        found=found,
     )
     return Cluster(
         urls,
@@ -567,7 +572,38 @@ def connect(
         command_timeout=check_duration("command_timeout", command_timeout, positive=True),
         operation_timeout=timeout,
         on_event=on_event,
+        found=found,
     )
+
+
+async def found(
+    redis: Sequence[str] | Mapping[str, str],
+    zookeeper: str,
+    *,
+    zookeeper_auth: tuple[str, str] | None = None,
+    namespace: str = "zkrq",
+    min_replicas: int | None = None,
+    session_timeout: Duration = 10.0,
+    command_timeout: Duration = 2.0,
+) -> View:
+    """Found a namespace with these servers, all of which must answer; returns its view.
+
+    To be done once, when things are set up; done again it changes nothing.  Arguments as for ``connect``; more servers
+    are added later with ``add_server``.
+    Raises ``ConfigError`` where the namespace exists with other servers or another ``min_replicas``, or a server holds
+    items of that name already; ``Unavailable`` when not all of them answer.
+    """
+    async with connect(
+        redis,
+        zookeeper,
+        zookeeper_auth=zookeeper_auth,
+        namespace=namespace,
+        found=True,
+        min_replicas=min_replicas,
+        session_timeout=session_timeout,
+        command_timeout=command_timeout,
+    ) as cluster:
+        return cluster.view
 
 
 @asynccontextmanager

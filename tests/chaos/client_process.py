@@ -120,6 +120,7 @@ class Client:
             orders.redis,
             orders.zookeeper,
             namespace=orders.namespace,
+            found=True,
             min_replicas=orders.min_replicas,
             owner=orders.name,
             session_timeout=orders.session_timeout,

@@ -102,7 +102,7 @@ async def test_zookeeper_sees_nothing_of_the_items(servers: local.Servers) -> No
     """Its transaction id does not move while 10,000 items pass."""
     async with local.servers(redis=0, zookeeper=1) as own:
         namespace = new_namespace()
-        async with zkrq.connect(servers.redis_urls, own.zookeeper_hosts, namespace=namespace) as cluster:
+        async with zkrq.connect(servers.redis_urls, own.zookeeper_hosts, found=True, namespace=namespace) as cluster:
             queue = cluster.queue(QUEUE)
             await queue.push("the first enrols the consumer")
             await (await take(queue)).ack()

@@ -67,9 +67,16 @@ class Shell:
                     process.kill()
 
 
+async def founded(servers: local.Servers) -> Shell:
+    """A shell whose namespace exists."""
+    shell = Shell(servers)
+    await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=shell.environment["ZKRQ_NAMESPACE"])
+    return shell
+
+
 @pytest.fixture
-def shell(servers: local.Servers) -> Shell:
-    return Shell(servers)
+async def shell(servers: local.Servers) -> Shell:
+    return await founded(servers)
 
 
 async def first_line(process: Process) -> str:
@@ -154,6 +161,21 @@ async def test_a_wrong_line_of_many_is_named(shell: Shell) -> None:
     assert err.startswith("zkrq push: line 2 is no JSON")
 
 
+async def test_found_is_the_only_command_that_begins_a_namespace(servers: local.Servers) -> None:
+    shell = Shell(servers)
+    namespace = shell.environment["ZKRQ_NAMESPACE"]
+    for arguments in (["push", "jobs", "1"], ["pop", "jobs"], ["stats"], ["servers", "list"]):
+        code, out, err = await shell.run(*arguments)
+        assert (code, out) == (2, "")
+        assert f"namespace '{namespace}' does not exist" in err
+    for _ in range(2):
+        (done,) = await shell.value("found", "--min-replicas", "3")
+        assert done == {"namespace": namespace, "servers": ["redis-1", "redis-2", "redis-3"], "min_replicas": 3}
+    assert (await shell.run("found", "--min-replicas", "2"))[0] == 2
+    (receipt,) = await shell.value("push", "jobs", "1")
+    assert receipt["replicas"] == 3
+
+
 async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
     async with shell.start("dev", "--redis", "1", "--zookeeper", "1", "--json") as dev:
         with anyio.fail_after(START_TIMEOUT):
@@ -168,7 +190,7 @@ async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
 
 
 async def test_servers(servers: local.Servers) -> None:
-    shell = Shell(servers)
+    shell = await founded(servers)
     await shell.value("push", "jobs", "1")
     listed = await shell.value("servers", "list")
     assert [(line["server"], line["place"]) for line in listed] == [(f"redis-{n}", "member") for n in (1, 2, 3)]
@@ -187,7 +209,7 @@ async def test_servers(servers: local.Servers) -> None:
 
 
 async def test_servers_recover(servers: local.Servers) -> None:
-    shell = Shell(servers)
+    shell = await founded(servers)
     await shell.value("push", "jobs", "1")
     for server in servers.redis:
         await server.restart(wipe=True)

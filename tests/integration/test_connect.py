@@ -6,14 +6,16 @@ import asyncio
 import socket
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 import zkrq
-from tests.harness import in_process, new_namespace, over_zookeeper
+from tests.harness import command, in_process, new_namespace, over_zookeeper
 from zkrq import local
 from zkrq.coordination.memory import Hub
+from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +109,7 @@ async def test_one_server_listed_under_two_names(servers: local.Servers) -> None
     url = servers.redis[0].url
     two = {"a": url, "b": url.replace("127.0.0.1", "localhost")}
     with pytest.raises(zkrq.ConfigError, match="same Redis server"):
-        async with zkrq.connect(two, servers.zookeeper_hosts, namespace=new_namespace()):
+        async with zkrq.connect(two, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
             pass
 
 
@@ -159,7 +161,7 @@ async def test_another_zookeeper_for_servers_that_hold_items(servers: local.Serv
 async def test_a_server_that_evicts_keys(servers: local.Servers) -> None:
     async with local.servers(redis=1, zookeeper=0, redis_config={"maxmemory-policy": "allkeys-lru"}) as own:
         with pytest.raises(zkrq.ConfigError, match="noeviction"):
-            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
                 pass
 
 
@@ -168,7 +170,7 @@ async def test_a_replica(servers: local.Servers) -> None:
         redis=1, zookeeper=0, redis_config={"replicaof": f"127.0.0.1 {servers.redis[0].port}"}
     ) as own:
         with pytest.raises(zkrq.ConfigError, match="role"):
-            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
                 pass
 
 
@@ -180,11 +182,11 @@ async def test_a_password_that_is_missing(servers: local.Servers) -> None:
         writer.close()
         await writer.wait_closed()
         with pytest.raises(zkrq.ZkrqError, match=r"(?i)auth"):
-            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, namespace=new_namespace()):
+            async with zkrq.connect(own.redis_urls, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
                 pass
         namespace = new_namespace()
         with_password = own.redis[0].url.replace("redis://", "redis://:secret@")
-        async with zkrq.connect([with_password], servers.zookeeper_hosts, namespace=namespace) as cluster:
+        async with zkrq.connect([with_password], servers.zookeeper_hosts, found=True, namespace=namespace) as cluster:
             assert (await cluster.queue("jobs").push(1)).replicas == 1
 
 
@@ -193,11 +195,11 @@ async def test_servers_that_do_not_answer(servers: local.Servers) -> None:
         nobody.bind(("127.0.0.1", 0))
         dead = f"redis://127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(zkrq.Unavailable, match="no Redis server can be reached"):
-            async with zkrq.connect([dead], servers.zookeeper_hosts, namespace=new_namespace()):
+            async with zkrq.connect([dead], servers.zookeeper_hosts, found=True, namespace=new_namespace()):
                 pass
         with pytest.raises(zkrq.Unavailable, match="every server must answer"):
             async with zkrq.connect(
-                {**servers.redis_urls, "dead": dead}, servers.zookeeper_hosts, namespace=new_namespace()
+                {**servers.redis_urls, "dead": dead}, servers.zookeeper_hosts, found=True, namespace=new_namespace()
             ):
                 pass
         address = dead.removeprefix("redis://")
@@ -218,6 +220,51 @@ async def test_a_cluster_opens_with_a_server_down_once_it_was_founded(servers: l
         await claim.ack()
         await queue.push("y")
         assert len(cluster.view.members) == 2
+
+
+async def test_a_misspelt_namespace_is_not_founded_by_who_only_uses_it(servers: local.Servers) -> None:
+    """The error names those that exist, and nothing is left behind in ZooKeeper or Redis."""
+    namespace = new_namespace()
+    view = await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, min_replicas=2)
+    assert sorted(view.members) == ["redis-1", "redis-2", "redis-3"]
+    misspelt = f"{namespace}x"
+    says = rf"namespace '{misspelt}' does not exist .*there are: .*{namespace}.*zkrq found"
+    for _ in range(2):
+        with pytest.raises(zkrq.ConfigError, match=says):
+            async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=misspelt):
+                pass
+    async with ZooKeeperCoordinator(servers.zookeeper_hosts, namespace=namespace) as coordinator:
+        link = await coordinator._session.link()  # pyright: ignore[reportPrivateUsage]
+        assert await link.stat(f"/{misspelt}") is None
+    for server in servers.redis:
+        assert await command(server, "EXISTS", f"{{{misspelt}}}:server") == b":0\r\n+OK\r\n"
+    async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace) as cluster:
+        assert cluster.view == view
+
+
+async def test_a_namespace_in_a_chroot_that_does_not_exist(servers: local.Servers) -> None:
+    with pytest.raises(zkrq.ConfigError, match="there is none"):
+        async with zkrq.connect(servers.redis_urls, f"{servers.zookeeper_hosts}/{new_namespace()}"):
+            pass
+
+
+async def test_founding_again_changes_nothing(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    found = partial(zkrq.found, servers.redis_urls, servers.zookeeper_hosts, namespace=namespace)
+    view = await found(min_replicas=3)
+    async with over_zookeeper(servers, namespace) as cluster:
+        await cluster.queue("jobs").push("x")
+        assert await found() == view
+        assert await found(min_replicas=3) == view
+        with pytest.raises(zkrq.ConfigError, match="founded with min_replicas=3"):
+            await found(min_replicas=2)
+        assert cluster.view == view
+
+
+async def test_a_reader_founds_nothing_in_process_either(servers: local.Servers) -> None:
+    with pytest.raises(zkrq.ConfigError, match="does not exist"):
+        async with in_process(servers, new_namespace(), found=False):
+            pass
 
 
 async def test_many_clients_found_a_namespace_at_the_same_time(servers: local.Servers) -> None:

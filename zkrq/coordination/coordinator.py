@@ -13,10 +13,13 @@ Both implementations pass the one behaviour suite in ``tests/coordination``.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from types import TracebackType
 from typing import Protocol, Self
+
+from zkrq.errors import ConfigError
 
 
 class SessionState(enum.Enum):
@@ -54,6 +57,20 @@ class Versioned:
     version: int
 
 
+NAMESPACES_SHOWN = 20
+"""Names of other namespaces in a message."""
+
+
+def no_namespace(namespace: str, others: Sequence[str] = ()) -> ConfigError:
+    """The error for a client that was not told to found the namespace, and finds none.  Similar names come first."""
+    alike = sorted(others, key=lambda other: SequenceMatcher(None, other, namespace).ratio(), reverse=True)
+    shown = ", ".join(alike[:NAMESPACES_SHOWN]) + (", ..." if len(others) > NAMESPACES_SHOWN else "")
+    return ConfigError(
+        f"namespace {namespace!r} does not exist here ({f'there are: {shown}' if shown else 'there is none'}); it is "
+        "founded once, with `zkrq found`, zkrq.found() or connect(found=True); nothing was written"
+    )
+
+
 class Listener(Protocol):
     """Who wants to hear of changes.  Called on the event loop; must neither block nor raise.
 
@@ -78,7 +95,7 @@ class Coordinator(Protocol):
 
     async def __aenter__(self) -> Self:
         """Start the session.  Raises ``Unavailable`` when nobody answers within the session timeout,
-        ``ConfigError`` for a wrong address or credentials."""
+        ``ConfigError`` for a wrong address or credentials, or where a namespace that must exist does not."""
         ...
 
     async def __aexit__(

@@ -91,7 +91,9 @@ class _Story:
         urls, hosts = servers.redis_urls, servers.zookeeper_hosts
         owner = "the producer"
         async with (
-            connect(urls, hosts, owner=owner, session_timeout=SESSION_TIMEOUT, on_event=self._hear_event) as cluster,
+            connect(
+                urls, hosts, found=True, owner=owner, session_timeout=SESSION_TIMEOUT, on_event=self._hear_event
+            ) as cluster,
             crew(CONSUMERS, urls, hosts, self._tally, self._hear) as workers,
         ):
             scenes = [

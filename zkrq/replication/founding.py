@@ -1,4 +1,4 @@
-"""How a client comes to its first view: it reads the one that there is, or founds the namespace.
+"""How a client comes to its first view: it reads the one that there is, or founds the namespace where it was told to.
 
 The first client writes a plan into the register: which servers, in which lives.  Every client that finds a plan carries
 it out, so clients that found a namespace at the same time do not enrol its servers against each other.
@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from zkrq.coordination.coordinator import Coordinator
+from zkrq.coordination.coordinator import Coordinator, no_namespace
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.replies import Answer, Status, denial
@@ -52,18 +52,22 @@ class Founder:
         *,
         namespace: str,
         min_replicas: int | None,
+        found: bool,
     ) -> None:
+        """``found``: whether the namespace may be founded, with ``min_replicas``, None: 2, or 1 of 1.  One that exists
+        must have been founded with that number, None: with any."""
         self._coordinator = coordinator
         self._servers = servers
         self._urls = urls
         self._namespace = namespace
         self._min_replicas = min_replicas
+        self._found = found
 
     async def join(self) -> Beginning:
-        """Read the view; where there is none yet, found the namespace.
+        """Read the view; where there is none yet, found the namespace, if that is allowed.
 
-        Raises ``ConfigError`` where this client and the namespace do not fit together, ``Unavailable`` where no server
-        can be reached, or not all of them while there is no view.
+        Raises ``ConfigError`` where this client and the namespace do not fit together, or there is none,
+        ``Unavailable`` where no server can be reached, or not all of them while there is no view.
         """
         ahead: ServerId | None = None
         for _ in range(TRIES):
@@ -78,8 +82,12 @@ class Founder:
                     return Beginning(known, register.version, identities)
                 await asyncio.sleep(AHEAD_PAUSE)
                 continue
+            if known is None and not self._found:
+                raise no_namespace(self._namespace)
             self._refuse_unfit(identities)
             if known is None or not await self._enrol(known, identities, register.version):
+                if not self._found:
+                    raise Unavailable(f"namespace {self._namespace!r} is being founded; retry")
                 await self._plan(identities, register.version)
         if ahead is not None:
             raise ConfigError(

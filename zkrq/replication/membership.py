@@ -54,6 +54,7 @@ class Membership:
         *,
         namespace: str,
         min_replicas: int | None,
+        found: bool = True,
         events: Events,
         eviction_grace: float = EVICTION_GRACE,
     ) -> None:
@@ -65,6 +66,7 @@ class Membership:
         self._coordinator = coordinator
         self._namespace = namespace
         self._min_replicas = min_replicas
+        self._found = found
         self._events = events
         self._grace = eviction_grace
         self._view: View | None = None
@@ -100,9 +102,9 @@ class Membership:
         self._urls[server] = url
 
     async def join(self) -> bool:
-        """Read the view, or found the namespace; returns whether a member was found in the life that the view knows.
+        """Read the view, or found the namespace where that is allowed.
 
-        Raises as ``Founder.join`` does.
+        Returns whether a member was found in the life that the view knows.  Raises as ``Founder.join`` does.
         """
         founder = Founder(
             self._coordinator,
@@ -110,6 +112,7 @@ class Membership:
             self._urls,
             namespace=self._namespace,
             min_replicas=self._min_replicas,
+            found=self._found,
         )
         view, version, identities = await founder.join()
         self._adopt(view, version)

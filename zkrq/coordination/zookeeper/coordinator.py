@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 
 import anyio
 
-from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned
+from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
 from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, NodeExists, NoNode, NotAllowed, Refused
@@ -33,6 +33,7 @@ MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
 MAX_DATA_BYTES = 1_000_000  # of one znode; at 1 MiB a server hangs up without a word
 RESYNC_INTERVAL = 30.0  # seconds after which everything is looked at again though nothing was heard
 READ_AHEAD = 64  # znodes asked for at once
+NAMESPACES_LOOKED_AT = 512  # to name those that exist where one does not
 RESTART_PAUSE = 1.0  # seconds before a background loop that failed starts again
 
 _T = TypeVar("_T")
@@ -46,6 +47,8 @@ class ZooKeeperCoordinator:
     session_timeout: seconds after which ZooKeeper gives up a silent client; servers keep it within bounds of their
         own.  It bounds every call as well.
     auth: user and password for the digest scheme.  With it, all znodes are made for that identity only.
+    found: whether the namespace may be founded; if not, one whose register was never written is left untouched, and
+        entering raises ``ConfigError``.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class ZooKeeperCoordinator:
         namespace: str = "zkrq",
         session_timeout: float = 10.0,
         auth: tuple[str, str] | None = None,
+        found: bool = True,
     ) -> None:
         ensemble = _hosts.parse(hosts)
         if not MIN_SESSION_TIMEOUT <= session_timeout <= MAX_SESSION_TIMEOUT:
@@ -62,6 +66,8 @@ class ZooKeeperCoordinator:
         if auth is not None and (not auth[0] or ":" in auth[0]):
             raise ConfigError("the user of auth must not be empty nor contain a colon")
         base = ensemble.chroot + _hosts.path(namespace)
+        self._namespace = namespace
+        self._may_found = found
         self._view = f"{base}/view"
         self._enrolled = f"{base}/consumers"
         self._leader = f"{base}/election/leader"
@@ -218,9 +224,25 @@ class ZooKeeperCoordinator:
 
     async def _prepare(self, link: Link) -> None:
         """Before anybody is served: make the znodes, and see how things stand so that any later change is one."""
+        if not self._may_found:
+            await self._check_founded(link)
         await self._make_parents(link)
         for look in (self._look_at_view, self._look_at_consumers, self._look_at_leader):
             await look(link)
+
+    async def _check_founded(self, link: Link) -> None:
+        """Raise ``ConfigError`` where the register was never written, with the names of those namespaces that exist."""
+        await link.sync()
+        if await link.stat(self._view) is not None:
+            return
+        found: list[str] = []
+        with suppress(Refused):  # no such chroot, or no right to list it
+            names = sorted(await link.children(self._ensemble.chroot or "/"))[:NAMESPACES_LOOKED_AT]
+            for start in range(0, len(names), READ_AHEAD):
+                some = names[start : start + READ_AHEAD]
+                views = await link.read_all([f"{self._ensemble.chroot}/{name}/view" for name in some])
+                found += [name for name, view in zip(some, views, strict=True) if view is not None]
+        raise no_namespace(self._namespace, found)
 
     async def _make_parents(self, link: Link) -> None:
         for path in self._parents:
