@@ -9,6 +9,7 @@
         proxy.flow()                     # ... until now; swallowed ones are gone
         proxy.lose_reply_to(b"SET x")    # this request arrives, and the connection breaks instead of the reply
         proxy.on_reply = f               # f(connection, data) -> data to pass on instead
+        proxy.bandwidth = 4e6            # bytes a second in each direction, all connections together; None: no bound
 
 All of it, but for listening, can be done to one connection only: ``proxy.connections[0].cut()``.
 """
@@ -79,6 +80,8 @@ class Proxy:
         self.connections: list[Connection] = []
         self.on_request: Tamper = lambda connection, data: data
         self.on_reply: Tamper = lambda connection, data: data
+        self.bandwidth: float | None = None
+        self._free_at: dict[Tamper, float] = {}
         self._upstream = (host, port)
         self._flow = Flow.PASS
         self._needle: bytes | None = None
@@ -174,12 +177,20 @@ class Proxy:
                 if not await connection.may_pass():
                     continue
                 data = tamper(connection, data)
+                await self._take_turn(tamper, len(data))
                 if data:
                     writer.write(data)
                     await writer.drain()
         except OSError:
             pass
         connection.cut()
+
+    async def _take_turn(self, direction: Tamper, size: int) -> None:
+        """Wait until a line of bounded bandwidth has carried so many bytes, after those before them."""
+        if self.bandwidth is not None:
+            now = asyncio.get_running_loop().time()
+            free_at = self._free_at[direction] = max(now, self._free_at.get(direction, now)) + size / self.bandwidth
+            await asyncio.sleep(free_at - now)
 
     def _request(self, connection: Connection, data: bytes) -> bytes:
         if self._needle is not None and self._needle in data:

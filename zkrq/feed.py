@@ -34,6 +34,12 @@ CLAIM_MAX = 500
 PREFETCH_SECONDS = 0.1
 """Without a ``prefetch`` of their own, consumers get ahead what they took in so much time."""
 
+AHEAD_BYTES = 4 << 20
+"""Bytes of payloads that are claimed ahead for the consumers of a queue, by the mean size of those seen lately."""
+
+MEAN_OVER = 4
+"""Claim requests over which the mean size of payloads is taken, about."""
+
 KEEP_AHEAD = 1
 """Claimed items that a slow consumer may keep waiting."""
 
@@ -92,6 +98,7 @@ class Feed(Generic[T]):
         self._closed = False
         self._seq = 0
         self._ahead = 0
+        self._mean_bytes = 0.0
         self._taken = 0
         self._taken_since = 0.0
         self._looks = 0
@@ -268,7 +275,8 @@ class Feed(Generic[T]):
         now = asyncio.get_running_loop().time()
         elapsed = max(now - self._taken_since, 1e-3)
         lately = int(self._taken / elapsed * PREFETCH_SECONDS) if None in self._streams else 0
-        self._ahead = min(CLAIM_MAX, lately + sum((prefetch or 0) * n for prefetch, n in self._streams.items()))
+        expected = lately + sum((prefetch or 0) * n for prefetch, n in self._streams.items())
+        self._ahead = min(CLAIM_MAX, expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
         if not self._held.is_certain():
             self._ahead = 0
         if elapsed > PREFETCH_SECONDS:
@@ -355,10 +363,12 @@ class Feed(Generic[T]):
         payloads = cast("list[bytes | None]", decision.body[2])
         held, decode, claims = self._held, self._codec.decode, list[Claim[T]]()
         flat = cast("Sequence[Any]", decision.flat)
+        size = 0
         for payload, id, record, left_ms in zip(payloads, flat[::3], flat[1::3], flat[2::3], strict=True):
             if payload is None or id in decision.superseded:
                 continue
             name, deadline_at = id.decode(), started + left_ms / 1000
+            size += len(payload)
             try:
                 item = decode(payload)
             except Exception as error:  # any codec's
@@ -366,6 +376,8 @@ class Feed(Generic[T]):
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue
             claims.append(Claim(held, name, record, item, owner, request, deadline_at))
+        if claims:
+            self._mean_bytes += (size / len(claims) - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
         held.hold(claims)
         self._buffer += claims
         return True

@@ -121,6 +121,7 @@ class Queue(Steering[T]):
     async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
         """As soon as there are any: the ready ones, at most ``n``; ``[]`` after ``timeout`` seconds (see ``pop_one``).
 
+        Of items with large payloads there may be fewer: about a MiB of them is claimed in one call.
         Raises ``Unavailable`` when the queue could not be looked at within ``timeout``.
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import time
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -14,8 +16,11 @@ import pytest
 import zkrq
 import zkrq.reaper
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
+from tests.proxy import Proxy
 from zkrq import local
-from zkrq.coordination.memory import Hub
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.feed import AHEAD_BYTES
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
@@ -274,3 +279,78 @@ async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
         failing.clear()
         await reaper.reap()
         assert (await lives.queue("a").size()).ready == 1
+
+
+# -- a slow line ---------------------------------------------------------------------------------------------------
+
+LINE_BYTES_A_SECOND = 4e6
+LARGE = 256 * 1024
+LARGE_ITEMS = 40  # together more than the line carries within a command_timeout
+
+
+async def test_large_items_over_a_slow_line(servers: local.Servers) -> None:
+    """Bytes bound a claim: each reply comes in time, no server is evicted, and pushes into other queues go on."""
+    events: list[zkrq.Event] = []
+    async with AsyncExitStack() as stack:
+        lines = [await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.redis]
+        urls = {server.name: f"redis://{line.address}" for server, line in zip(servers.redis, lines, strict=True)}
+        hub, namespace = Hub(), new_namespace()
+        async with in_process(servers, namespace, hub) as producer:
+            await producer.queue("large", codec=zkrq.RAW).push_many([bytes(LARGE)] * LARGE_ITEMS)
+        client = Cluster(
+            urls,
+            MemoryCoordinator(hub),
+            namespace=namespace,
+            min_replicas=None,
+            owner="slow",
+            command_timeout=1.0,
+            operation_timeout=15.0,
+            on_event=events.append,
+        )
+        await stack.enter_async_context(client)
+        large, small = client.queue("large", codec=zkrq.RAW), client.queue("small")
+        await small.push("warm-up")
+        for line in lines:
+            line.bandwidth = LINE_BYTES_A_SECOND
+
+        async def push_small() -> int:
+            pushed = 0
+            while not taken.is_set():
+                pushed += (await small.push("small")).replicas == len(lines)
+            return pushed
+
+        taken = asyncio.Event()
+        pushing = asyncio.create_task(push_small())
+        got = 0
+        async with asyncio.timeout(HANG):
+            while got < LARGE_ITEMS:
+                claims = await large.pop_many(300)
+                assert 1 <= len(claims) <= 4
+                assert await large.ack_many(claims) == []
+                got += len(claims)
+        taken.set()
+        assert await pushing > 0
+        assert len(client.view.members) == len(lines)
+    assert [event for event in events if isinstance(event, zkrq.ServerEvicted)] == []
+
+
+async def test_large_items_are_claimed_ahead_by_their_bytes(servers: local.Servers) -> None:
+    """However many items a consumer wants to have ahead."""
+    async with in_process(servers, new_namespace()) as cluster:
+        queue = cluster.queue("large", codec=zkrq.RAW)
+        await queue.push_many([bytes(1 << 20)] * 20)
+        taking = queue.pop(prefetch=100)
+        first = await anext(taking)
+        await settled(partial(_has_all_ahead, queue))
+        sizes = await queue.size()
+        assert sizes.claimed <= 2 + AHEAD_BYTES / (1 << 20)
+        assert sizes.ready >= 12
+        await first.ack()
+        await taking.aclose()
+
+
+async def _has_all_ahead(queue: zkrq.Queue[Any]) -> bool:
+    """Whether two looks found the same number of claims."""
+    before = (await queue.size()).claimed
+    await asyncio.sleep(0.2)
+    return (await queue.size()).claimed == before

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import struct
 import time
+from collections.abc import Callable
 from itertools import count
 from typing import cast
 
 import pytest
 
-from tests.lua.one_server import Applied, OneServer, Put, ScriptFailed, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from tests.lua.one_server import LEASE_MS, Applied, OneServer, Put, ScriptFailed, put_and_claim
+from zkrq.replication.records import Record, State, Version, fresh, pack
+from zkrq.replication.scripts import SCRIPTS
 
 WINDOW_MS = 10
 """So small that a test can let it pass."""
@@ -248,6 +250,103 @@ def test_claims_of_500_work(server: OneServer) -> None:
     assert len(claimed.handed) == len(claimed.decided) == 500
     assert claimed.ids == ids[:500]
     assert server.contents().faults == []
+
+
+# -- bytes of a claim ----------------------------------------------------------------------------------------------
+
+KIB = 1024
+
+
+def put_large(server: OneServer, *sizes: int) -> list[str]:
+    ids = [f"large{n}" for n in range(len(sizes))]
+    server.put(*(Put(id, bytes(size)) for id, size in zip(ids, sizes, strict=True)))
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("sizes", "handed"),
+    [
+        ((600 * KIB, 600 * KIB, 10), 1),
+        ((300 * KIB,) * 5, 3),
+        ((1024 * KIB, 1), 1),
+        ((3000 * KIB, 10), 1),
+        ((0, 3000 * KIB, 10), 2),
+        ((10,) * 50 + (3 * KIB,), 51),
+    ],
+)
+def test_bytes_bound_a_claim(server: OneServer, sizes: tuple[int, ...], handed: int) -> None:
+    """At least one item, of any size; the rest stays ready, and the client asks again immediately."""
+    ids = put_large(server, *sizes)
+    claimed = server.claim(count=100)
+    assert claimed.ids == ids[:handed]
+    assert claimed.next_ms == (0 if handed < len(sizes) else LEASE_MS)
+    assert server.contents().homes(ids[-1]) == ({"ready"} if handed < len(sizes) else {"claimed"})
+    assert server.contents().faults == []
+    rest = 0
+    while rest < len(sizes) - handed:
+        rest += len(server.claim(count=100).handed)
+
+
+def test_small_payloads_are_bounded_by_their_number() -> None:
+    """Where all payloads are small, nobody looks at their sizes."""
+    numbers = {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", SCRIPTS["claim"].body)}
+    numbers |= {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", SCRIPTS["put"].body)}
+    assert numbers["CLAIM_MAX"] * numbers["LARGE"] <= numbers["BYTES_MAX"]
+
+
+def asked_for_sizes(server: OneServer) -> int:
+    """How often scripts have asked for the size of a payload."""
+    told = cast("bytes", server.command("INFO", "commandstats"))
+    found = re.search(rb"cmdstat_hstrlen:calls=(\d+)", told)
+    return int(found[1]) if found else 0
+
+
+def test_queue_of_small_payloads_pays_nothing(server: OneServer) -> None:
+    before = asked_for_sizes(server)
+    server.put(*(Put(f"i{n}", bytes(2048)) for n in range(300)))
+    assert len(server.claim(count=300).handed) == 300
+    assert asked_for_sizes(server) == before
+
+
+def test_large_payload_is_noted_however_it_comes(server: OneServer) -> None:
+    """By a plain or a decided push, a copy, a late push, a push that is carried on."""
+    large = bytes(700 * KIB)
+    first, packed = Put("a", large), fresh(0, server.now_ms())
+    ways: dict[str, Callable[[], object]] = {
+        "put": lambda: server.put(first, Put("b", large)),
+        "push": lambda: server.push(first, Put("b", large)),
+        "copy": lambda: server.apply(Applied("a", packed, 0, large), Applied("b", packed, 0, large), payloads=True),
+        "late push": lambda: (
+            server.apply(Applied("a", packed), Applied("b", packed)),
+            server.put(first, Put("b", large)),
+        ),
+        "carried on": lambda: server.forward(Applied("a", packed, 0, large), Applied("b", packed, 0, large)),
+    }
+    for way, come in ways.items():
+        server.reset()
+        come()
+        assert len(server.claim().handed) == 1, way
+
+
+def test_repeated_request_is_given_the_same_large_payloads(server: OneServer) -> None:
+    put_large(server, *[400 * KIB] * 4)
+    first = server.claim(seq=90)
+    assert len(first.ids) == 2
+    assert server.claim(seq=90).handed == first.handed
+
+
+def test_rest_of_a_claim_wakes_another_waiter(server: OneServer) -> None:
+    """And who was given a part is no waiter: its next request comes immediately."""
+    with server.listen("bob") as bob:
+        server.claim("bob", waiter="bob")
+        server.fence("eve")
+        server.command("ZADD", server.key("waiting"), server.now_ms(), "bob")
+        put_large(server, *[700 * KIB] * 3)
+        assert bob.heard() == server.key("ready")
+        server.command("ZADD", server.key("waiting"), server.now_ms(), "bob")
+        server.claim("ann", waiter="ann")
+        assert bob.heard() == server.key("ready")
+        assert "waiting" not in server.key_names()
 
 
 def test_decisions_of_1000_are_applied_at_once(server: OneServer) -> None:

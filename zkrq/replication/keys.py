@@ -16,7 +16,8 @@ keys            hash   key -> id of the item that has it, as long as that is que
 expiring        zset   ids of items with a time to live by when that ends; negative: it ended while it was claimed
 owners          hash   owner -> number of its last claim request
 fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes
-lead            hash   since when this server leads the queue; floor_ms, before which no put is taken; the calls
+lead            hash   since when this server leads the queue; floor_ms, before which no put is taken; whether
+                       payloads are large; the calls
                        executed last of those that name no items
 waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
 =============== ====== ===============================================================================

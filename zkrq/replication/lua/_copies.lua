@@ -2,7 +2,6 @@
 -- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that name
 -- one moment each, there and here, keep the order of their items.  Behind a space, what is left until it expires.
 -- Once so many bytes of payloads are together, the ids of the rest are named instead, to be asked for again.
-local BYTES_MAX = 1048576
 local counted_from_us = clock == '0' and now_us or tonumber(clock)
 
 local function left_of(id, r)

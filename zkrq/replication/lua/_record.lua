@@ -14,6 +14,7 @@ local NO_TAIL = '\0\0\0\0'
 local MARK = 16 -- the byte of the priority also says: it expires (1 * MARK), it has a key (2 * MARK)
 local EXPIRES, KEYED = 1, 2
 local HAS_PAYLOAD = {Q = true, C = true, D = true}
+local BYTES_MAX = 1048576 -- of payloads in one reply, unless the first of them is larger
 local PAUSE = '\1pause' -- no item has such an id
 
 -- What most decisions need: version, state, priority, token; marks are what place (_index.lua) has to look after.

@@ -10,7 +10,7 @@
 -- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake owners tombstones
+-- include: gate clock record index wake owners tombstones sizes
 local ids, superseded, bare = {}, {}, {}
 local stride = payloads_given == '0' and 3 or 4
 for i = first, #ARGV, stride do ids[#ids + 1] = ARGV[i] end
@@ -24,6 +24,7 @@ local from_us = clock ~= '0' and tonumber(clock)
 local function keep_payload(position, id, state, payload)
   if not HAS_PAYLOAD[state] then return end
   if payloads_given == '1' or payloads_given == '2' and payload ~= '' then
+    note_size(payload)
     redis.call('HSETNX', payloads, id, payload)
   elseif redis.call('HEXISTS', payloads, id) == 0 then
     bare[#bare + 1] = position

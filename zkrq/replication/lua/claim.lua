@@ -5,7 +5,7 @@
 -- max_attempts: an item that was delivered so often, and settled by none, is a dead letter; 0: no limit.
 -- expired: the state of an item that has outlived its time: X, or D for a dead letter.
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
--- While the queue is paused nothing is handed out.
+-- While the queue is paused nothing is handed out.  Where payloads are large, their bytes bound the reply (BYTES_MAX).
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
@@ -23,7 +23,7 @@ seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonu
 local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
-local since_us = leading_since_us()
+local since_us, has_large = leading_since_us()
 local handed, handed_count = {}, 0 -- by position among what was decided; false between
 
 -- Each item of a page of an index; those not in this state (nil: any) are struck from the index.
@@ -132,11 +132,26 @@ local function hand_out_plain(id, packed, payload, score)
   decided[at + 1], decided[at + 2], decided[at + 3], decided.n = id, claim, lease_ms, at + 3
 end
 
+-- The ids as far as their payloads fit into one reply; the rest stays ready.
+local cut = false
+local function within_bytes(ids)
+  local fitting, bytes = {}, 0
+  for i, id in ipairs(ids) do
+    local size = redis.call('HSTRLEN', payloads, id)
+    bytes = bytes + size
+    cut = bytes > BYTES_MAX and bytes > size
+    if cut then break end
+    fitting[i] = id
+  end
+  return fitting
+end
+
 local function hand_out_ready()
   local page = redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')
   if #page == 0 then return end
   local ids = {}
   for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
+  if has_large then ids = within_bytes(ids) end
   local held, carried = redis.call('HMGET', records, unpack(ids)), redis.call('HMGET', payloads, unpack(ids))
   for i, id in ipairs(ids) do
     local packed, payload = held[i], carried[i]
@@ -199,12 +214,12 @@ else
 end
 commit()
 if seq > last_seq then dropped_letters, more_letters = drop_dead_letters() end
-if waiter ~= '' and handed_count < count then
+if waiter ~= '' and handed_count < count and not cut then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
 -- What is left over is somebody else's to take.
-local left_over = handed_count == count and redis.call('ZCARD', ready) or 0
+local left_over = (cut or handed_count == count) and redis.call('ZCARD', ready) or 0
 if left_over > 0 then wake(1) end
 local payloads_of = {}
 for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end

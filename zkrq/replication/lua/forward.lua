@@ -11,7 +11,7 @@
 -- reply: LATE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply taken
+-- include: gate clock record index wake reply taken sizes
 if now_us > clock + window_ms * 1000 then return {'LATE'} end
 local floor_ms = tonumber(redis.call('HGET', lead, 'floor_ms') or 0)
 local readied = 0
@@ -22,7 +22,10 @@ for i = first, #ARGV, 4 do
       decide(id, r, 'X', '', now_us)
     else
       local left_us, expires_us = read_left(ARGV[i + 2])
-      if HAS_PAYLOAD[r.state] then append_pair(new_payloads, id, ARGV[i + 3]) end
+      if HAS_PAYLOAD[r.state] then
+        note_size(ARGV[i + 3])
+        append_pair(new_payloads, id, ARGV[i + 3])
+      end
       decide(id, r, r.state, r.token, now_us + left_us, expires_us and now_us + expires_us)
       if r.state == 'Q' then readied = readied + 1 end
     end

@@ -10,7 +10,7 @@
 -- reply: OK [by position: + there, = and the id of the item that has the key, F full, L late] [id record left_ms of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply taken
+-- include: gate clock record index wake reply taken sizes
 local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
 local queued = redis.call('ZCARD', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', claimed)
 local most, outcomes, outcome_of, readied = tonumber(max_size), {}, {}, 0
@@ -30,6 +30,7 @@ end
 
 local function push(id, packed, left_ms, payload)
   local known, r = redis.call('HGET', records, id), read_record(packed)
+  note_size(payload)
   local before = known and read_head(known)
   if before and (before.state ~= 'X' or before.token ~= REFUSED) then return known_already(id, known, payload) end
   if before then r.n = before.n end

@@ -6,7 +6,7 @@
 -- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake
+-- include: gate clock record index wake sizes
 local ids, late = {}, {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))
@@ -18,6 +18,7 @@ local n, at = 0, first
 local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
 for position, id in ipairs(ids) do
   local record, left_ms, payload = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+  note_size(payload)
   local pushed_at = struct.unpack('<d', record, PUSHED_AT)
   if known[position] then
     readied = readied + complete(id, read_head(known[position]), payload)

@@ -1,0 +1,11 @@
+-- purpose: whether a large payload ever came to this queue on this server.  Only then is the size of each payload looked
+-- at before it is handed out: where all are small, the number of items bounds a reply well enough.
+local LARGE = 2048 -- bytes
+
+-- Call it before the payload is stored.
+local noted_large = false
+local function note_size(payload)
+  if noted_large or #payload <= LARGE then return end
+  noted_large = true
+  redis.call('HSET', lead, 'large', 1)
+end
