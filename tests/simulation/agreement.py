@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from tests.simulation.ledger import Item
-from tests.simulation.world import NAMESPACE, World
+from tests.simulation.world import NAMESPACE, Lane, World
 from zkrq.replication.keys import key
 from zkrq.replication.records import Record, State, unpack
 
@@ -30,14 +30,26 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
     view = world.view
     if view is None:
         return
-    held = {id: _records(world, id) for id in view.members if world.servers[id].redis.run_id == view.members[id].run_id}
+    for lane in world.lanes:
+        yield from (f"{lane.name}: {text}" for text in _disagreements(world, lane, scrubbed=scrubbed))
+
+
+def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]:
+    view = world.view
+    assert view is not None
+    ledger = lane.ledger
+    held = {
+        id: _records(world, lane, id)
+        for id in view.members
+        if world.servers[id].redis.run_id == view.members[id].run_id
+    }
     excused = set[bytes]()
     if not scrubbed:
-        excused = {id.encode() for item in world.ledger.items.values() if _is_open(world, item) for id in item.ids}
-        if world.ledger.pauses.open:
+        excused = {id.encode() for item in ledger.items.values() if _is_open(lane, item) for id in item.ids}
+        if ledger.pauses.open:
             excused.add(PAUSE)
     for server, records in held.items():
-        yield from (f"{server}: {text}" for text in _disorder(world, server, records))
+        yield from (f"{server}: {text}" for text in _disorder(world, lane, server, records))
     if len(held) < 2:
         return
     for id in sorted({id for records in held.values() for id in records}):
@@ -46,15 +58,15 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
             continue
         gone = [text.endswith("gone") for text in versions.values()]
         # An extension that came too late decides anew, under a later epoch, what it finds gone; and may end half-way.
-        if not scrubbed and (all(gone) or (world.ledger.open_clears and any(gone))):
+        if not scrubbed and (all(gone) or (ledger.open_clears and any(gone))):
             continue
-        if scrubbed or (id not in excused and not (id.decode() not in world.ledger.by_id and _is_unfinished(versions))):
+        if scrubbed or (id not in excused and not (id.decode() not in ledger.by_id and _is_unfinished(versions))):
             yield f"servers differ about {id.decode()}: {versions}"
 
 
-def _is_open(world: World, item: Item) -> bool:
+def _is_open(lane: Lane, item: Item) -> bool:
     """Whether something without a certain end was done to it: by a caller, or by a claim that dropped it."""
-    dropped = item.ttl is not None or (world.setting.drops_letters and item.buried_at is not None)
+    dropped = item.ttl is not None or (lane.setting.drops_letters and item.buried_at is not None)
     return bool(item.open_calls or dropped)
 
 
@@ -68,20 +80,20 @@ def _brief(record: Record | None) -> str:
     return "unknown" if record is None else f"{tuple(record.version)} {record.state.name.lower()}"
 
 
-def _content(world: World, server: str, name: str) -> dict[bytes, object]:
+def _content(world: World, lane: Lane, server: str, name: str) -> dict[bytes, object]:
     content = world.servers[server].redis.content()
-    return cast("dict[bytes, object]", content.get(key(NAMESPACE, world.queue, name).encode(), {}))
+    return cast("dict[bytes, object]", content.get(key(NAMESPACE, lane.name, name).encode(), {}))
 
 
-def _records(world: World, server: str) -> dict[bytes, Record]:
-    packed = cast("dict[bytes, bytes]", _content(world, server, "records"))
+def _records(world: World, lane: Lane, server: str) -> dict[bytes, Record]:
+    packed = cast("dict[bytes, bytes]", _content(world, lane, server, "records"))
     return {id: unpack(record) for id, record in packed.items()}
 
 
-def _disorder(world: World, server: str, records: Mapping[bytes, Record]) -> Iterator[str]:
+def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Record]) -> Iterator[str]:
     """No item without its place in an index, no live item without its payload, no payload of a removed one."""
-    places = {name: _content(world, server, name) for name in ("ready", "scheduled", "claimed", "dead")}
-    payloads = _content(world, server, "payloads")
+    places = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", "claimed", "dead")}
+    payloads = _content(world, lane, server, "payloads")
     for id, record in records.items():
         standing = {name for name, index in places.items() if id in index}
         homes = _HOMES[record.state]
@@ -95,10 +107,10 @@ def _disorder(world: World, server: str, records: Mapping[bytes, Record]) -> Ite
         yield f"{id.decode()} has a payload and no record"
     living = {id: record for id, record in records.items() if record.state in (State.QUEUED, State.CLAIMED)}
     keyed = {(record.key.encode(), id) for id, record in living.items() if record.key}
-    keys = cast("dict[bytes, bytes]", _content(world, server, "keys"))
+    keys = cast("dict[bytes, bytes]", _content(world, lane, server, "keys"))
     named = {(name, id) for name, ids in keys.items() for id in ids.split(b"\1")}
     for name, id in sorted(keyed ^ named):
         yield f"the key {name.decode()} of {id.decode()} is {'kept for nothing' if (name, id) in named else 'not kept'}"
     mortal = {id for id, record in living.items() if record.ttl_ms is not None}
-    for id in sorted(mortal ^ _content(world, server, "expiring").keys()):
+    for id in sorted(mortal ^ _content(world, lane, server, "expiring").keys()):
         yield f"{id.decode()} {'is never to expire' if id in mortal else 'is gone, and is to expire'}"

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from tests.simulation.loop import State
 from tests.simulation.servers import Status
 from tests.simulation.wire import Break, Path
-from tests.simulation.world import SERVERS, SESSION_TIMEOUT, Client, World
+from tests.simulation.world import SESSION_TIMEOUT, Client, World
 
 REPAIR = find_spec("zkrq.repair") is not None
 """Whether zkrq lets servers in again, and goes on after all have restarted with their data."""
@@ -67,7 +67,7 @@ def _some_path(world: World, chance: random.Random) -> tuple[str, Path] | None:
     clients = [client for client in world.clients if client.is_alive]
     if not clients:
         return None
-    client, server = chance.choice(clients).name, chance.choice(SERVERS)
+    client, server = chance.choice(clients).name, chance.choice(list(world.servers))
     return f"{client}-{server}", world.network.path(client, server)
 
 
@@ -107,7 +107,11 @@ async def breaks(world: World, chance: random.Random) -> None:
 
 def _some_server(world: World, chance: random.Random, *, loses_data: bool) -> str | None:
     """One that may be harmed; mostly one of the view, since harm to others changes little."""
-    fit = [id for id in SERVERS if world.servers[id].status is Status.UP and may_harm(world, id, loses_data=loses_data)]
+    fit = [
+        id
+        for id in world.servers
+        if world.servers[id].status is Status.UP and may_harm(world, id, loses_data=loses_data)
+    ]
     view = world.view
     known = [id for id in fit if view is not None and id in view.receivers]
     return chance.choice(known if known and chance.random() < 0.9 else fit) if fit else None
@@ -115,7 +119,7 @@ def _some_server(world: World, chance: random.Random, *, loses_data: bool) -> st
 
 async def stop(world: World, chance: random.Random) -> None:
     """SIGSTOP for a while."""
-    name = chance.choice(SERVERS)
+    name = chance.choice(list(world.servers))
     server = world.servers[name]
     if server.status is Status.UP:
         world.trace.count("stop", name)
@@ -139,10 +143,10 @@ async def restart(world: World, chance: random.Random) -> None:
 
 async def restart_all(world: World, chance: random.Random) -> None:
     """A power cut: all servers are killed within a moment, and come back with what they had on their disks."""
-    if not REPAIR or not all(may_harm(world, name, loses_data=False) for name in SERVERS):
+    if not REPAIR or not all(may_harm(world, name, loses_data=False) for name in world.servers):
         return
     world.trace.count("restart of all")
-    names = chance.sample(SERVERS, len(SERVERS))
+    names = chance.sample(list(world.servers), len(world.servers))
     down: list[str] = []
     for name in names:
         if world.servers[name].status is not Status.DOWN:
@@ -200,7 +204,7 @@ async def flush(world: World, chance: random.Random) -> None:
 
 async def full(world: World, chance: random.Random) -> None:
     """A server is out of memory for a while."""
-    redis = world.servers[chance.choice(SERVERS)].redis
+    redis = world.servers[chance.choice(list(world.servers))].redis
     world.trace.count("full", redis.run_id)
     redis.full = True
     await asyncio.sleep(chance.uniform(0.5, 5.0))

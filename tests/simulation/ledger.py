@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import enum
 import math
-from collections import Counter
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 from unittest.mock import patch
-from weakref import WeakKeyDictionary
 
 from tests.simulation.ensemble import SimHub
+from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
@@ -183,9 +182,9 @@ class Pauses:
 
 
 class Ledger:
-    """All items, and all violations found so far."""
+    """All items of one queue."""
 
-    def __init__(self, loop: Loop, hub: SimHub, trace: Trace, *, max_size: int | None) -> None:
+    def __init__(self, loop: Loop, hub: SimHub, trace: Trace, found: Findings, *, max_size: int | None) -> None:
         self.open_clears = 0
         """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
         self.open_redrives = 0
@@ -194,24 +193,19 @@ class Ledger:
         """Such calls that may happen yet: to what dies meanwhile as well."""
         self.items: dict[str, Item] = {}
         self.by_id: dict[str, Item] = {}
-        self.violations: list[str] = []
-        self.counts: Counter[str] = Counter()
+        self.found = found
+        self.counts = found.counts
+        self.violation = found.violation
         self.pauses = Pauses(loop)
         self.excess = 0
         """By how many items the queue may be larger than ``max_size``: what was redriven, and what was being pushed or
         removed when something else happened to it than its caller was told."""
-        self.calm = True
-        """Nothing has gone wrong so far: then reading is exact as well."""
-        self._told_at: WeakKeyDictionary[Claim[Any], float] = WeakKeyDictionary()
-        self._asked_at: dict[str, float] = {}
+        self.asked_at: dict[str, float] = {}
+        """When each claim request was begun."""
         self._loop = loop
         self._hub = hub
         self._trace = trace
         self._max_size = max_size
-
-    def violation(self, text: str) -> None:
-        self.violations.append(f"at {self._loop.now:.3f} s: {text}")
-        self._trace.note(f"VIOLATION {text}")
 
     def new_item(self, label: str, *, delay: float = 0.0, key: str = "", ttl: float | None = None) -> Item:
         item = self.items[label] = Item(label, key, ttl, due=self._loop.now + delay)
@@ -222,42 +216,6 @@ class Ledger:
         item.ids.add(id)
         if self.by_id.setdefault(id, item) is not item:
             self.violation(f"mixed up: {id} is {item.label} and {self.by_id[id].label}")
-
-    @contextmanager
-    def listening(self) -> Generator[None, None, None]:
-        """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-        hold = Held.hold
-        extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
-        decide = Replicas.decide
-
-        def note_hold(held: Held, claims: Sequence[Claim[Any]]) -> None:
-            self._told_at.update(dict.fromkeys(claims, self._loop.now))
-            hold(held, claims)
-
-        async def note_extended(claim: Claim[Any], seconds: float) -> None:
-            await extended(claim, seconds)
-            self._told_at[claim] = self._loop.now
-
-        async def note_decide(
-            replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any
-        ) -> Decision:
-            if script != "claim":
-                return await decide(replicas, script, queue, arguments, **options)
-            request = f"{arguments[1]}/{arguments[2]}"
-            asked_at = self._asked_at.setdefault(request, self._loop.now)
-            decision = await decide(replicas, script, queue, arguments, **options)
-            if self.pauses.is_in_force(asked_at):
-                self.counts["claim requests while paused"] += 1
-                if given := [payload for payload in cast("list[bytes | None]", decision.body[2]) if payload]:
-                    self.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
-            return decision
-
-        with (
-            patch.object(Held, "hold", note_hold),
-            patch.object(Claim, "extended", note_extended),
-            patch.object(Replicas, "decide", note_decide),
-        ):
-            yield
 
     # -- pushes --------------------------------------------------------------------------------------------------------
 
@@ -345,7 +303,7 @@ class Ledger:
         """While nothing has gone wrong, what is counted is what is there."""
         self.check_size(count)
         least, most = len(self.still(standing)), self.there_since(begun_at)
-        if self.calm and not least <= count <= most:
+        if self.found.calm and not least <= count <= most:
             self.violation(f"miscounted: {count} items, there were {least} to {most}")
 
     def saw(self, seen: SeenItem[Any]) -> Item | None:
@@ -440,7 +398,7 @@ class Ledger:
         coordinator calls it certain, or Redis' word has come this very moment.  A client that runs and is not certain
         must not give out what it was told before.
         """
-        told_at = self._told_at.get(claim, 0.0)
+        told_at = self.found.told_at.get(claim, 0.0)
         if told_at < process.resumed_at:
             return not (self._hub.is_live(claim.owner) and claim.holds)
         return not self._hub.is_live(claim.owner) and (certain or told_at == self._loop.now)
@@ -479,7 +437,7 @@ class Ledger:
         """Nobody else may have it, nor have been done with it."""
         if item.acked or (item.buried_at is not None and item.redriven_at is None):
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
-        if item.cancelled_at is not None and self._asked_at[claim.request] > item.cancelled_at:
+        if item.cancelled_at is not None and self.asked_at[claim.request] > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")
@@ -494,7 +452,7 @@ class Ledger:
     def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
-            late = self._asked_at[claim.request] - item.confirmed_at - item.ttl
+            late = self.asked_at[claim.request] - item.confirmed_at - item.ttl
             if late > LATE_SECONDS:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
@@ -521,3 +479,41 @@ class Ledger:
             and item.redriven_at is None
             and not (item.open_removals or item.acked or item.discarded or item.cancelled_at is not None)
         ]
+
+
+@contextmanager
+def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
+    """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
+    hold = Held.hold
+    extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
+    decide = Replicas.decide
+
+    def note_hold(held: Held, claims: Sequence[Claim[Any]]) -> None:
+        found.told_at.update(dict.fromkeys(claims, loop.now))
+        hold(held, claims)
+
+    async def note_extended(claim: Claim[Any], seconds: float) -> None:
+        await extended(claim, seconds)
+        found.told_at[claim] = loop.now
+
+    async def note_decide(
+        replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any
+    ) -> Decision:
+        if script != "claim":
+            return await decide(replicas, script, queue, arguments, **options)
+        ledger = ledgers[queue]
+        request = f"{arguments[1]}/{arguments[2]}"
+        asked_at = ledger.asked_at.setdefault(request, loop.now)
+        decision = await decide(replicas, script, queue, arguments, **options)
+        if ledger.pauses.is_in_force(asked_at):
+            found.counts["claim requests while paused"] += 1
+            if given := [payload for payload in cast("list[bytes | None]", decision.body[2]) if payload]:
+                found.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
+        return decision
+
+    with (
+        patch.object(Held, "hold", note_hold),
+        patch.object(Claim, "extended", note_extended),
+        patch.object(Replicas, "decide", note_decide),
+    ):
+        yield

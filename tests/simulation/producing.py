@@ -9,22 +9,21 @@ from typing import Any
 
 import zkrq
 from tests.simulation.ledger import Item, Outcome, Push
-from tests.simulation.world import CALL_LIMIT, Client, Ended
+from tests.simulation.world import CALL_LIMIT, Client, Ended, Lane
 from zkrq import Queue, Receipt, Receipts, ZkrqError
-
-PRODUCING_SECONDS = 30.0
 
 FOR_EVER = 100_000.0
 """Seconds to live that no run lasts."""
 
 
 class Producer:
-    """One client's producer."""
+    """One client's producer for one queue."""
 
-    def __init__(self, client: Client, chance: random.Random, *, items: int, until: float) -> None:
+    def __init__(self, client: Client, lane: Lane, chance: random.Random, *, items: int, until: float) -> None:
         self._client = client
-        self._ledger = client.world.ledger
-        self._setting = client.world.setting
+        self._lane = lane
+        self._ledger = lane.ledger
+        self._setting = lane.setting
         self._chance = chance
         self._items = items
         self._until = until
@@ -33,10 +32,10 @@ class Producer:
     async def run(self) -> None:
         """Push so many items, or for so long."""
         loop, chance = self._client.world.loop, self._chance
-        pause = min(1.0, PRODUCING_SECONDS / max(1, self._items)) * 2
+        pause = min(1.0, self._client.world.shape.seconds / max(1, self._items)) * 2
         left = self._items
         while left > 0 and loop.now < self._until:
-            queue = self._client.queue()
+            queue = self._client.queue(self._lane)
             if queue is None:
                 await asyncio.sleep(0.5)
                 continue
@@ -52,7 +51,7 @@ class Producer:
             await asyncio.sleep(chance.random() ** 2 * pause)
 
     def _new_item(self, options: dict[str, Any]) -> Item:
-        label = f"{self._client.name}-{next(self._numbers)}"
+        label = f"{self._lane.name} {self._client.name}-{next(self._numbers)}"
         return self._ledger.new_item(
             label, delay=options.get("delay", 0.0), key=options.get("key", ""), ttl=options.get("ttl")
         )
@@ -98,7 +97,7 @@ class Producer:
         id = zkrq.new_id()
         self._ledger.name(item, id)
         while self._client.world.loop.now < self._until:
-            open_queue = self._client.queue()
+            open_queue = self._client.queue(self._lane)
             if open_queue is None:
                 await asyncio.sleep(0.5)
                 continue

@@ -16,19 +16,18 @@ from typing import Any
 from tests.simulation import faults as all_faults
 from tests.simulation.agreement import disagreements
 from tests.simulation.faults import REPAIR, Fault
-from tests.simulation.ledger import Outcome
+from tests.simulation.ledger import Outcome, listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
-from tests.simulation.producing import PRODUCING_SECONDS
 from tests.simulation.servers import Status
 from tests.simulation.steering import resume
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
-from tests.simulation.world import CALL_LIMIT, SERVERS, Client, World
+from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, clock
 
-FAULT_SECONDS = 35.0
-"""Faults begin within so long."""
+FAULTS_LAST = 1.2
+"""Faults begin within this many times as long as clients produce."""
 
 HEAL_SECONDS = 20.0
 """What the cluster is given to come to itself once nothing goes wrong any more."""
@@ -76,7 +75,7 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:
             text = f"{record.getMessage()}: {record.exc_info[1]!r}"
-            self._world.ledger.violation(f"logged as a mistake: {text}")
+            self._world.found.violation(f"logged as a mistake: {text}")
         elif self._world.trace.lines is not None:
             self._world.trace.lines.append(f"{self._world.loop.now:10.6f}    log: {record.getMessage()}")
 
@@ -95,10 +94,10 @@ def run_seed(seed: int, enabled: Collection[str], *, keep_trace: bool = False) -
         log.setLevel(logging.DEBUG if keep_trace else logging.ERROR)
         log.propagate = False
         try:
-            with world.ledger.listening():
+            with listening(loop, world.found, {lane.name: lane.ledger for lane in world.lanes}):
                 loop.run(_Scenario(world, enabled).run())
         except Stuck as stuck:
-            world.ledger.violation(f"stuck: {stuck}, running: {_running(world)}")
+            world.found.violation(f"stuck: {stuck}, running: {_running(world)}")
         except Exception as error:
             error.add_note(f"in seed {seed}")
             raise
@@ -107,10 +106,10 @@ def run_seed(seed: int, enabled: Collection[str], *, keep_trace: bool = False) -
             log.setLevel(level)
             log.propagate = propagate
     for complaint in loop.complaints:
-        world.ledger.violation(f"asyncio complained: {complaint}")
-    counts = world.ledger.counts + Counter({"server calls": sum(s.executed for s in world.servers.values())})
+        world.found.violation(f"asyncio complained: {complaint}")
+    counts = world.found.counts + Counter({"server calls": sum(s.executed for s in world.servers.values())})
     report = Report(
-        seed, world.ledger.violations, trace.digest, loop.now, loop.steps, dict(trace.counts), dict(counts),
+        seed, world.found.violations, trace.digest, loop.now, loop.steps, dict(trace.counts), dict(counts),
         trace.lines or [],
     )  # fmt: skip
     del world, handler, loop, trace
@@ -152,8 +151,9 @@ class _Scenario:
         self._chance = world.chance_for("scenario")
         self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
         self._workloads: list[tuple[Client, Workload]] = []
+        self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
-        self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(5.0, 40.0)))
+        self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
 
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
@@ -167,7 +167,7 @@ class _Scenario:
             await self._new_worker(f"c{at}")
         moments = self._moments(chance.choice((3, 4, 5, 6, 8, 12, 16))) if self._faults else []
         faults = [asyncio.create_task(self._fault(number, at)) for number, at in enumerate(moments)]
-        await asyncio.sleep(PRODUCING_SECONDS)
+        await asyncio.sleep(world.shape.seconds)
         if faults:
             await asyncio.wait(faults)
             for fault in faults:
@@ -190,25 +190,30 @@ class _Scenario:
             if moments and chance.random() < 0.35:
                 moments.append(moments[-1] + chance.random() * 0.6)
             else:
-                moments.append(chance.random() * FAULT_SECONDS)
+                moments.append(chance.random() * FAULTS_LAST * self._world.shape.seconds)
         return moments
 
     async def _new_worker(self, name: str) -> None:
         world = self._world
         client = world.new_client(name)
-        workload = Workload(
-            client,
-            world.chance_for(name),
-            items=self._chance.randint(5, 20),
-            until=world.loop.now + PRODUCING_SECONDS,
-            consume_from=self._rest,
-        )
-        self._workloads.append((client, workload))
+        workloads = [
+            Workload(
+                client,
+                lane,
+                world.chance_for(f"{name} {lane.name}"),
+                items=max(1, self._chance.randint(3, self._most_items) // len(world.lanes)),
+                until=world.loop.now + world.shape.seconds,
+                consume_from=self._rest,
+            )
+            for lane in world.lanes
+        ]
+        self._workloads += [(client, workload) for workload in workloads]
 
         async def work() -> None:
             while not client.stopping and not await client.open():
                 await asyncio.sleep(0.5)
-            workload.begin()
+            for workload in workloads:
+                workload.begin()
 
         client.start(work(), "main")
 
@@ -216,7 +221,7 @@ class _Scenario:
         world = self._world
         chance = world.chance_for(f"fault {number}")
         await asyncio.sleep(at)
-        world.ledger.calm = False
+        world.found.calm = False
         alive = sum(client.is_alive for client in world.clients)
         await chance.choice(self._faults)(world, chance)
         if sum(client.is_alive for client in world.clients) < alive:
@@ -228,7 +233,7 @@ class _Scenario:
         for client in world.clients:
             client.process.call_off()
             world.resume(client)
-            for server in SERVERS:
+            for server in world.servers:
                 path = world.network.path(client.name, server)
                 path.slow, path.breaking = 0.0, None
                 world.network.mend(path)
@@ -245,103 +250,116 @@ class _Scenario:
             if client.is_alive:
                 ending.append(client.start(workload.end(), "end"))
         if ending and (await asyncio.wait(ending, timeout=3 * CALL_LIMIT))[1]:
-            self._world.ledger.violation(f"did not end: {_running(self._world)}")
+            self._world.found.violation(f"did not end: {_running(self._world)}")
 
 
 async def _audit(auditor: Client) -> None:
     """A newcomer takes all that is there, and then everything has to add up."""
-    world = auditor.world
-    ledger = world.ledger
+    world, found = auditor.world, auditor.world.found
     until = world.loop.now + REPAIR_SECONDS
     while not await auditor.open():
         if world.loop.now > until:
-            ledger.violation("the namespace cannot be opened")
+            found.violation("the namespace cannot be opened")
             return
         await asyncio.sleep(1.0)
-    queue = auditor.queue()
-    assert queue is not None
     while REPAIR and not world.is_whole:
         if world.loop.now > until:
-            ledger.violation(f"not repaired: {world.view} with {world.servers}")
+            found.violation(f"not repaired: {world.view} with {world.servers}")
             break
         await asyncio.sleep(1.0)
-    drained = await _drain(auditor, queue)
+    audits = [_Audit(auditor, lane) for lane in world.lanes]
+    for audit in audits:
+        await audit.drain()
     for text in disagreements(world, scrubbed=False):
-        ledger.violation(text)
+        found.violation(text)
     until = world.loop.now + SCRUB_SECONDS
     while REPAIR and (wrong := list(disagreements(world, scrubbed=True))):
         if world.loop.now > until:
-            ledger.violation("; ".join(wrong))
+            found.violation("; ".join(wrong))
             break
-        ledger.counts["waited for a scrub"] += 1
+        found.counts["waited for a scrub"] += 1
         await asyncio.sleep(20.0)
-    drained |= await _drain(auditor, queue)
-    for item in ledger.missing(drained):
-        ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
-    await _check_letters(auditor, queue)
-    await _check_keys(auditor, queue)
+    for audit in audits:
+        await audit.check()
     await auditor.close()
 
 
-async def _check_letters(auditor: Client, queue: Queue[Any]) -> None:
-    """What was buried is a dead letter, and there are no more and no older ones than the queue is to keep."""
-    world, policy = auditor.world, auditor.world.setting.dead_letters
-    ledger = world.ledger
-    letters = (await auditor.do("peek", queue.peek(500, "dead"), CALL_LIMIT)).value or []
-    found = {item.label for one in letters if (item := ledger.saw(one))}
-    kept = ledger.letters()
-    if policy and policy.max_count and len(letters) > policy.max_count:
-        ledger.violation(f"too many dead letters: {len(letters)}, {policy.max_count} are to be kept")
-    if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > MAX_AGE for one in letters):
-        ledger.violation(f"old dead letters: {[one.died_at for one in letters]}, now it is {clock.now()}")
-    if not world.setting.drops_letters:
-        for item in kept:
-            if item.label not in found:
-                ledger.violation(f"lost: {item.label}, a dead letter")
-    ledger.counts["dead letters in the end"] += len(letters)
+class _Audit:
+    """What is left in one queue."""
 
+    def __init__(self, auditor: Client, lane: Lane) -> None:
+        self._auditor = auditor
+        self._world = auditor.world
+        self._lane = lane
+        self._ledger = lane.ledger
+        queue = auditor.queue(lane)
+        assert queue is not None
+        self._queue: Queue[Any] = queue
+        self._drained: set[str] = set()
 
-async def _check_keys(auditor: Client, queue: Queue[Any]) -> None:
-    """Nothing is left: every key is free again, and there is room."""
-    ledger = auditor.world.ledger
-    statistics = (await auditor.do("statistics", queue.statistics(), CALL_LIMIT)).value
-    if statistics and (statistics.keyed or statistics.expiring or statistics.paused):
-        ledger.violation(f"not empty: {statistics}")
-    for key in sorted({item.key for item in ledger.items.values()} - {""}):
-        item = ledger.new_item(f"the last of {key}", key=key)
-        push = ledger.begin_push(item)
-        ended = await auditor.do("push", queue.push(item.label, key=key), CALL_LIMIT)
-        if ended.outcome is not Outcome.DONE or ended.value is None or ended.value.duplicate:
-            ledger.violation(f"not free: a push with {key} ended with {ended}")
-            continue
-        ledger.pushed(push, ended.value)
-        found = (await auditor.do("cancel", queue.cancel(ended.value.id), CALL_LIMIT)).value
-        if found is not Cancellation.REMOVED:
-            ledger.violation(f"{found} instead of removed: {ended.value}")
+    async def check(self) -> None:
+        """Everything was delivered, and nothing is left."""
+        await self.drain()
+        for item in self._ledger.missing(self._drained):
+            self._ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
+        await self._check_letters()
+        await self._check_keys()
 
+    async def _check_letters(self) -> None:
+        """What was buried is a dead letter, and there are no more and no older ones than the queue is to keep."""
+        ledger, policy = self._ledger, self._lane.setting.dead_letters
+        letters = (await self._auditor.do("peek", self._queue.peek(500, "dead"), CALL_LIMIT)).value or []
+        found = {item.label for one in letters if (item := ledger.saw(one))}
+        kept = ledger.letters()
+        if policy and policy.max_count and len(letters) > policy.max_count:
+            ledger.violation(f"too many dead letters: {len(letters)}, {policy.max_count} are to be kept")
+        if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > MAX_AGE for one in letters):
+            ledger.violation(f"old dead letters: {[one.died_at for one in letters]}, now it is {clock.now()}")
+        if not self._lane.setting.drops_letters:
+            for item in kept:
+                if item.label not in found:
+                    ledger.violation(f"lost: {item.label}, a dead letter")
+        ledger.counts["dead letters in the end"] += len(letters)
 
-async def _drain(auditor: Client, queue: Queue[Any]) -> set[str]:
-    """Take and ack until nothing is left; what was acked."""
-    world = auditor.world
-    until = world.loop.now + DRAIN_SECONDS
-    drained: set[str] = set()
-    while True:
-        if world.setting.pauses:  # again and again: a pause of unknown outcome may come late
-            await resume(auditor, queue)
-        ended = await auditor.do("drain", queue.pop_many(100, timeout=2.0), 2.1)
-        for claim in ended.value or ():
-            item, holder = auditor.given(claim)
-            holder.settling = True
-            begun_at = world.loop.now
-            acked = await auditor.do("ack", claim.ack(), CALL_LIMIT)
-            if acked.outcome is Outcome.DONE:
-                world.ledger.acked(item, begun_at)
-                drained.add(item.label)
-        if not ended.value:
-            sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
-            if sizes is not None and sizes[:3] == (0, 0, 0):
-                return drained
-            if world.loop.now > until:
-                world.ledger.violation(f"stranded: {sizes}")
-                return drained
-            await asyncio.sleep(5.0)
+    async def _check_keys(self) -> None:
+        """Nothing is left: every key is free again, and there is room."""
+        ledger, auditor, queue = self._ledger, self._auditor, self._queue
+        statistics = (await auditor.do("statistics", queue.statistics(), CALL_LIMIT)).value
+        if statistics and (statistics.keyed or statistics.expiring or statistics.paused):
+            ledger.violation(f"not empty: {statistics}")
+        for key in sorted({item.key for item in ledger.items.values()} - {""}):
+            item = ledger.new_item(f"the last of {key}", key=key)
+            push = ledger.begin_push(item)
+            ended = await auditor.do("push", queue.push(item.label, key=key), CALL_LIMIT)
+            if ended.outcome is not Outcome.DONE or ended.value is None or ended.value.duplicate:
+                ledger.violation(f"not free: a push with {key} ended with {ended}")
+                continue
+            ledger.pushed(push, ended.value)
+            found = (await auditor.do("cancel", queue.cancel(ended.value.id), CALL_LIMIT)).value
+            if found is not Cancellation.REMOVED:
+                ledger.violation(f"{found} instead of removed: {ended.value}")
+
+    async def drain(self) -> None:
+        """Take and ack until nothing is left."""
+        world, auditor, queue = self._world, self._auditor, self._queue
+        until = world.loop.now + DRAIN_SECONDS
+        while True:
+            if self._lane.setting.pauses:  # again and again: a pause of unknown outcome may come late
+                await resume(auditor, self._lane, queue)
+            ended = await auditor.do("drain", queue.pop_many(100, timeout=2.0), 2.1)
+            for claim in ended.value or ():
+                item, holder = auditor.given(self._lane, claim)
+                holder.settling = True
+                begun_at = world.loop.now
+                acked = await auditor.do("ack", claim.ack(), CALL_LIMIT)
+                if acked.outcome is Outcome.DONE:
+                    self._ledger.acked(item, begun_at)
+                    self._drained.add(item.label)
+            if not ended.value:
+                sizes = (await auditor.do("size", queue.size(), CALL_LIMIT)).value
+                if sizes is not None and sizes[:3] == (0, 0, 0):
+                    return
+                if world.loop.now > until:
+                    self._ledger.violation(f"stranded: {sizes}")
+                    return
+                await asyncio.sleep(5.0)

@@ -1,9 +1,10 @@
-"""What the queue of a seed is like, and which of the rarer calls its clients make: all clients have the same."""
+"""How large a seed is, what its queues are like, and which of the rarer calls are made: for all clients the same."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from zkrq import DeadLetters
 
@@ -40,8 +41,26 @@ class Setting:
         return self.dead_letters is not None and self.dead_letters.expired
 
 
+class Shape(NamedTuple):
+    """How large a seed is: most are small, so that there can be many."""
+
+    servers: int
+    min_replicas: int
+    queues: int
+    seconds: float
+    """How long clients produce; faults begin within a little longer."""
+
+
+def draw_shape(chance: random.Random) -> Shape:
+    """A seed's size."""
+    servers = chance.choices((2, 3, 4, 5), (2, 8, 2, 1))[0]
+    min_replicas = min(servers, chance.choices((1, 2, 3), (2, 8, 2))[0])
+    queues, seconds = chance.choices((1, 2, 3), (7, 2, 1))[0], chance.choices((8.0, 15.0, 30.0), (4, 3, 2))[0]
+    return Shape(servers, min_replicas, queues, seconds)
+
+
 def draw(chance: random.Random) -> Setting:
-    """A seed's setting."""
+    """The setting of one queue."""
     return Setting(
         keys=tuple(f"key {number}" for number in range(chance.choice((1, 2, 3)))),
         keyed=chance.choice((0.0, 0.2, 0.2, 0.6)),

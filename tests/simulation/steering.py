@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.simulation.ensemble import GHOST
 from tests.simulation.ledger import Item, Outcome
-from tests.simulation.world import CALL_LIMIT, Client
+from tests.simulation.world import CALL_LIMIT, Client, Lane
 from zkrq import Cancellation, Queue, Statistics
 from zkrq.items import Item as SeenItem
 
@@ -18,15 +18,16 @@ RESUME_TRIES = 4
 class Steerer:
     """The calls of one client, one at a time."""
 
-    def __init__(self, client: Client, chance: random.Random) -> None:
+    def __init__(self, client: Client, lane: Lane, chance: random.Random) -> None:
         self._client = client
         self._world = client.world
-        self._ledger = client.world.ledger
+        self._ledger = lane.ledger
+        self._lane = lane
         self._chance = chance
 
     async def act(self, queue: Queue[Any]) -> None:
         """Do something."""
-        chance, setting = self._chance, self._world.setting
+        chance, setting = self._chance, self._lane.setting
         match chance.choices(("look", "size", "statistics", "consumers"), (5, 2, 2, 1))[0]:
             case "look":
                 await self._look(queue)
@@ -59,7 +60,7 @@ class Steerer:
         ledger.check_count(sum(statistics.sizes[:3]), begun_at, standing)
         if statistics.paused and never_paused and not pauses.ever:
             ledger.violation("paused: nobody has paused the queue")
-        if ledger.calm and not statistics.paused and pauses.is_in_force(begun_at):
+        if ledger.found.calm and not statistics.paused and pauses.is_in_force(begun_at):
             ledger.violation("not paused: a pause had returned")
         if statistics.paused and self._chance.random() < 0.5:
             await self._resume(queue)
@@ -73,10 +74,10 @@ class Steerer:
         names = {client.name for client in self._world.clients}
         for owner, consumer in consumers.items():
             known = consumer.description == GHOST or consumer.description.partition(" ")[0] in names
-            if not known or consumer.claims.keys() - {self._world.queue}:
+            if not known or consumer.claims.keys() - {lane.name for lane in self._world.lanes}:
                 self._ledger.violation(f"nobody's consumer: {owner} is {consumer}")
-        claimed = sum(sum(consumer.claims.values()) for consumer in consumers.values())
-        if self._ledger.calm and claimed > (most := self._ledger.there_since(begun_at)):
+        claimed = sum(consumer.claims.get(self._lane.name, 0) for consumer in consumers.values())
+        if self._ledger.found.calm and claimed > (most := self._ledger.there_since(begun_at)):
             self._ledger.violation(f"miscounted: {claimed} claims, there were {most} items")
 
     async def _look(self, queue: Queue[Any]) -> None:
@@ -107,7 +108,7 @@ class Steerer:
         ended = await self._client.do("get", queue.get(id), CALL_LIMIT)
         if ended.value is not None:
             self._ledger.saw(ended.value)
-        elif ended.outcome is Outcome.DONE and self._ledger.calm and self._ledger.still(standing):
+        elif ended.outcome is Outcome.DONE and self._ledger.found.calm and self._ledger.still(standing):
             self._ledger.violation(f"not found: {id}, which is there")
 
     # -- removing ------------------------------------------------------------------------------------------------------
@@ -199,14 +200,14 @@ class Steerer:
 
     async def _resume(self, queue: Queue[Any]) -> None:
         for _ in range(RESUME_TRIES):
-            if await resume(self._client, queue):
+            if await resume(self._client, self._lane, queue):
                 return
             await asyncio.sleep(0.5)
 
 
-async def resume(client: Client, queue: Queue[Any]) -> bool:
+async def resume(client: Client, lane: Lane, queue: Queue[Any]) -> bool:
     """Let the queue go on; whether that is certain."""
-    pauses = client.world.ledger.pauses
+    pauses = lane.ledger.pauses
     mark = pauses.begin(paused=False)
     ended = await client.do("resume", queue.resume(), CALL_LIMIT)
     pauses.end(ended.outcome, mark, paused=False)

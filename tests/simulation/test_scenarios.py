@@ -14,7 +14,7 @@ from tests.simulation.agreement import disagreements
 from tests.simulation.loop import Loop
 from tests.simulation.patches import determined
 from tests.simulation.scenario import forget
-from tests.simulation.setting import Setting
+from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.world import Client, World
 from zkrq import Cancellation, Queue
@@ -52,11 +52,15 @@ async def _opened(world: World, name: str) -> tuple[Client, Queue[Any]]:
 
 def _play(scenario: Callable[[World], Coroutine[Any, Any, None]], *, min_replicas: int = 2, **changes: Any) -> None:
     loop = Loop(max_time=4_000, max_steps=1_000_000)
-    with determined(loop, SEED), patch.object(setting, "draw", Mock(return_value=replace(SETTING, **changes))):
+    shape = Shape(servers=3, min_replicas=min_replicas, queues=1, seconds=30)
+    with (
+        determined(loop, SEED),
+        patch.object(setting, "draw", Mock(return_value=replace(SETTING, **changes))),
+        patch.object(setting, "draw_shape", Mock(return_value=shape)),
+    ):
         world = World(SEED, loop, Trace(loop))
-        world.min_replicas = min_replicas
         loop.run(scenario(world))
-    violations = world.ledger.violations
+    violations = world.found.violations
     del world, loop
     forget()
     assert not violations

@@ -10,7 +10,7 @@ import zkrq
 from tests.simulation.ledger import LONGEST_LEASE, Holder, Item, Outcome
 from tests.simulation.producing import Producer
 from tests.simulation.steering import Steerer
-from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended
+from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, Lane
 from zkrq import Claim, Queue
 
 _WAYS_TO_SETTLE = (
@@ -48,11 +48,12 @@ class Settling(NamedTuple):
 
 
 class Workload:
-    """One client's producers and consumers."""
+    """One client's producers and consumers of one queue."""
 
     def __init__(
         self,
         client: Client,
+        lane: Lane,
         chance: random.Random,
         *,
         items: int,
@@ -61,10 +62,11 @@ class Workload:
     ) -> None:
         self._client = client
         self._world = client.world
+        self._lane = lane
         self._chance = chance
         self._consume_from = consume_from
-        self._producer = Producer(client, chance, items=items, until=until)
-        self._steerer = Steerer(client, chance)
+        self._producer = Producer(client, lane, chance, items=items, until=until)
+        self._steerer = Steerer(client, lane, chance)
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -77,23 +79,26 @@ class Workload:
     async def end(self) -> None:
         """Have everything end: consumers by cancellation, unless the cluster is to be closed under them."""
         if self._chance.random() < 0.5:
-            for task in self._tasks:
-                task.cancel()
+            self.cancel()
         await self._client.close()
-        for task in self._tasks:
-            task.cancel()
+        self.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         for task in self._tasks:
             if not task.cancelled() and (error := task.exception()):
-                self._world.ledger.violation(f"{self._client.name}: {task.get_name()} ended with {error!r}")
+                self._world.found.violation(f"{self._client.name}: {task.get_name()} ended with {error!r}")
+
+    def cancel(self) -> None:
+        """End all tasks."""
+        for task in self._tasks:
+            task.cancel()
 
     # -- consumers -----------------------------------------------------------------------------------------------------
 
     async def _consume(self) -> None:
         await asyncio.sleep(max(0.0, self._consume_from - self._world.loop.now))
         while True:
-            queue = self._client.queue()
+            queue = self._client.queue(self._lane)
             if queue is None:
                 await asyncio.sleep(0.5)
                 continue
@@ -147,14 +152,14 @@ class Workload:
             claims = [] if claim is None else [claim]
         else:
             claims = await queue.pop_many(count, timeout=timeout)
-        return [(claim, *self._client.given(claim)) for claim in claims]
+        return [(claim, *self._client.given(self._lane, claim)) for claim in claims]
 
     async def _stream(self, queue: Queue[Any]) -> None:
         chance = self._chance
         limit = chance.choice((None, 5, 20))
         async with queue.pop(prefetch=chance.choice((None, 0, 3)), limit=limit, wait=chance.random() < 0.8) as stream:
             async for claim in stream:
-                await self._handle(claim, *self._client.given(claim))
+                await self._handle(claim, *self._client.given(self._lane, claim))
 
     async def _handle(self, claim: Claim[Any], item: Item, holder: Holder) -> None:
         """What one consumer does with one claim; ends without an error, unless it is cancelled."""
@@ -200,15 +205,15 @@ class Workload:
         settling = Settling(verb, self._world.loop.now, holder.settling)
         holder.settling = True
         if settling.removes:
-            self._world.ledger.begin_removal(item)
+            self._lane.ledger.begin_removal(item)
         else:
             item.open_calls += 1
         return settling
 
     def _end_settling(self, settling: Settling, outcome: Outcome, item: Item, holder: Holder) -> None:
-        ledger = self._world.ledger
+        ledger = self._lane.ledger
         if settling.removes:
-            letters_go = self._world.setting.drops_letters or bool(ledger.discards_begun)
+            letters_go = self._lane.setting.drops_letters or bool(ledger.discards_begun)
             ledger.end_removal(item, outcome, letters_go=settling.verb == "bury" and letters_go)
         elif outcome in (Outcome.DONE, Outcome.REFUSED, Outcome.LOST):
             item.open_calls -= 1

@@ -1,4 +1,4 @@
-"""Three servers, an ensemble, and clients, each a process of its own with a real ``Cluster``."""
+"""Servers, an ensemble, queues, and clients, each a process of its own with a real ``Cluster``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any, Generic, TypeVar
 
 from tests.simulation import setting
 from tests.simulation.ensemble import SimCoordinator, SimHub
+from tests.simulation.findings import Findings
 from tests.simulation.ledger import Holder, Item, Ledger, Outcome
 from tests.simulation.loop import Loop, Process, State
 from tests.simulation.servers import SimServer, Status
+from tests.simulation.setting import Setting
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Network
 from zkrq import (
@@ -35,7 +37,11 @@ from zkrq.retry import constant
 T = TypeVar("T")
 
 NAMESPACE = "sim"
-SERVERS = ("a", "b", "c")
+NAMES = ("a", "b", "c", "d", "e")
+"""What servers are called."""
+
+QUEUES = ("jobs", "mail", "calls", "bills")
+"""Each has a primary of its own."""
 
 SESSION_TIMEOUT = 4.0
 COMMAND_TIMEOUT = 1.0
@@ -57,6 +63,15 @@ class Ended(Generic[T]):
 
 CALL_LIMIT = 2 * OPERATION_TIMEOUT + SLACK
 """A call may wait for a batch to leave, then for its batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One of the queues: what it is like, and what was promised in it."""
+
+    name: str
+    setting: Setting
+    ledger: Ledger
 
 
 class Client:
@@ -90,7 +105,7 @@ class Client:
         self.opened += 1
         self.coordinator = SimCoordinator(world.hub, self.process)
         cluster = Cluster(
-            {name: f"redis://{name}" for name in SERVERS},
+            {name: f"redis://{name}" for name in world.names},
             self.coordinator,
             namespace=NAMESPACE,
             min_replicas=world.min_replicas,
@@ -115,17 +130,18 @@ class Client:
         if cluster is not None:
             await self.do("close", cluster.aclose(), 20.0)
 
-    def queue(self) -> Queue[Any] | None:
-        """The queue of the open cluster."""
+    def queue(self, lane: Lane | None = None) -> Queue[Any] | None:
+        """A queue of the open cluster, None: the first one."""
+        lane = lane or self.world.lanes[0]
         if self.cluster is None:
             return None
         try:
             return self.cluster.queue(
-                self.world.queue,
+                lane.name,
                 claim_timeout=CLAIM_TIMEOUT,
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
-                dead_letters=self.world.setting.dead_letters,
-                max_size=self.world.setting.max_size,
+                dead_letters=lane.setting.dead_letters,
+                max_size=lane.setting.max_size,
             )
         except Closed:
             return None
@@ -137,7 +153,7 @@ class Client:
         started, paused = world.loop.now, self.paused_for
         self.operations[task] = (kind, started)
         world.trace.note(f"{self.name} {kind}")
-        world.ledger.counts["operations"] += 1
+        world.found.counts["operations"] += 1
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
@@ -149,7 +165,7 @@ class Client:
                 self.operations.pop(task, None)
         took = world.loop.now - started - (self.paused_for - paused)
         if took > limit:
-            world.ledger.violation(f"{self.name}: {kind} took {took:.1f} s, should have ended within {limit:.1f} s")
+            world.found.violation(f"{self.name}: {kind} took {took:.1f} s, should have ended within {limit:.1f} s")
         if task.cancelled():
             ended: Ended[T] = Ended(Outcome.CANCELLED)
         elif error := task.exception():
@@ -157,13 +173,13 @@ class Client:
         else:
             ended = Ended(Outcome.DONE, task.result())
         world.trace.note(f"{self.name} {kind}: {ended.outcome.value} {ended.error or ''}")
-        world.ledger.counts[f"{kind} {ended.outcome.value}"] += 1
+        world.found.counts[f"{kind} {ended.outcome.value}"] += 1
         return ended
 
-    def given(self, claim: Claim[Any]) -> tuple[Item, Holder]:
+    def given(self, lane: Lane, claim: Claim[Any]) -> tuple[Item, Holder]:
         """A consumer of this client was given a claim."""
         certain = self.coordinator is not None and self.coordinator.valid_until > self.world.loop.now
-        return self.world.ledger.delivered(claim, self.process, certain=certain)
+        return lane.ledger.delivered(claim, self.process, certain=certain)
 
     def judge(self, kind: str, error: BaseException) -> Ended[Any]:
         """What an operation's error means to its caller."""
@@ -178,7 +194,7 @@ class Client:
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
             case _:
                 kind_of_error = "zkrq" if isinstance(error, ZkrqError) else "foreign"
-                self.world.ledger.violation(f"{self.name}: {kind} raised a {kind_of_error} error: {error!r}")
+                self.world.found.violation(f"{self.name}: {kind} raised a {kind_of_error} error: {error!r}")
                 return Ended(Outcome.RAISED, None, error)
 
 
@@ -190,20 +206,30 @@ class World:
         self.loop = loop
         self.trace = trace
         self.chance = self.chance_for("world")
-        self.queue = self.chance.choice(("jobs", "mail", "calls", "bills"))
-        """Each has a primary of its own."""
-        self.min_replicas = self.chance.choice((2, 2, 2, 2, 2, 2, 1, 3))
-        self.servers = {name: SimServer(name, loop, self.chance_for(name), trace) for name in SERVERS}
+        self.shape = shape = setting.draw_shape(self.chance)
+        self.names = NAMES[: shape.servers]
+        """The servers that the namespace is founded with."""
+        self.min_replicas = shape.min_replicas
+        self.servers = {name: SimServer(name, loop, self.chance_for(name), trace) for name in self.names}
         self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
         self.network = Network(loop, self.chance_for("network"), trace)
-        self.setting = setting.draw(self.chance_for("setting"))
-        self.ledger = Ledger(loop, self.hub, trace, max_size=self.setting.max_size)
+        self.found = Findings(loop, trace)
+        self.lanes = [self._new_lane(name) for name in self.chance.sample(QUEUES, shape.queues)]
         self.clients: list[Client] = []
         self._harmed: dict[str, str] = {}
 
     def chance_for(self, what: str) -> random.Random:
         """A source of chance of its own, so that a change in one place leaves the others' alone."""
         return random.Random(f"{self.seed}/{what}")
+
+    def _new_lane(self, name: str) -> Lane:
+        drawn = setting.draw(self.chance_for(f"setting of {name}"))
+        return Lane(name, drawn, Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size))
+
+    @property
+    def queue(self) -> str:
+        """The name of the first queue: for schedules made by hand, which have no other."""
+        return self.lanes[0].name
 
     def new_client(self, name: str) -> Client:
         client = Client(name, self)
@@ -252,14 +278,14 @@ class World:
     @property
     def is_whole(self) -> bool:
         """Whether all servers are in sync, in the lives that they are in."""
-        return sorted(self.living_members()) == sorted(SERVERS)
+        return sorted(self.living_members()) == sorted(self.names)
 
     # -- what a client goes through -----------------------------------------------------------------------------------
 
     def drop(self, client: Client) -> None:
         """kill -9: its connections end, the ensemble waits for its session to time out."""
         client.process.kill()
-        for server in SERVERS:
+        for server in self.servers:
             for wire in tuple(self.network.path(client.name, server).wires):
                 wire.shut("the process is gone")
         if client.coordinator is not None:

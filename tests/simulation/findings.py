@@ -1,0 +1,29 @@
+"""What a run has found: violations, and how often what was done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from tests.simulation.loop import Loop
+from tests.simulation.trace import Trace
+from zkrq import Claim
+
+
+class Findings:
+    """One for a run, shared by the ledgers of its queues."""
+
+    def __init__(self, loop: Loop, trace: Trace) -> None:
+        self.violations: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.calm = True
+        """Nothing has gone wrong so far: then reading is exact as well."""
+        self.told_at: WeakKeyDictionary[Claim[Any], float] = WeakKeyDictionary()
+        """When Redis last told a client that a claim holds."""
+        self._loop = loop
+        self._trace = trace
+
+    def violation(self, text: str) -> None:
+        self.violations.append(f"at {self._loop.now:.3f} s: {text}")
+        self._trace.note(f"VIOLATION {text}")
