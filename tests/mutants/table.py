@@ -275,8 +275,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "eviction-is-made-of-an-old-view",
         "zkrq/replication/membership.py",
-        "return self.view\n            failed = {",
-        "pass\n            failed = {",
+        "return self.view\n            silent = await",
+        "pass\n            silent = await",
         "of many operations that run into the same dead server one evicts it, the others go on with that view",
         Seeds(120, "cut,flush,restart,restart_empty"),
     ),
