@@ -191,7 +191,8 @@ async def _push(args: Namespace) -> Lines:
 
 
 def _receipt(receipt: zkrq.Receipt) -> Line:
-    return Line(f"{receipt.id}  has the key already" if receipt.duplicate else receipt.id, receipt._asdict())
+    told = "  has the key already" if receipt.duplicate else "  is done already" if receipt.done else ""
+    return Line(f"{receipt.id}{told}", receipt._asdict())
 
 
 async def _pop(args: Namespace) -> Lines:

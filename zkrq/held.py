@@ -171,7 +171,7 @@ class Held:
         decision = await self._replicas.decide(
             "settle", self._queue, arguments, trim=True, implied=partial(_removals, calls)
         )
-        dropped, outcomes = cast("tuple[int, list[int]]", decision.body)
+        dropped, _, outcomes = cast("tuple[int, int, list[int]]", decision.body)
         if dropped:
             self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
         return [outcome > 0 for outcome in outcomes]
@@ -220,11 +220,11 @@ def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int)
     removals: Arguments = []
     known: tuple[int, str] | None = None
     record = b""
-    _, outcomes = cast("tuple[int, list[int]]", body)
+    _, buried_us, outcomes = cast("tuple[int, int, list[int]]", body)
     for (id, _, token, _), n in zip(calls, outcomes, strict=True):
         if n > 1:
             if known != (n, token):
-                known, record = (n, token), pack(Record(Version(epoch, n), State.GONE, token=token))
+                known, record = (n, token), pack(Record(Version(epoch, n), State.GONE, due_us=buried_us, token=token))
             removals += (id.encode(), record, 0)
     return removals
 

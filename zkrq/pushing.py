@@ -22,7 +22,7 @@ from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, Payload
 from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
 from zkrq.replication.records import PRIORITIES, fresh
-from zkrq.replication.replicas import Duplicate, Pushed, Put, Replicas
+from zkrq.replication.replicas import Done, Duplicate, Pushed, Put, Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
@@ -35,12 +35,14 @@ class Receipt(NamedTuple):
     """What ``push`` returns: the item is on ``replicas`` servers.
 
     ``duplicate``: nothing was pushed, because another item of the same key is queued, scheduled or claimed; ``id`` is
-    that one's.
+    that one's.  ``done``: nothing was pushed, because an item of this id was pushed before, by an earlier push or an
+    earlier try of this one, and is gone by now: acked, cancelled, cleared, dropped.
     """
 
     id: str
     replicas: int
     duplicate: bool = False
+    done: bool = False
 
 
 class Options(NamedTuple):
@@ -277,6 +279,8 @@ def receipt(id: str, result: Pushed) -> Receipt:
     """What is told of a push."""
     if isinstance(result, Duplicate):
         return Receipt(result.first, result.replicas, duplicate=True)
+    if isinstance(result, Done):
+        return Receipt(id, result.replicas, done=True)
     return Receipt(id, result)
 
 

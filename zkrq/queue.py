@@ -62,7 +62,8 @@ class Queue(Steering[T]):
         to 9, higher first.  ``ttl``: seconds from now after which it is delivered no more, None: never; see
         ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed, nothing is pushed
         and the receipt is a ``duplicate`` that names the other; None: no such check.  ``id`` is for repeating a push:
-        with the same id it is there once, however often it was pushed within 300 seconds.
+        with the same id it is there once, however often it was pushed within 300 seconds.  The receipt is ``done``
+        where the item is gone already; 600 seconds after it went, its id is as good as new.
 
         Raises ``OutcomeUnknown`` when the time ran out in the middle, or when this is cancelled the item may be there
         too: push again with the same id.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,

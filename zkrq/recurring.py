@@ -3,7 +3,7 @@
 The id of such an item is made of the schedule's name and the moment, so it is there once however many processes push
 it, and nobody has to be elected.  It carries its moment as other ids carry the time when they were made: the servers
 refuse it when it comes too late (see ``ids.py``), and they know what was removed for longer than that.  So a process
-that was asleep cannot repeat a moment that is done; hence the bound of ``catch_up``.
+that was asleep cannot repeat a moment that is done (its receipt says ``done``); hence the bound of ``catch_up``.
 """
 
 from __future__ import annotations

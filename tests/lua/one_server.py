@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self, cast
 import hiredis
 
 from zkrq.replication.keys import key, script_keys
-from zkrq.replication.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
+from zkrq.replication.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
 from zkrq.replication.scripts import SCRIPTS, sha
 
 NAMESPACE = "t"
@@ -112,12 +112,14 @@ class Put(NamedTuple):
     pushed_at_ms: int | None = None
     key: str = ""
     ttl_ms: float | None = None
+    above_n: int = 1
 
     @property
     def arguments(self) -> list[Argument]:
         pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
         left = self.delay_ms if self.ttl_ms is None else f"{self.delay_ms} {self.ttl_ms:.3f}"
-        return [self.id, fresh(self.priority, pushed_at_ms, self.key, self.ttl_ms), left, self.payload]
+        record = above(fresh(self.priority, pushed_at_ms, self.key, self.ttl_ms), self.above_n)
+        return [self.id, record, left, self.payload]
 
 
 class Applied(NamedTuple):
@@ -426,9 +428,13 @@ class OneServer(Connection):
 
     def put(self, *puts: Put | str, **options: Argument) -> list[int]:
         """Returns the positions that were refused for their age."""
+        return self.put_told(*puts, **options)[0]
+
+    def put_told(self, *puts: Put | str, **options: Argument) -> tuple[list[int], dict[int, int]]:
+        """Returns the positions that were refused for their age, and of those that are gone the n of the tombstone."""
         arguments = (part for put in puts for part in (Put(put) if isinstance(put, str) else put).arguments)
-        (late,) = self.run("put", *arguments, **options)
-        return cast("list[int]", late)
+        late, gone = cast("tuple[list[int], list[int]]", self.run("put", *arguments, **options))
+        return late, dict(zip(gone[::2], gone[1::2], strict=True))
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
@@ -467,12 +473,12 @@ class OneServer(Connection):
     def settle(self, *calls: Call, trim: int = 1, **options: Argument) -> Settled:
         """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
         arguments = (part for call in calls for part in call.arguments)
-        dropped, told, decided = self.run("settle", *arguments, trim=trim, **options)
+        dropped, buried_us, told, decided = self.run("settle", *arguments, trim=trim, **options)
         outcomes, records = cast("list[int]", told), read_decided(decided)
         epoch = cast("int", options.get("epoch", self.epoch))
         for call, n in zip(calls, outcomes, strict=True):
             if n > 1:
-                gone = pack(Record(Version(epoch, n), State.GONE, token=call.token))
+                gone = pack(Record(Version(epoch, n), State.GONE, due_us=cast("int", buried_us), token=call.token))
                 records[call.id] = Decided(call.id, gone, 0)
         return Settled([min(outcome, 1) for outcome in outcomes], records, cast("int", dropped))
 
@@ -596,6 +602,12 @@ class OneServer(Connection):
     def queues(self) -> set[str]:
         (names,) = self.run("queues")
         return {name.decode() for name in cast("list[bytes]", names)}
+
+    def age(self, id: str, ms: int) -> None:
+        """Have the tombstone of this id be older by ``ms``."""
+        record = self.record(id)
+        assert record.state is State.GONE
+        self.command("HSET", self.key("records"), id, pack(record._replace(due_us=record.due_us - ms * 1000)))
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 

@@ -130,7 +130,7 @@ def test_dropped_letter_does_not_come_back(server: OneServer) -> None:
     bury(server, "a", "b")
     server.claim(dead_max=1)
     server.put("a")
-    assert server.push(Put("a"))[0] == ["+"]
+    assert server.push(Put("a"))[0] == ["D"]
     assert server.claim().ids == []
     assert server.record("a").state is State.GONE
 

@@ -275,7 +275,7 @@ def test_known_item_stays_as_it_is(server: OneServer, end: End) -> None:
     end(server, push_and_claim(server, keyed("a")))
     before = server.contents()
     outcomes, decided = server.push(keyed("a"))
-    assert outcomes == ["+"]
+    assert outcomes == ["D" if end in (ack, cancel) else "+"]
     assert decided["a"].packed == pack(before.records["a"])
     assert server.contents() == before
 
@@ -286,12 +286,14 @@ def test_known_item_is_stamped_with_a_newer_epoch(server: OneServer, end: End) -
     end(server, push_and_claim(server, keyed("a")))
     before = server.contents()
     outcomes, decided = server.push(keyed("a"), epoch=3)
-    assert outcomes == ["+"]
+    assert outcomes == ["D" if end in (ack, cancel) else "+"]
     record, old = decided["a"].record, before.records["a"]
     assert record.version == Version(3, old.version.n + 1)
-    assert record._replace(version=old.version, due_us=old.due_us) == old
+    if old.state is State.QUEUED:
+        record, old = record._replace(due_us=0), old._replace(due_us=0)
+    assert record._replace(version=old.version) == old, "a tombstone keeps the moment of its burial, too"
     after = server.contents()
-    assert (after.records["a"], after.homes("a")) == (record, before.homes("a"))
+    assert (after.records["a"], after.homes("a")) == (decided["a"].record, before.homes("a"))
     assert after.faults == []
     if old.state is State.QUEUED:
         assert LONG_MS / 2 < decided["a"].left_ms <= LONG_MS
@@ -405,6 +407,62 @@ def test_push_that_was_refused_may_be_repeated_later(server: OneServer, outcome:
     server.apply(decided["a"].apply(b"a"), payloads=True)
     assert server.claim().handed == {"a": b"a"}
     assert server.contents().faults == [], "a follower has it from its tombstone back into every index"
+
+
+# -- an id that was used before ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", [ack, cancel])
+@pytest.mark.parametrize(("age_ms", "outcome"), [(2 * WINDOW_MS - 60_000, "D"), (2 * WINDOW_MS + 60_000, "+")])
+def test_tombstone_is_remembered_for_twice_the_put_window(
+    server: OneServer, end: End, age_ms: int, outcome: str
+) -> None:
+    """However long it lies there."""
+    end(server, push_and_claim(server, keyed("a")))
+    server.age("a", age_ms)
+    buried = server.record("a")
+    outcomes, decided = server.push(keyed("a")._replace(payload=b"again"))
+    assert outcomes == [outcome]
+    record = decided["a"].record
+    assert record.state is (State.QUEUED if outcome == "+" else State.GONE)
+    assert record.version == buried.version or outcome == "+"
+    assert server.contents().faults == []
+    if outcome == "+":
+        assert record.version > buried.version
+        assert record.attempts == 0
+        assert server.claim().handed == {"a": b"again"}
+
+
+def test_new_life_is_above_every_tombstone_that_was_named(server: OneServer) -> None:
+    """Rule 1: where a server knows more of the former life than this one, its tombstone must not win."""
+    _, decided = server.push(Put("a", above_n=7))
+    assert decided["a"].record.version == Version(1, 8)
+    ack(server, server.claim().only)
+    server.age("a", 3 * WINDOW_MS)
+    _, decided = server.push(Put("a", above_n=5))
+    assert decided["a"].record.version == Version(1, 11)
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_item_that_is_there_is_raised_above_the_tombstones_of_others(server: OneServer, claimed: bool) -> None:
+    """This server had dropped its own, so that it took the put; where one is left the item would be lost."""
+    server.put("a")
+    claim = server.claim().only if claimed else None
+    _, decided = server.push(Put("a", above_n=7))
+    record = decided["a"].record
+    assert (record.version, record.state) == (Version(1, 8), State.CLAIMED if claimed else State.QUEUED)
+    assert server.push(Put("a", above_n=7))[1]["a"].record == record, "once is enough"
+    if claim:
+        assert server.settle(claim.settle("ack")).outcomes == [1]
+    assert server.contents().faults == []
+
+
+def test_expired_tombstone_of_a_late_push_is_not_brought_back(server: OneServer) -> None:
+    ack(server, push_and_claim(server, keyed("a")))
+    server.age("a", 3 * WINDOW_MS)
+    late = server.now_ms() - WINDOW_MS - 60_000
+    assert server.push(keyed("a", pushed_at_ms=late))[0] == ["L"]
+    assert server.record("a").state is State.GONE
 
 
 @every_refusal

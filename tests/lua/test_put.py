@@ -49,11 +49,22 @@ def test_put_repeated_leaves_a_settled_item_as_it_is(server: OneServer, verb: st
 def test_tombstone_wins_over_a_late_put(server: OneServer) -> None:
     """Rule 8: what was removed does not come back."""
     server.settle(put_and_claim(server, "a").only.settle("ack"))
-    assert server.put("a") == []
+    assert server.put_told("b", "a") == ([], {2: 3}), "the reply tells of its tombstone"
+    server.clear(1)
     contents = server.contents()
-    assert contents.ids(State.GONE) == {"a"}
+    assert contents.ids(State.GONE) == {"a", "b"}
     assert contents.faults == []
     assert server.claim().ids == []
+
+
+@pytest.mark.parametrize("age_ms", [0, 3 * WINDOW_MS])
+def test_put_never_overwrites_a_tombstone(server: OneServer, age_ms: int) -> None:
+    """Whether it still counts is decided by one server, under a version that wins everywhere."""
+    server.settle(put_and_claim(server, "a").only.settle("ack"))
+    server.age("a", age_ms)
+    before = server.contents()
+    assert server.put_told("a") == ([], {1: 3})
+    assert server.contents() == before
 
 
 def test_tombstone_of_an_unknown_id_wins_over_its_put(server: OneServer) -> None:

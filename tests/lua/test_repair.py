@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from tests.lua.one_server import (
     GENERATION,
+    PAUSE,
     WINDOW_MS,
     Applied,
     Argument,
@@ -733,6 +734,17 @@ def all_heads(server: OneServer, count: int = 500) -> dict[str, bytes]:
 def test_heads_are_how_the_records_begin(server: OneServer) -> None:
     one_of_each(server)
     assert all_heads(server) == {id: pack(record)[:HEAD] for id, record in server.contents().records.items()}
+
+
+def test_heads_leave_out_expired_tombstones(server: OneServer) -> None:
+    """Servers drop them at different times: affirmed, they would never go.  A pause's own record never expires."""
+    for id in ("fresh", "old"):
+        server.settle(put_and_claim(server, id).only.settle("ack"))
+    server.age("old", 3 * WINDOW_MS)
+    server.pause()
+    server.resume()
+    server.age(PAUSE, 3 * WINDOW_MS)
+    assert set(server.heads()[1]) == {"fresh", PAUSE}
 
 
 def test_heads_of_many_items_come_in_pages(flagged: OneServer) -> None:

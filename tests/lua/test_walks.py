@@ -170,7 +170,7 @@ class Walk:
         """What must become of it; the model is changed accordingly."""
         known = self.items.get(put.id)
         if known and known.token != REFUSED:
-            return "+"
+            return "D" if known.state is State.GONE else "+"
         lasting = {id: item for id, item in self.items.items() if item.state in (State.QUEUED, State.CLAIMED)}
         first = next((id for id, item in lasting.items() if put.key and item.key == put.key and item.keeps_key), None)
         full = limit and len(lasting) >= limit

@@ -23,9 +23,10 @@ from zkrq.pushing import (
     _chunks,  # pyright: ignore[reportPrivateUsage]
     _worst,  # pyright: ignore[reportPrivateUsage]
     read_options,
+    receipt,
 )
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
-from zkrq.replication.replicas import Duplicate, Pushed
+from zkrq.replication.replicas import Done, Duplicate, Pushed
 
 # -- options -------------------------------------------------------------------------------------------------------
 
@@ -135,7 +136,8 @@ def test_receipts_of_several_calls_are_one_sequence() -> None:
     assert told.errors == []
 
 
-RESULTS = st.one_of(st.integers(0, 255), st.builds(Duplicate, st.just("first"), st.integers(1, 7)))
+COPIES = st.integers(1, 7)
+RESULTS = st.one_of(st.integers(0, 255), st.builds(Duplicate, st.just("first"), COPIES), st.builds(Done, COPIES))
 PARTS = st.lists(st.lists(RESULTS, max_size=5), max_size=5)
 
 
@@ -160,12 +162,7 @@ def test_receipts_are_sliced_as_a_list_is(parts: list[list[Pushed]], some: slice
 @given(PARTS)
 def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
     told = receipts(*parts)
-    plain = [
-        Receipt(ids(1, at)[0], result)
-        if isinstance(result, int)
-        else Receipt(result.first, result.replicas, duplicate=True)
-        for at, result in enumerate(result for part in parts for result in part)
-    ]
+    plain = [receipt(ids(1, at)[0], result) for at, result in enumerate(result for part in parts for result in part)]
     assert list(told) == list(told.outcomes()) == plain
     assert list(reversed(told)) == plain[::-1]
     assert told + told[:2] == plain + plain[:2]
@@ -177,6 +174,10 @@ def test_duplicate_names_the_first() -> None:
     told = receipts([3, Duplicate("other", 3)])
     assert told[1] == Receipt("other", 3, duplicate=True)
     assert not told[0].duplicate
+
+
+def test_done_is_told_apart_from_pushed_now() -> None:
+    assert list(receipts([3, Done(2)])) == [Receipt("i10", 3), Receipt("i11", 2, done=True)]
 
 
 def test_item_that_was_not_pushed_raises_its_error() -> None:

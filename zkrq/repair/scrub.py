@@ -172,7 +172,7 @@ class Pace:
 
 def _tombstone_for(item: Copied) -> Copied:
     epoch, n = unpack(item.record).version
-    return Copied(item.id, pack(Record(Version(epoch, n + 1), State.GONE)), b"0", None)
+    return Copied(item.id, pack(Record(Version(epoch, n + 1), State.GONE, due_us=now_ms() * 1000)), b"0", None)
 
 
 def _at(heads: Heads, positions: object) -> list[bytes]:
@@ -183,6 +183,6 @@ def _at(heads: Heads, positions: object) -> list[bytes]:
 
 async def _heads(there: Place, queue: str, cursor: bytes, ids: Sequence[bytes] = ()) -> tuple[bytes, Heads]:
     """One page, or the heads of these ids."""
-    next_cursor, flat = await there.ask("heads", queue, [cursor, PAGE, *ids])
+    next_cursor, flat = await there.ask("heads", queue, [PUT_WINDOW_MS, cursor, PAGE, *ids])
     parts = iter(cast("list[bytes]", flat))
     return cast("bytes", next_cursor), dict(zip(parts, parts, strict=True))

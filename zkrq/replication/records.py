@@ -50,7 +50,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "expire": State.QUEUED,
     },
     State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE, "drop": State.GONE},
-    # push: only where what is gone is a push that was refused, so that it is not taken for one that was made.
+    # push: only where the tombstone has expired, or is that of a push that was refused.
     State.GONE: {"pause": State.PAUSED, "push": State.QUEUED},
     State.PAUSED: {"resume": State.GONE},
 }
@@ -70,7 +70,8 @@ FIRST = Version(0, 1)
 
 class Record(NamedTuple):
     """What is known of an item.  ``pushed_at`` is in milliseconds since 1970 by the producer's clock, ``due_us`` in
-    microseconds by the clock of the server that decided, ``lease_ms`` the length of the claim, ``ttl_ms`` how long the
+    microseconds by the clock of the server that decided (of what is gone: when it was removed), ``lease_ms`` the length
+    of the claim, ``ttl_ms`` how long the
     item may live from its push on, None: for ever."""
 
     version: Version
@@ -160,6 +161,14 @@ def fresh(priority: int, pushed_at_ms: int, key: str = "", ttl_ms: float | None 
     head = _HEAD.pack(FORMAT, 0, 1, b"Q", _marked(priority, key, ttl_ms), 0, 0, pushed_at_ms, 0, 0, 0)
     return head + _tail(key.encode(), b"", ttl_ms)
 
+
+def above(record: bytes, n: int) -> bytes:
+    """The record of a push whose id has tombstones of up to this ``n``: what is decided from it is greater."""
+    return b"".join((record[: _N_BYTES.start], _N.pack(max(n, version_of(record).n)), record[_N_BYTES.stop :]))
+
+
+_N = struct.Struct("<I")
+_N_BYTES = slice(5, 9)
 
 _NO_TEXTS = bytes(2 * _LENGTH.size)
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
+from zkrq.replication.records import above
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
@@ -36,6 +37,10 @@ class Put(NamedTuple):
     left_ms: int | str
     payload: bytes
 
+    def above(self, n: int) -> Put:
+        """The same push, of an id that has tombstones of up to this ``n``."""
+        return self._replace(record=above(self.record, n))
+
 
 class Duplicate(NamedTuple):
     """A push that was not made, because the item ``first`` has its key; that one is on so many servers."""
@@ -44,8 +49,14 @@ class Duplicate(NamedTuple):
     replicas: int
 
 
-Pushed = int | Duplicate
-"""What became of a push: on so many servers, or not needed."""
+class Done(NamedTuple):
+    """A push that was not made, because an item of its id was pushed before and is gone: that many servers know it."""
+
+    replicas: int
+
+
+Pushed = int | Duplicate | Done
+"""What became of a push: the number of servers that have the item, or why none was needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,10 @@ class _Effort:
         self.until = self._loop.time() + seconds
         self.touched = False
         self.trouble = ""
+
+    def left(self) -> float:
+        """The seconds that are left."""
+        return self.until - self._loop.time()
 
     def check(self) -> None:
         if self._loop.time() >= self.until:
@@ -157,21 +172,28 @@ class Replicas:
         packed = pack_words(arguments)
         covered: set[tuple[ServerId, Life]] = set()
         refusals: Counter[int] = Counter()
-        copies = 0
+        tombstones: dict[int, dict[ServerId, int]] = {}
+        doubtful: set[ServerId] = set()
+        copies, primary = 0, ServerId("")
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
-            nonlocal copies
+            nonlocal copies, primary
             self.membership.check_writable(view)
             if kept_out := await self.membership.kept_out(view):
                 return kept_out
-            copies = len(view.members)
+            copies, primary = len(view.members), view.primary(queue)
             missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
             answers = await self.membership.call_all(missing, "put", queue, view, packed)
             effort.note(answers)
             for id, answer in answers.items():
                 if answer.status is Status.OK:
                     covered.add((id, view.receivers[id]))
-                    refusals.update(cast("list[int]", answer.body[0]))
+                    late, gone = cast("tuple[list[int], list[int]]", answer.body)
+                    refusals.update(late)
+                    for at, n in zip(gone[::2], gone[1::2], strict=True):
+                        tombstones.setdefault(at, {})[id] = n
+                if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+                    doubtful.add(id)
             if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
                 raise Unavailable(f"refused, nothing was written: {effort.trouble}")
             return answers
@@ -184,20 +206,41 @@ class Replicas:
             if isinstance(error, _Expired):
                 raise Unavailable(f"nothing was written: {error}") from error
             raise
-        if not refusals:
+        if not refusals and not tombstones:
             return [copies] * len(puts)
-        return [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
+        results = [_judge(put.id, refusals[at], len(covered), copies) for at, put in enumerate(puts, start=1)]
+        if tombstones:
+            above_all = {at: puts[at - 1].above(max(known.values())) for at, known in tombstones.items()}
+            decided = await self._push_again(queue, list(above_all.values()), effort.left())
+            for (at, put), result in zip(above_all.items(), decided, strict=True):
+                taken = refusals[at] + len(tombstones[at]) < len(covered)
+                was_gone = primary in tombstones[at] and primary not in doubtful
+                if isinstance(result, ZkrqError) and taken:
+                    result = _unknown_push(put.id, result)
+                elif isinstance(result, Done) and taken and not was_gone:
+                    result = copies  # it was there by this push, and a consumer was done with it already
+                results[at - 1] = result
+        return results
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
+    async def _push_again(self, queue: str, puts: Sequence[Put], seconds: float) -> Sequence[Pushed | ZkrqError]:
+        """Have the primary say whether ids that some server knows as gone may begin a new life."""
+        try:
+            return await self.push(queue, 0, puts, seconds=seconds)
+        except ZkrqError as error:
+            return [error] * len(puts)
+
+    async def push(
+        self, queue: str, max_size: int, puts: Sequence[Put], *, seconds: float | None = None
+    ) -> list[Pushed | ZkrqError]:
         """Have the primary decide about new items that have a key, or whose queue has a limit (``max_size``, 0: none).
 
         Returns by position what ``put`` does.  Raises ``NotEnoughReplicas``, ``Unavailable`` when nothing was written,
-        ``OutcomeUnknown``.
+        ``OutcomeUnknown``.  ``seconds``: the time that it has, None: the usual.
         """
         arguments: Arguments = [queue, PUT_WINDOW_MS, max_size]
         for put in puts:
             arguments += put
-        decision = await self.decide("push", queue, arguments, puts=puts)
+        decision = await self.decide("push", queue, arguments, puts=puts, seconds=seconds)
         (outcomes,) = cast("tuple[list[bytes]]", decision.body)
         return [_judge_decided(put.id, outcome, decision) for put, outcome in zip(puts, outcomes, strict=True)]
 
@@ -213,17 +256,19 @@ class Replicas:
         fenced: str = "",
         puts: Sequence[Put] = (),
         implied: Callable[[tuple[object, ...], int], Sequence[Word]] | None = None,
+        seconds: float | None = None,
     ) -> Decision:
         """Have the primary decide, and every other server of the view apply what it decided.
 
         ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
         ``puts`` are the new items that it decides about: these need ``min_replicas``, their payloads go with them, and
         the script is told whether another primary may have decided about them before.  ``implied`` makes the decisions
-        of which the reply does not tell the record, from the reply and the epoch.
+        of which the reply does not tell the record, from the reply and the epoch.  ``seconds``: the time that it has,
+        None: the usual.
         Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
         was fenced.
         """
-        effort = _Effort(self.operation_timeout)
+        effort = _Effort(self.operation_timeout if seconds is None else seconds)
         outcome: Decision | None = None
         carried: set[bytes] = set()
         last: Sequence[bytes] = ()
@@ -410,6 +455,8 @@ def _judge_decided(id: str, outcome: bytes, decision: Decision) -> Pushed | Zkrq
     match outcome[:1]:
         case b"+":
             return decision.copies
+        case b"D":
+            return Done(decision.copies)
         case b"=" | b"F" if decision.repeated:
             return _unknown_push(id, None)
         case b"=":

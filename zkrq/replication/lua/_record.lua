@@ -36,13 +36,20 @@ local function read_record(packed)
   }
 end
 
--- The record of what is gone.
-local function write_gone(epoch, n, token)
-  return struct.pack(PACKED, FORMAT, epoch, n, 'X', 0, 0, 0, 0, 0, 0, #token) .. token .. NO_TAIL
+-- The record of what is gone: a tombstone.  Its due time is the moment of the burial, by the clock of the server that
+-- decided it, and stays the same however often it is decided again.
+local function write_gone(epoch, n, token, buried_us)
+  return struct.pack(PACKED, FORMAT, epoch, n, 'X', 0, 0, 0, 0, buried_us, 0, #token) .. token .. NO_TAIL
+end
+
+-- A tombstone is remembered for twice the put window.  An older one that still lies there stands for an unknown id, so
+-- that it does not matter when it is dropped.
+local function is_expired(packed, now_us, put_window_ms)
+  return string.byte(packed, STATE_AT) == GONE and struct.unpack('<d', packed, DUE_AT) <= now_us - 2000 * put_window_ms
 end
 
 local function write_record(r)
-  if r.state == 'X' then return write_gone(r.epoch, r.n, r.token) end
+  if r.state == 'X' then return write_gone(r.epoch, r.n, r.token, r.due) end
   return struct.pack(PACKED, FORMAT, r.epoch, r.n, r.state, r.priority + r.marks * MARK, r.attempts, r.failures,
     r.pushed_at, r.due, r.lease, #r.token) .. r.token .. r.tail
 end

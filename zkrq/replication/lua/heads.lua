@@ -1,13 +1,14 @@
 #!lua flags=allow-oom
 -- purpose: read which items this server knows and in which version, to compare it with another server: one page of all
 -- of them, or, where ids are given, of these.
+-- Expired tombstones are left out: each server drops them in its own time.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
 -- KEYS: server records
--- ARGV: epoch generation cursor count / id
+-- ARGV: epoch generation put_window_ms cursor count / id
 -- reply: OK cursor [id head of each: format, version and state as the record begins with them]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record
+-- include: gate clock record
 local next_cursor, heads = '0', {}
 if ARGV[first] then
   for i = first, #ARGV do
@@ -21,5 +22,12 @@ else
   local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
   next_cursor, heads = page[1], page[2]
 end
-for i = 2, #heads, 2 do heads[i] = string.sub(heads[i], 1, HEAD_LENGTH) end
-return {'OK', next_cursor, heads}
+local known = {}
+for i = 1, #heads, 2 do
+  local id, packed = heads[i], heads[i + 1]
+  if id == PAUSE or not is_expired(packed, now_us, put_window_ms) then
+    local at = #known
+    known[at + 1], known[at + 2] = id, string.sub(packed, 1, HEAD_LENGTH)
+  end
+end
+return {'OK', next_cursor, known}

@@ -1,13 +1,15 @@
 #!lua
 -- purpose: decide pushes that only the primary can: of an item with a key, which is pushed only while no other item of
--- that key is queued or claimed, and into a queue that has a limit.  An id that is known, also as a tombstone, stays as
--- it is, unless nothing is known of it but that its push was refused.
+-- that key is queued or claimed, and into a queue that has a limit.  Also of an item whose id
+-- some server knows as gone (put.lua).  An id that is known here stays as it is.  A tombstone does not count where it
+-- has expired, or only says that a push was refused: the item begins a new life, above every tombstone of the former.
+-- record: its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
 -- delay_ms: until due; behind a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
--- reply: OK [by position: + there, = and the id of the item that has the key, F full, L late] [id record left_ms of all that is there]
+-- reply: OK [by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record left_ms of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply taken sizes
@@ -21,19 +23,27 @@ local function refuse(id, r, why)
   return why
 end
 
-local function known_already(id, packed, payload)
-  local r = read_record(packed)
+local function known_already(id, packed, r, above_n, payload)
   readied = readied + complete(id, r, payload)
-  tell_as_is(id, packed, r)
+  if above_n > r.n then -- a tombstone of a former life would win over it elsewhere
+    r.n = above_n
+    decide(id, r, r.state, r.token, stands_at_us(id, r))
+  else
+    tell_as_is(id, packed, r)
+  end
   return '+'
 end
 
 local function push(id, packed, left_ms, payload)
   local known, r = redis.call('HGET', records, id), read_record(packed)
   note_size(payload)
-  local before = known and read_head(known)
-  if before and (before.state ~= 'X' or before.token ~= REFUSED) then return known_already(id, known, payload) end
-  if before then r.n = before.n end
+  local before = known and read_record(known)
+  if before and before.state ~= 'X' then return known_already(id, known, before, r.n, payload) end
+  if before and before.token ~= REFUSED and not is_expired(known, now_us, put_window_ms) then
+    tell_as_is(id, known, before)
+    return 'D'
+  end
+  if before then r.n = math.max(r.n, before.n) end
   if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse(id, r, 'L') end
   local taken = r.marks >= KEYED and is_taken(read_tail(r.tail))
   if taken then

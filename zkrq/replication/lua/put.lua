@@ -1,13 +1,14 @@
 #!lua
--- purpose: apply plain pushes of new ids with version (0, 1); an id that is known, also as a tombstone, stays as it is.
+-- purpose: apply plain pushes of new ids with version (0, 1); an id that is known stays as it is.
+-- An id that is gone stays so, too, and is named in the reply: whether its tombstone still counts is decided by push.lua.
 -- delay_ms: until due; behind a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record delay_ms payload
--- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock]
+-- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock] [position of every put whose id is gone, and the n of its tombstone]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake sizes
-local ids, late = {}, {}
+local ids, late, gone_before = {}, {}, {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))
 local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
@@ -21,7 +22,12 @@ for position, id in ipairs(ids) do
   note_size(payload)
   local pushed_at = struct.unpack('<d', record, PUSHED_AT)
   if known[position] then
-    readied = readied + complete(id, read_head(known[position]), payload)
+    if string.byte(known[position], STATE_AT) == GONE then
+      local at_gone = #gone_before
+      gone_before[at_gone + 1], gone_before[at_gone + 2] = position, (struct.unpack('<I4', known[position], N_AT))
+    else
+      readied = readied + complete(id, read_head(known[position]), payload)
+    end
   elseif pushed_at < floor_ms or pushed_at > latest_ms then
     late[#late + 1] = position
   elseif not seen[id] then
@@ -49,4 +55,4 @@ if readied > 0 then
   commit()
   wake(readied)
 end
-return {'OK', late}
+return {'OK', late, gone_before}

@@ -4,11 +4,12 @@
 -- bury (dead letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
+-- buried_us: the moment, by this server's clock, that the tombstones of the acked ones carry.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
 -- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
 -- dead_max, dead_age_ms: as in claim.lua.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
--- reply: OK dropped_letters [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
+-- reply: OK dropped_letters buried_us [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake lease tombstones reply letters
@@ -67,7 +68,7 @@ local function ack(position, id, version, token)
   if version ~= last_version or token ~= last_token then
     local _, n = struct.unpack('<I4I4', version)
     last_version, last_token, last_n = version, token, n + 1
-    last_record, last_tombstone = write_gone(epoch, last_n, token), tombstone_of(epoch, last_n)
+    last_record, last_tombstone = write_gone(epoch, last_n, token, now_us), tombstone_of(epoch, last_n)
   end
   local packed = held[position]
   if not packed or string.byte(packed, STATE_AT) ~= CLAIMED or string.byte(packed, PRIORITY_AT) >= MARK
@@ -97,4 +98,4 @@ commit()
 local dropped_letters = buried > 0 and drop_dead_letters() or 0
 wake(readied)
 if trim == '1' and removed > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removed) end
-return {'OK', dropped_letters, outcome, decided}
+return {'OK', dropped_letters, now_us, outcome, decided}

@@ -1,0 +1,237 @@
+"""What the servers remember of items that are gone: for how long, and what a push of such an id comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import take
+from zkrq.replication.keys import key
+from zkrq.replication.records import fresh
+from zkrq.replication.replicas import PUT_WINDOW, PUT_WINDOW_MS
+from zkrq.replication.scripts import SCRIPTS
+from zkrq.testing import Servers, TestCluster, cluster, servers
+
+pytestmark = pytest.mark.anyio
+
+End = Callable[[zkrq.Queue[Any], str], Awaitable[object]]
+
+
+async def ack(queue: zkrq.Queue[Any], id: str) -> None:
+    claim = await take(queue)
+    assert claim.id == id
+    await claim.ack()
+
+
+async def cancel(queue: zkrq.Queue[Any], id: str) -> None:
+    assert await queue.cancel(id)
+
+
+async def clear(queue: zkrq.Queue[Any], id: str) -> None:
+    assert await queue.clear() == 1
+
+
+async def discard(queue: zkrq.Queue[Any], id: str) -> None:
+    await (await take(queue)).bury("bad")
+    assert await queue.discard([id]) == 1
+
+
+every_end = pytest.mark.parametrize("end", [ack, cancel, clear, discard])
+every_way = pytest.mark.parametrize("options", [{}, {"key": "k"}], ids=["plain", "keyed"])
+
+
+def execute(own: Servers, server: str, *command: str) -> object:
+    """A command on one of the servers."""
+    return own._servers[server].redis.execute(*(word.encode() for word in command))  # pyright: ignore[reportPrivateUsage]
+
+
+def forget(own: Servers, server: str, queue: str, id: str) -> None:
+    """Have a server drop its tombstone of this id, earlier than the others."""
+    assert execute(own, server, "HDEL", key("zkrq", queue, "records"), id) == 1
+
+
+@contextmanager
+def held_back(own: Servers, server: str, script: str) -> Generator[Callable[[], None]]:
+    """A server takes a call of this script, and what comes after it on its connection, only when what this yields is
+    called."""
+    held = own._servers[server]  # pyright: ignore[reportPrivateUsage]
+    take, name, waiting = held.take, SCRIPTS[script].given(True).sha.encode(), list[tuple[Any, list[bytes]]]()
+
+    def hold(wire: Any, command: list[bytes]) -> None:
+        if command[:2] == [b"EVALSHA", name] or any(wire is other for other, _ in waiting):
+            waiting.append((wire, command))
+        else:
+            take(wire, command)
+
+    def go_on() -> None:
+        held.take = take
+        for wire, command in waiting:
+            take(wire, command)
+
+    held.take = hold
+    yield go_on
+
+
+def primary_of(one: TestCluster, queue: str) -> str:
+    return one.view.primary(queue)
+
+
+# -- the same id, again --------------------------------------------------------------------------------------------
+
+
+@every_end
+@every_way
+async def test_id_of_an_item_that_is_done_says_so(end: End, options: dict[str, Any]) -> None:
+    async with cluster() as one:
+        queue = one.queue("jobs")
+        first = await queue.push("x", id="report", **options)
+        assert (first.replicas, first.done) == (3, False)
+        assert await queue.push("x", id="report", **options) in (first, first._replace(duplicate=bool(options)))
+        await end(queue, "report")
+        assert await queue.push("x", id="report", **options) == ("report", 3, False, True)
+        await one.clock.advance(PUT_WINDOW)
+        assert await queue.push("x", id="report", **options) == ("report", 3, False, True)
+        assert await queue.size() == (0, 0, 0, 0)
+
+
+@every_end
+@every_way
+async def test_id_is_as_good_as_new_after_its_time(end: End, options: dict[str, Any]) -> None:
+    """The queue is quiet: nothing has dropped the tombstone by then."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report", **options)
+        await end(queue, "report")
+        await one.clock.advance(2 * PUT_WINDOW + 1)
+        assert await queue.push("y", id="report", **options) == ("report", 3, False, False)
+        claim = await take(queue)
+        assert (claim.id, claim.item, claim.attempts) == ("report", "y", 1)
+        await claim.ack()
+        assert (await queue.push("z", id="report", **options)).done
+        own.kill(primary_of(one, "jobs"))
+        assert (await queue.push("z", id="report", **options)).done
+        assert await queue.size() == (0, 0, 0, 0)
+
+
+async def test_id_that_recurs_is_delivered_every_time() -> None:
+    async with cluster() as one:
+        queue = one.queue("reports")
+        for day in range(4):
+            receipt = await queue.push({"day": day}, id="daily-report")
+            assert (receipt.replicas, receipt.done) == (3, False)
+            claim = await take(queue)
+            assert claim.item == {"day": day}
+            await claim.ack()
+            await one.clock.advance(2 * PUT_WINDOW + 1)
+
+
+async def test_id_of_a_full_queue_is_remembered_alike() -> None:
+    async with cluster() as one:
+        queue = one.queue("jobs", max_size=1)
+        await queue.push("x", id="report")
+        await ack(queue, "report")
+        assert (await queue.push("x", id="report")).done
+        await one.clock.advance(2 * PUT_WINDOW + 1)
+        assert not (await queue.push("x", id="report")).done
+        await ack(queue, "report")
+
+
+async def test_others_of_the_same_batch_are_not_disturbed() -> None:
+    async with cluster() as one:
+        queue = one.queue("jobs")
+        await queue.push("old", id="old")
+        await ack(queue, "old")
+        await one.clock.advance(2 * PUT_WINDOW + 1)
+        await queue.push("young", id="young")
+        await ack(queue, "young")
+        ids = ["a", "old", "b", "young", "c", "young"]
+        receipts = await asyncio.gather(*(queue.push(f"new {id}", id=id) for id in ids))
+        assert receipts == [(id, 3, False, id == "young") for id in ids]
+        claims = await queue.pop_many(10, timeout=0)
+        assert sorted(claim.item for claim in claims) == ["new a", "new b", "new c", "new old"]
+        assert await queue.ack_many(claims) == []
+
+
+# -- servers that remember different things ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("forgetful", ["the primary", "a follower"])
+@pytest.mark.parametrize("later", [0.0, 2 * PUT_WINDOW + 1], ids=["fresh", "expired"])
+async def test_servers_drop_their_tombstones_at_different_times(forgetful: str, later: float) -> None:
+    """No push may return that one server's tombstone swallows."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report")
+        await ack(queue, "report")
+        await one.clock.advance(later)
+        primary = primary_of(one, "jobs")
+        follower = next(name for name in own.names if name != primary)
+        forget(own, primary if forgetful == "the primary" else follower, "jobs", "report")
+        done = (await queue.push("y", id="report")).done
+        assert done == ((forgetful, later) == ("a follower", 0.0)), "what the primary remembers counts"
+        assert await queue.size() == (int(not done), 0, 0, 0)
+        own.kill(primary)
+        assert await queue.size() == (int(not done), 0, 0, 0)
+        if not done:
+            await ack(queue, "report")
+        assert (await queue.push("z", id="report")).done
+
+
+@pytest.mark.parametrize("refusing", ["primary", "every server"])
+async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing: str) -> None:
+    """``QueueFull``: retry later, also by a process that sets no limit."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x")
+        # As after a change of the view, when another primary may have taken the same push before.
+        refused = [1, "jobs", PUT_WINDOW_MS, 1, "report", fresh(0, int(one.clock.now().timestamp() * 1000)), 0, b"{}"]
+        decision = await one._replicas.decide("push", "jobs", refused)  # pyright: ignore[reportPrivateUsage]
+        assert decision.body == ([b"F"],)
+        if refusing == "primary":
+            for name in set(own.names) - {primary_of(one, "jobs")}:
+                forget(own, name, "jobs", "report")
+        assert await queue.push("y", id="report") == ("report", 3, False, False)
+        own.kill(primary_of(one, "jobs"))
+        claims = await queue.pop_many(2, timeout=5)
+        assert [claim.item for claim in claims] == ["x", "y"]
+        assert await queue.ack_many(claims) == []
+
+
+async def test_push_whose_item_was_taken_in_the_middle_counts_as_pushed() -> None:
+    """A server that was slow hears of the push after the item's ack."""
+    async with servers() as own, own.connect() as one, own.connect() as other:
+        queue = one.queue("jobs")
+        slow = next(name for name in own.names if name != primary_of(one, "jobs"))
+        with held_back(own, slow, "put") as go_on:
+            pushing = asyncio.create_task(queue.push("x", id="report"))
+            await ack(other.queue("jobs"), "report")
+            assert not pushing.done()
+            go_on()
+            assert await pushing == ("report", 3, False, False)
+        assert await queue.size() == (0, 0, 0, 0)
+        assert (await queue.push("x", id="report")).done
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["nowhere", "on a follower"])
+async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
+    """The second part of such a push does not come to its end, and the others of its batch have."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report")
+        await ack(queue, "report")
+        if taken:
+            forget(own, next(name for name in own.names if name != primary_of(one, "jobs")), "jobs", "report")
+
+        async def fail(*_: object, **__: object) -> None:
+            raise zkrq.Unavailable("no time left")
+
+        one._replicas.push = fail  # pyright: ignore
+        told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
+        failed, other = await told
+        assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)
+        assert other == ("other", 3, False, False)
