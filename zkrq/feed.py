@@ -1,8 +1,11 @@
 """Where claims come from: one claim request at a time serves all consumers of a queue in this process.
 
 What consumers ask for is summed up and claimed in one call, and what they are expected to ask for next with it
-(prefetch).  A request whose answer is not known is repeated under the same number until it is: so nothing that was
-claimed is left lying about.  An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it at once.
+(prefetch).  What was claimed on that expectation and is not taken goes back to the queue.  A request whose answer is
+not known is repeated under the same number until it is: so nothing that was claimed is left lying about.
+
+An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it at once.  A push wakes one process only, so one
+that is woken while none of its consumers waits makes a request for no items, which wakes the next process.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
@@ -32,7 +36,7 @@ CLAIM_MAX = 500
 """Items claimed in one request."""
 
 PREFETCH_SECONDS = 0.1
-"""Without a ``prefetch`` of their own, consumers get ahead what they took in so much time."""
+"""Seconds of work that consumers without a ``prefetch`` of their own have claimed ahead, at the pace of lately."""
 
 AHEAD_BYTES = 4 << 20
 """Bytes of payloads that are claimed ahead for the consumers of a queue, by the mean size of those seen lately."""
@@ -40,8 +44,9 @@ AHEAD_BYTES = 4 << 20
 MEAN_OVER = 4
 """Claim requests over which the mean size of payloads is taken, about."""
 
-KEEP_AHEAD = 1
-"""Claimed items that a slow consumer may keep waiting."""
+AHEAD_SECONDS = 0.5
+"""Seconds between two looks at what was claimed ahead.  What consumers, by their pace between the two, will not have
+taken by the next one goes back, so an item waits at most twice as long for a consumer that takes nothing."""
 
 SWEEP_SECONDS = 5.0
 """Whoever waits looks again after so long, also when nobody calls."""
@@ -51,6 +56,16 @@ FIRST_PAUSE, MAX_PAUSE, MAX_DOUBLINGS = 0.05, 1.0, 10
 
 POLL_MS = 500
 """Whoever waits without a wake-up channel looks again after so long."""
+
+
+class Ahead(NamedTuple):
+    """How many items are claimed ahead for a stream: at most ``most``, None: by its pace alone.
+
+    ``kept``: the stream asked for exactly that many, and keeps them however long it takes none.
+    """
+
+    most: int | None
+    kept: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -92,33 +107,38 @@ class Feed(Generic[T]):
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[_Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
-        self._streams: Counter[int | None] = Counter()
+        self._streams: Counter[Ahead] = Counter()
         self._woken = asyncio.Event()
+        self._told = False
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
         self._ahead = 0
         self._mean_bytes = 0.0
+        self._kept = 0
         self._taken = 0
-        self._taken_since = 0.0
+        self._pace_since = 0.0, 0
+        self._last_look = 0.0, 0
+        self._stalled = False
         self._looks = 0
         self._trouble: ZkrqError | None = None
 
     # -- what consumers call -----------------------------------------------------------------------------------------
 
-    def join(self, prefetch: int | None) -> None:
-        """A stream begins; ``prefetch`` items are claimed ahead for it, None: as fast as it has been lately."""
-        self._streams[prefetch] += 1
+    def join(self, ahead: Ahead) -> None:
+        """A stream begins."""
+        self._streams[ahead] += 1
+        self._stalled = False
 
-    def leave(self, prefetch: int | None) -> None:
-        """A stream ends; what was claimed ahead for nobody goes back."""
-        self._streams[prefetch] -= 1
-        self._streams += Counter[int | None]()  # forgets what is nobody's
+    def leave(self, ahead: Ahead) -> None:
+        """A stream ends; what was claimed ahead and has no consumer left goes back."""
+        self._streams[ahead] -= 1
+        self._streams += Counter[Ahead]()  # forgets those of which there are none
         self._hand_back()
 
-    def expect(self, prefetch: int | None, now: int) -> None:
-        """A stream that had ``prefetch`` items claimed ahead wants so many from now on."""
-        self._streams[prefetch] -= 1
+    def expect(self, ahead: Ahead, now: Ahead) -> None:
+        """A stream changes what is claimed ahead for it."""
+        self._streams[ahead] -= 1
         self._streams[now] += 1
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
@@ -156,8 +176,9 @@ class Feed(Generic[T]):
         drawn = self._draw(1)
         return drawn[0] if drawn else None
 
-    def wake(self) -> None:
-        """Something may be ready."""
+    def wake(self, told: bool = False) -> None:
+        """Something may be ready.  ``told``: this process was woken for it, and no other one."""
+        self._told = self._told or told
         self._woken.set()
 
     def close(self) -> None:
@@ -170,7 +191,6 @@ class Feed(Generic[T]):
             if not waiter.future.done():
                 waiter.future.set_exception(Closed())
                 waiter.future.exception()
-        self._buffer.clear()
 
     # -- handing out ---------------------------------------------------------------------------------------------------
 
@@ -224,10 +244,20 @@ class Feed(Generic[T]):
         while self._buffer:
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
-    def _hand_back_surplus(self) -> None:
-        """Release what was expected to be taken by now and was not: others may be waiting for it."""
-        self._adapt()
-        while len(self._buffer) > max(self._ahead, KEEP_AHEAD):
+    def _hand_back_untaken(self) -> None:
+        """Release what the consumers have not taken and will not take soon: other processes may be waiting for it."""
+        now = asyncio.get_running_loop().time()
+        looked_at, taken = self._last_look
+        if now - looked_at < AHEAD_SECONDS:
+            return
+        self._last_look = now, self._taken
+        moved = self._taken - taken
+        keep = self._kept + int(moved / (now - looked_at) * AHEAD_SECONDS)
+        if len(self._buffer) <= keep:
+            return
+        self._stalled = moved == 0
+        self._pace_since = looked_at, taken  # so that it is not claimed again at an older pace
+        while len(self._buffer) > keep:
             self._tasks.start(self._release(self._buffer.pop()), "hand back")
 
     async def _release(self, claim: Claim[T]) -> None:
@@ -237,10 +267,10 @@ class Feed(Generic[T]):
             self._held.let_go(claim)
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
-    def _dismiss(self, outcome: ZkrqError | None) -> None:
-        """Tell those who would not wait: nothing there, or why not."""
-        for waiter in tuple(self._waiters):
-            if not waiter.patient:
+    def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
+        """Tell those for whom this request was made and who would not wait: nothing there, or why not."""
+        for waiter in asking:
+            if not waiter.patient and waiter in self._waiters:
                 self._waiters.remove(waiter)
                 if waiter.future.done():
                     continue
@@ -260,7 +290,7 @@ class Feed(Generic[T]):
         if not self._woken.is_set():
             self._woken.set()
         if self._runner is None:
-            self._taken_since = asyncio.get_running_loop().time()
+            self._pace_since = self._last_look = asyncio.get_running_loop().time(), 0
             self._runner = self._tasks.keep(self._run, f"claim from {self._queue}")
 
     def _wanted(self) -> int:
@@ -271,30 +301,46 @@ class Feed(Generic[T]):
         return max(0, min(CLAIM_MAX, asked + self._ahead - len(self._buffer)))
 
     def _adapt(self) -> None:
-        """Expect of the adaptive streams what they took lately, and of the others what they said."""
+        """Expect of streams what they asked for, and of those that asked for nothing the pace of lately.
+
+        A stream with a limit gets that at once, so that a short one needs one request only; by its pace after it has
+        once taken nothing for ``AHEAD_SECONDS``.
+        """
         now = asyncio.get_running_loop().time()
-        elapsed = max(now - self._taken_since, 1e-3)
-        lately = int(self._taken / elapsed * PREFETCH_SECONDS) if None in self._streams else 0
-        expected = lately + sum((prefetch or 0) * n for prefetch, n in self._streams.items())
-        self._ahead = min(CLAIM_MAX, expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
+        since, taken_before = self._pace_since
+        taken, elapsed = self._taken - taken_before, now - since
+        # The first one tells no pace: a slow consumer has nothing claimed ahead, and so nothing to hand back.
+        lately = int(max(0, taken - 1) / max(elapsed, PREFETCH_SECONDS) * PREFETCH_SECONDS)
+        self._kept = expected = 0
+        for (most, kept), streams in self._streams.items():
+            if kept:
+                self._kept += (most or 0) * streams
+            elif most is None:
+                expected = max(expected, lately)
+            else:
+                expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
+        self._ahead = min(CLAIM_MAX, self._kept + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
         if not self._held.is_certain():
             self._ahead = 0
         if elapsed > PREFETCH_SECONDS:
-            self._taken, self._taken_since = self._taken // 2, now - elapsed / 2
+            self._pace_since = now - elapsed / 2, self._taken - taken // 2
 
     async def _run(self) -> None:
         failures = 0
         while True:
             self._woken.clear()
+            told, self._told = self._told, False
+            self._hand_back_untaken()
             self._adapt()
             pause = SWEEP_SECONDS
             count = self._wanted()
-            if count:
+            if count or told:
+                asking = tuple(self._waiters)
                 try:
                     next_ms = await self._claim(count)
                 except ZkrqError as error:
                     failures += 1
-                    self._note_trouble(error)
+                    self._note_trouble(asking, error)
                     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
                     await asyncio.sleep(pause)
                     continue
@@ -304,26 +350,24 @@ class Feed(Generic[T]):
                 self._hand_back()
                 if next_ms == 0 and self._wanted():
                     continue
-                self._dismiss(None)
+                self._dismiss(asking, None)
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
-            if not await self._rest(pause):
-                self._hand_back_surplus()
+            if len(self._buffer) > self._kept:
+                pause = min(pause, AHEAD_SECONDS)
+            await self._rest(pause)
 
-    async def _rest(self, seconds: float) -> bool:
-        """Until somebody calls, or the time is over; whether somebody called."""
-        try:
+    async def _rest(self, seconds: float) -> None:
+        """Wait until there may be something to do, at most for so long."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
-        except TimeoutError:
-            return False
-        return True
 
-    def _note_trouble(self, error: ZkrqError) -> None:
+    def _note_trouble(self, asking: Iterable[_Waiter[T]], error: ZkrqError) -> None:
         if self._trouble is None:
-            self._log.warning("no claims for now, trying on: %s", error)
+            self._log.warning("no claims for now, retrying: %s", error)
         self._trouble = error
-        self._dismiss(error)
+        self._dismiss(asking, error)
 
     async def _claim(self, count: int) -> int:
         """One claim request; returns in how many milliseconds something becomes ready by itself."""
@@ -379,6 +423,8 @@ class Feed(Generic[T]):
         if claims:
             self._mean_bytes += (size / len(claims) - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
         held.hold(claims)
+        if not self._buffer:
+            self._last_look = asyncio.get_running_loop().time(), self._taken
         self._buffer += claims
         return True
 

@@ -13,7 +13,7 @@ from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
 from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
-from zkrq.feed import Feed
+from zkrq.feed import Ahead, Feed
 from zkrq.handlers import Handler
 from zkrq.held import Held
 from zkrq.pushing import Pusher, Receipt, Receipts, read_options, receipt
@@ -101,9 +101,11 @@ class Queue(Steering[T]):
         """Claims one after the other: ``async for claim in queue.pop()``.
 
         ``prefetch`` is how many items are claimed ahead for this loop, None: as many as it has lately taken in a tenth
-        of a second.  ``limit``: end after so many; no more than that is claimed.  ``wait=False``: end when nothing is
-        ready.  Otherwise it never ends while the cluster is open.  Items claimed ahead are handed back when the loop is
-        left.
+        of a second; what it does not take within about a second then goes back to the queue.  A given ``prefetch`` is
+        kept, so up to that many items wait while a handler is slow, even if other consumers are idle; a handler that
+        waits for one of them waits for ever.  ``limit``: end after so many; no more than that is claimed.
+        ``wait=False``: end when nothing is ready.  Otherwise it never ends while the cluster is open.  Items claimed
+        ahead are handed back when the loop is left.
         """
         if prefetch is not None:
             check_count("prefetch", prefetch, most=POP_MANY_MAX)
@@ -185,9 +187,10 @@ class Deliveries(Generic[T]):
 
     def __init__(self, feed: Feed[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
         self._feed = feed
-        self._prefetch = prefetch
+        most = prefetch
         if limit is not None:  # never more than are still to come
-            self._prefetch = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
+            most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
+        self._ahead = Ahead(most, kept=prefetch is not None)
         self._left = limit
         self._wait = wait
         self._joined = False
@@ -198,7 +201,7 @@ class Deliveries(Generic[T]):
     async def __anext__(self) -> Claim[T]:
         if not self._joined:
             self._joined = True
-            self._feed.join(self._prefetch)
+            self._feed.join(self._ahead)
         claim = self._feed.draw_one() if self._left != 0 else None
         if claim is None:
             claim = await self._next()
@@ -208,11 +211,12 @@ class Deliveries(Generic[T]):
 
     def _count_down(self) -> None:
         assert self._left
-        assert self._prefetch is not None
+        assert self._ahead.most is not None
         self._left -= 1
-        if self._joined and self._left < self._prefetch:
-            self._feed.expect(self._prefetch, self._left)
-            self._prefetch = self._left
+        if self._joined and self._left < self._ahead.most:
+            now = self._ahead._replace(most=self._left)
+            self._feed.expect(self._ahead, now)
+            self._ahead = now
 
     async def _next(self) -> Claim[T]:
         """Wait for one.  Raises ``StopAsyncIteration``."""
@@ -233,7 +237,7 @@ class Deliveries(Generic[T]):
     def _leave(self) -> None:
         if self._joined:
             self._joined = False
-            self._feed.leave(self._prefetch)
+            self._feed.leave(self._ahead)
 
     def __del__(self) -> None:
         # A loop that was left with `break` is noticed here.

@@ -47,7 +47,7 @@ class Wakeups:
         self._events = events
         self._refused: dict[ServerId, str] = {}
         self._ears: dict[ServerId, _Ear] = {}
-        self._waiting: dict[bytes, Callable[[], None]] = {}
+        self._waiting: dict[bytes, Callable[[bool], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
 
     @property
@@ -57,9 +57,9 @@ class Wakeups:
         refused = sorted((id, reason) for id, reason in self._refused.items() if id not in listening)
         return tuple(f"wake-ups of server {id}: {reason}" for id, reason in refused)
 
-    def register(self, queue: str, wake: Callable[[], None], cancelled: Callable[[str, str], None]) -> None:
-        """Call ``wake`` whenever something may have become ready in this queue, and ``cancelled`` with claim request
-        and id when an item that is claimed here was cancelled."""
+    def register(self, queue: str, wake: Callable[[bool], None], cancelled: Callable[[str, str], None]) -> None:
+        """Call ``wake`` whenever something may have become ready in this queue, with True when this process alone was
+        woken for it; and ``cancelled`` with claim request and id when an item that is claimed here was cancelled."""
         self._waiting[key(self._namespace, queue, "ready").encode()] = wake
         self._cancelled[key(self._namespace, queue, "claimed").encode()] = cancelled
 
@@ -73,7 +73,7 @@ class Wakeups:
     def wake_all(self) -> None:
         """Have everybody look again: what was published meanwhile may have been missed."""
         for wake in tuple(self._waiting.values()):
-            wake()
+            wake(False)
 
     def keep_only(self, servers: frozenset[ServerId]) -> None:
         """Stop listening to servers that are no longer in the view."""
@@ -121,7 +121,7 @@ class Wakeups:
     def _heard(self, message: bytes) -> None:
         wake = self._waiting.get(message)
         if wake:
-            wake()
+            wake(True)
             return
         claims, request, id = (*message.split(b" ", 2), b"", b"")[:3]
         if claims in self._cancelled:

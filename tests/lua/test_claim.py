@@ -426,6 +426,43 @@ def test_item_that_comes_back_wakes_a_waiter(server: OneServer, verb: str, ms: i
         assert bob.heard() == server.key("ready")
 
 
+def test_fencing_passes_a_wake_up_on(server: OneServer) -> None:
+    """A client was woken and died, or closed, before it asked."""
+    with server.listen("ann") as ann, server.listen("bob") as bob:
+        wait_for_an_item(server, "ann")
+        wait_for_an_item(server, "bob")
+        server.put("a")
+        assert ann.heard() == server.key("ready")
+        server.fence("owner-ann")
+        assert bob.heard() == server.key("ready")
+
+
+def test_fencing_does_not_wake_the_one_that_is_fenced(server: OneServer) -> None:
+    """Its client closes, say, and still listens."""
+    channel = f"{server.key('server').removesuffix('server')}wake:ann"
+    put_and_claim(server, "a", owner="ann")
+    with server.listen(channel) as ann, server.listen("bob") as bob:
+        server.claim("ann", waiter=channel)
+        wait_for_an_item(server, "bob")
+        server.fence("ann")
+        assert bob.heard() == server.key("ready")
+        assert ann.told_nothing()
+
+
+@pytest.mark.parametrize("delay_ms", [0, 60_000])
+def test_a_request_for_nothing_passes_a_wake_up_on(server: OneServer, delay_ms: int) -> None:
+    """Also for what is not due yet: the next waiter must learn when it is."""
+    with server.listen("ann") as ann, server.listen("bob") as bob:
+        wait_for_an_item(server, "ann")
+        wait_for_an_item(server, "bob")
+        server.put(Put("a", delay_ms=delay_ms))
+        assert ann.heard() == server.key("ready")
+        assert bob.told_nothing()
+        server.claim("owner-ann", 0)
+        assert bob.heard() == server.key("ready")
+        assert ann.told_nothing()
+
+
 def test_fencing_wakes_a_waiter(server: OneServer) -> None:
     put_and_claim(server, "a", owner="ann")
     with server.listen("bob") as bob:

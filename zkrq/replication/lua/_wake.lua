@@ -20,8 +20,12 @@ local function wake(items)
   end
 end
 
--- Tell the holder of a claim that its item was cancelled: its client's channel ends with its owner id (wakeups.py).
+-- The channel of a client ends with its owner id (wakeups.py).
+local function channel_of(owner)
+  return string.gsub(server, 'server$', 'wake:') .. owner
+end
+
+-- Tell the holder of a claim that its item was cancelled.
 local function tell_cancelled(id, token)
-  local owner = string.match(token, '^(.*)/%d+$')
-  publish(string.gsub(server, 'server$', 'wake:') .. owner, claimed .. ' ' .. token .. ' ' .. id)
+  publish(channel_of(string.match(token, '^(.*)/%d+$')), claimed .. ' ' .. token .. ' ' .. id)
 end

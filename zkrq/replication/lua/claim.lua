@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: decide claims: requeue expired ones, promote due items, then hand up to count ready items to the owner.
+-- count: 0 passes on a wake-up for which the process has no use.
 -- seq: number of this claim request, growing by owner and queue; repeated, it is given the same items again.
 -- waiter: channel to be told when something becomes ready, if fewer than count were there; empty: none.
 -- max_attempts: an item that was delivered so often, and settled by none, is a dead letter; 0: no limit.
@@ -218,9 +219,9 @@ if waiter ~= '' and handed_count < count and not cut then
   redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
--- What is left over is somebody else's to take.
-local left_over = (cut or handed_count == count) and redis.call('ZCARD', ready) or 0
-if left_over > 0 then wake(1) end
+-- What is left over is for another process.  So is the wake-up of one that asks for nothing: the item for which it was
+-- woken may not be due yet, and then the next waiter learns when it is.
+if count == 0 or (cut or handed_count == count) and redis.call('ZCARD', ready) > 0 then wake(1) end
 local payloads_of = {}
 for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end
 return {'OK', next_ms(), dropped_letters, payloads_of, decided}

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, a page of them a call.
+-- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, a page of them a call.  It may
+-- have been woken for items that it no longer took, so it waits no longer, and at the end another waiter is woken.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.
 -- The owner stays named (owners.lua) until retire.lua, so that a fence left in the middle is found and done again.
 -- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners waiting
@@ -9,6 +10,7 @@
 -- reply: STALE epoch
 -- include: gate clock record index wake owners reply claims
 fence_owner(owner)
+redis.call('ZREM', waiting, channel_of(owner))
 local next_cursor, ids = claims_page(owner, cursor)
 for _, id in ipairs(ids) do
   if not position_of[id] then
@@ -18,5 +20,5 @@ for _, id in ipairs(ids) do
 end
 local readied = decided.n / 3
 commit()
-wake(readied)
+wake(next_cursor == '0' and math.max(1, readied) or readied)
 return {'OK', next_cursor, decided}
