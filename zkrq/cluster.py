@@ -35,8 +35,9 @@ from zkrq.recurring import MAX_CATCH_UP, Recurring, Schedules
 from zkrq.repair.catchup import Progress
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
+from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.replication.membership import Membership
-from zkrq.replication.replicas import PUT_WINDOW, Replicas
+from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
 from zkrq.replication.view import ServerId, View
 from zkrq.replication.wire import Dial, address, check_url, dial

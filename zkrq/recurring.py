@@ -22,7 +22,7 @@ from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
 from zkrq.errors import Closed, CodecError, ConfigError, PayloadTooLarge, ZkrqError
 from zkrq.queue import Queue
-from zkrq.replication.replicas import PUT_WINDOW
+from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")

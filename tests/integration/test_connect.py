@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,9 +13,10 @@ import pytest
 
 import zkrq
 from tests.harness import command, in_process, new_namespace, over_zookeeper
-from zkrq import local
+from zkrq import clock, local
 from zkrq.coordination.memory import Hub
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
+from zkrq.replication.wire import Wire, dial
 
 pytestmark = pytest.mark.anyio
 
@@ -265,6 +266,70 @@ async def test_a_reader_founds_nothing_in_process_either(servers: local.Servers)
     with pytest.raises(zkrq.ConfigError, match="does not exist"):
         async with in_process(servers, new_namespace(), found=False):
             pass
+
+
+@pytest.fixture
+def move_clock() -> Generator[Callable[[float], None]]:
+    """Moves this process's clock on the wall by so many seconds."""
+    yield lambda seconds: clock.go_by(lambda: clock.machine_us() + round(seconds * 1_000_000))
+    clock.go_by(clock.machine_us)
+
+
+async def test_a_clients_clock_that_is_wrong(
+    servers: local.Servers, move_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named at once, instead of with every push."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace):
+        pass
+    assert "clock" not in caplog.text
+    for opened in (namespace, new_namespace()):
+        move_clock(-400)
+        with pytest.raises(zkrq.ConfigError, match=r"redis-1 is 400\.\d s ahead .* this client that differs .*300 s"):
+            async with over_zookeeper(servers, opened):
+                pass
+    caplog.clear()
+    move_clock(20)
+    async with over_zookeeper(servers, namespace) as cluster:
+        await cluster.queue("jobs").push("x")
+    assert "redis-1 is 20.0 s behind this client's: it is this client that differs from the others" in caplog.text
+
+
+class _Shifted:
+    """A connection to a server whose clock is far ahead."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.connect, self.send, self.close = wire.connect, wire.send, wire.close
+
+    async def receive(self) -> object:
+        reply = await self._wire.receive()
+        match reply:
+            case [bytes() as seconds, bytes() as us] if seconds.isdigit() and us.isdigit():  # to TIME
+                return [b"%d" % (int(seconds) + 400), us]
+            case _:
+                return reply
+
+
+async def test_a_servers_clock_that_is_wrong(servers: local.Servers) -> None:
+    """A client that connects says which; one that is outside the view stays there."""
+    namespace, hub = new_namespace(), Hub()
+    wrong = servers.redis[1].url
+
+    def dial_shifted(url: str, timeout: float) -> Callable[[], Wire]:
+        make = dial(url, timeout)
+        return lambda: _Shifted(make()) if url == wrong else make()
+
+    async with in_process(servers, namespace, hub):
+        pass
+    with pytest.raises(zkrq.ConfigError, match=r"redis-2 is 400\.\d s ahead .* it is redis-2 that differs"):
+        async with in_process(servers, namespace, hub, dial=dial_shifted):
+            pass
+    async with local.servers(redis=1, zookeeper=0) as own:
+        wrong = own.redis[0].url
+        async with in_process(servers, namespace, hub, dial=dial_shifted) as cluster:
+            with pytest.raises(zkrq.ConfigError, match=r"new is 400\.\d s ahead .*nothing was changed"):
+                await cluster.add_server(wrong, name="new")
 
 
 async def test_many_clients_found_a_namespace_at_the_same_time(servers: local.Servers) -> None:

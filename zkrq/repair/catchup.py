@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.repair.places import NotNow, Reservation, meet, place
+from zkrq.replication.clocks import PUT_WINDOW, find_apart
 from zkrq.replication.copying import CopyFailed, Place, copy_queue, queues_at
 from zkrq.replication.founding import enrol
 from zkrq.replication.link import Identity
@@ -93,6 +94,9 @@ class CatchUp:
         twin = view.id_of(who.run_id)
         if twin not in (None, self._id):
             raise NotNow(f"{self._id} and {twin} are the same Redis server")
+        apart = find_apart({self._id: who.ahead}, PUT_WINDOW)
+        if apart:
+            raise NotNow(apart[0])
         await self._reach_members(view)
         await self._check_room(view, who)
         kept = self._kept(view, who)

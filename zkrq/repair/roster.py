@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.replication.clocks import PUT_WINDOW, find_apart
 from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.membership import Membership
@@ -55,6 +56,9 @@ class Roster:
             twin = view.id_of(who.run_id)
             if twin not in (None, id):
                 raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
+            apart = find_apart({id: who.ahead}, PUT_WINDOW)
+            if apart:
+                raise ConfigError(f"{apart[0]}; nothing was changed")
             if who.is_foreign(view.deployment):
                 if force:
                     await self._take_over(view, server, who)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from zkrq.coordination.coordinator import Coordinator, no_namespace
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.replication.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.replies import Answer, Status, denial
 from zkrq.replication.server import Server
@@ -79,12 +80,14 @@ class Founder:
             if known is not None and known.epoch != FOUNDING:
                 ahead = self._compare(known, identities)
                 if ahead is None:
+                    self._check_clocks(identities, known.receivers)
                     return Beginning(known, register.version, identities)
                 await asyncio.sleep(AHEAD_PAUSE)
                 continue
             if known is None and not self._found:
                 raise no_namespace(self._namespace)
             self._refuse_unfit(identities)
+            self._check_clocks(identities, self._servers)
             if known is None or not await self._enrol(known, identities, register.version):
                 if not self._found:
                     raise Unavailable(f"namespace {self._namespace!r} is being founded; retry")
@@ -119,6 +122,15 @@ class Founder:
                 raise ConfigError(f"server {id}: {who.reason}")
             elif who.status is Status.DENIED:
                 raise ConfigError(denial(id, who))
+
+    def _check_clocks(self, identities: Identities, needed: Collection[ServerId]) -> None:
+        """Name the clocks that are far apart: with a ``needed`` server every push of this client would be refused."""
+        ahead = {id: who.ahead for id, who in identities.items() if isinstance(who, Identity)}
+        for text in find_apart(ahead, CLOCK_WARNING):
+            _log.warning("%s", text, extra={"cluster": self._namespace})
+        apart = find_apart({id: seconds for id, seconds in ahead.items() if id in needed}, PUT_WINDOW)
+        if apart:
+            raise ConfigError(f"{'; '.join(apart)}. Pushes are refused beyond {PUT_WINDOW:g} s: set the clocks right")
 
     async def _plan(self, identities: Identities, version: int) -> None:
         """Write down in which lives the servers are to begin."""

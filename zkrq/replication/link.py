@@ -24,7 +24,11 @@ FIRST_VERSION_WITH_FLAGS = (7, 0)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a server said of itself when it was connected to."""
+    """What a server said of itself when it was connected to.
+
+    ``ahead``: seconds by which its clock was ahead of this client's, negative: behind; 0 within the time that the
+    question took.
+    """
 
     run_id: str
     version: tuple[int, ...]
@@ -37,6 +41,7 @@ class Identity:
     deployment: str
     queues: int
     clock_us: int
+    ahead: float
     maxmemory: int
     used_memory: int
 

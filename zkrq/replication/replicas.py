@@ -15,15 +15,13 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
+from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
 from zkrq.replication.records import above
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
-
-PUT_WINDOW = 300.0
-"""Seconds after which a push that is still on its way is refused; tombstones live twice as long."""
 
 PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import cast
 
+from zkrq import clock
 from zkrq.errors import Closed
 from zkrq.replication.keys import key, script_keys
 from zkrq.replication.link import Begun, Identity, Link, Round, ServerError, deadline
@@ -220,19 +221,22 @@ class Server:
 
     async def _ask_identity(self, link: Link) -> Identity:
         server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
-        info, known, count, clock = await asyncio.gather(
+        asked_us = clock.now_us()
+        info, known, count, time = await asyncio.gather(
             link.call("INFO"),
             link.call("HMGET", server, "generation", "epoch", "name", "deployment"),
             link.call("SCARD", queues),
             link.call("TIME"),
         )
-        for reply in (info, known, count, clock):
+        answered_us = clock.now_us()
+        for reply in (info, known, count, time):
             if isinstance(reply, ErrorReply):
                 raise ServerError(read_error(reply.text).status, reply.text)
         fields = _read_info(cast(bytes, info))
         if not {"run_id", "redis_version", "role"} <= fields.keys():
             raise ServerError(Status.UNFIT, "INFO names no run_id, version and role: is this a proxy?")
-        seconds, microseconds = cast(list[bytes], clock)
+        seconds, microseconds = cast(list[bytes], time)
+        clock_us = int(seconds) * 1_000_000 + int(microseconds)
         generation, epoch, name, deployment = ((word or b"").decode() for word in cast(list[bytes | None], known))
         identity = Identity(
             run_id=fields["run_id"],
@@ -245,7 +249,8 @@ class Server:
             name=name,
             deployment=deployment,
             queues=cast(int, count),
-            clock_us=int(seconds) * 1_000_000 + int(microseconds),
+            clock_us=clock_us,
+            ahead=(clock_us - min(max(clock_us, asked_us), answered_us)) / 1_000_000,
             maxmemory=int(fields.get("maxmemory", 0)),
             used_memory=int(fields.get("used_memory", 0)),
         )

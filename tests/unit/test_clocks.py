@@ -1,0 +1,32 @@
+"""Whose clock is the odd one."""
+
+from __future__ import annotations
+
+import pytest
+
+from zkrq.replication.clocks import find_apart
+from zkrq.replication.view import ServerId
+
+
+@pytest.mark.parametrize(
+    ("ahead", "says"),
+    [
+        ({"a": 0.0, "b": 5.0, "c": -5.0}, []),
+        ({"a": 0.0, "b": 5.1, "c": 1.0}, ["b is 5.1 s ahead of this client's: it is b that differs from the others"]),
+        (
+            {"a": -60.0, "b": -61.0},
+            [
+                "a is 60.0 s behind this client's: it is this client that differs from the others",
+                "b is 61.0 s behind this client's: it is this client that differs from the others",
+            ],
+        ),
+        ({"a": 0.0, "b": 40.0, "c": 41.0}, ["b is 40.0 s ahead of this client's: one of the two is wrong"] * 2),
+        ({"a": 40.0}, ["a is 40.0 s ahead of this client's: one of the two is wrong"]),
+    ],
+)
+def test_the_odd_one_is_named(ahead: dict[str, float], says: list[str]) -> None:
+    texts = find_apart({ServerId(id): seconds for id, seconds in ahead.items()}, 5.0)
+    assert len(texts) == len(says)
+    for text, expected in zip(texts, says, strict=True):
+        kept = expected if len(set(says)) == len(says) else expected.rpartition(": ")[2]
+        assert text.endswith(kept)

@@ -1,0 +1,36 @@
+"""How far the clocks of clients and servers may be apart: a push carries its client's time, and each server judges its
+age by its own.  No I/O: what the clocks show is an argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zkrq.replication.view import ServerId
+
+PUT_WINDOW = 300.0
+"""Seconds after which a push that is still on its way is refused; tombstones live twice as long.  Of a client and a
+server whose clocks are further apart every push is refused."""
+
+CLOCK_WARNING = 5.0
+"""Seconds between the clocks of a client and a server that are worth a warning."""
+
+
+def find_apart(ahead: Mapping[ServerId, float], bound: float) -> list[str]:
+    """Which servers' clocks are more than ``bound`` seconds from this client's, as texts that say whose is the odd one.
+
+    ``ahead``: seconds by which each server's clock is ahead of this client's, negative: behind.
+    """
+    texts: list[str] = []
+    for id, seconds in sorted(ahead.items()):
+        if abs(seconds) <= bound:
+            continue
+        others = [other for key, other in ahead.items() if key != id]
+        with_client = sum(abs(other) <= bound for other in others)
+        with_server = sum(abs(other - seconds) <= bound for other in others)
+        odd = "one of the two is wrong"
+        if with_client != with_server:
+            odd = f"it is {'this client' if with_server > with_client else id} that differs from the others"
+        direction = "ahead of" if seconds > 0 else "behind"
+        texts.append(f"the clock of server {id} is {abs(seconds):.1f} s {direction} this client's: {odd}")
+    return texts
