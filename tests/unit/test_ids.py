@@ -97,7 +97,7 @@ def test_ids_made_together_are_as_ids_made_one_by_one(now_ms: int, length: int) 
     assert len(ids) == length
     assert len({before, *ids, after}) == length + 2
     assert all(made_at_ms(id) == now_ms for id in ids)
-    counts = [int(id.rpartition("-")[2], 16) for id in (before, *ids, after)]
+    counts = [int(id.rpartition("-")[2][1:], 16) for id in (before, *ids, after)]
     assert counts == list(range(counts[0], counts[0] + length + 2))
 
 
