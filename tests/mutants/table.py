@@ -325,6 +325,14 @@ MUTANTS: tuple[Mutant, ...] = (
         quick=True,
     ),
     Mutant(
+        "wrong-password-evicts",
+        "zkrq/replication/replies.py",
+        "Status.DENIED: Verdict.CORRECT",
+        "Status.DENIED: Verdict.EVICT",
+        "what lies with one client evicts nobody",
+        Seeds(40, "own"),
+    ),
+    Mutant(
         "first-try-is-forgotten",
         "zkrq/replication/server.py",
         "return answer._replace(repeated=True) if repeated else answer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import cast
 
@@ -114,3 +115,16 @@ def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Rec
     mortal = {id for id, record in living.items() if record.ttl_ms is not None}
     for id in sorted(mortal ^ _content(world, lane, server, "expiring").keys()):
         yield f"{id.decode()} {'is never to expire' if id in mortal else 'is gone, and is to expire'}"
+
+
+def leftovers(world: World) -> Iterator[str]:
+    """What a server keeps of a queue of which nothing needs to be remembered any more."""
+    for server, lane in itertools.product(world.view.members if world.view else (), world.lanes):
+        letters = _content(world, lane, server, "dead").keys()
+        alive = {owner.encode() for owner in world.hub.sessions}
+        for name, needed in {"records": {*letters, PAUSE}, "payloads": letters, "owners": alive}.items():
+            if more := _content(world, lane, server, name).keys() - needed:
+                yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {sorted(more)[:3]}"
+        for name in ("tombstones", "keys", "expiring", "claimed", "scheduled", "ready"):
+            if more := _content(world, lane, server, name):
+                yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {more!r:.100}"

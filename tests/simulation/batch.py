@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.faults import CLIENT, FAULTS, NETWORK, SERVER
+from tests.simulation.faults import CLIENT, FAULTS, NETWORK, OWN, SERVER
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
 
-GROUPS = {"all": tuple(FAULTS), "none": (), "network": tuple(NETWORK), "server": tuple(SERVER), "client": tuple(CLIENT)}
+GROUPS = {
+    "all": tuple(FAULTS),
+    "none": (),
+    "network": tuple(NETWORK),
+    "server": tuple(SERVER),
+    "client": tuple(CLIENT),
+    "own": tuple(OWN),
+}
 
 
 def chosen(faults: str) -> set[str]:

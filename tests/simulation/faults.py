@@ -360,6 +360,78 @@ async def reopen(world: World, chance: random.Random) -> None:
         client.start(again(), "reopen")
 
 
+# -- trouble of one client's own -------------------------------------------------------------------------------------
+
+WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
+
+NO_RIGHT = "NOPERM User worker has no permissions to run the 'evalsha' command"
+
+
+def _some_paths(world: World, chance: random.Random) -> list[tuple[str, Path]]:
+    """The ways of one client to one or two servers."""
+    client = _some_client(world, chance)
+    if client is None:
+        return []
+    client.denied = True
+    servers = chance.sample(list(world.servers), chance.choice((1, 1, 2)))
+    return [(f"{client.name}-{server}", world.network.path(client.name, server)) for server in servers]
+
+
+async def password(world: World, chance: random.Random) -> None:
+    """The password of a client for one or two servers is no longer right; its connections go on, or not."""
+    paths = _some_paths(world, chance)
+    for name, path in paths:
+        world.trace.count("wrong password", name)
+        path.denies = WRONG_PASSWORD
+        if chance.random() < 0.7:
+            for wire in tuple(path.wires):
+                wire.shut("connection reset")
+    await asyncio.sleep(chance.uniform(1.0, 15.0))
+    for _, path in paths:
+        path.denies = ""
+
+
+async def permission(world: World, chance: random.Random) -> None:
+    """A client may no longer run scripts on one or two servers."""
+    paths = _some_paths(world, chance)
+    for name, path in paths:
+        world.trace.count("right taken away", name)
+        path.forbids = NO_RIGHT
+    await asyncio.sleep(chance.uniform(1.0, 15.0))
+    for _, path in paths:
+        path.forbids = ""
+
+
+async def one_link(world: World, chance: random.Random) -> None:
+    """One client is cut off from one server for good."""
+    if (found := _some_path(world, chance)) and not found[1].cut:
+        name, path = found
+        path.cut, path.refuses, path.drops = True, chance.random() < 0.4, True
+        world.trace.count("cut for good", name)
+
+
+# -- clocks ----------------------------------------------------------------------------------------------------------
+
+STEP_SECONDS = 20.0
+"""A server takes a smaller step of its clock for time that has passed."""
+
+
+async def clock_step(world: World, chance: random.Random) -> None:
+    """The clock of a server, or of a client, is set."""
+    shows = chance.uniform(-60.0, 60.0)
+    if chance.random() < 0.4:
+        if client := _some_client(world, chance):
+            world.trace.count("client's clock set", f"{client.name} from {client.process.clock:g} to {shows:g} s")
+            client.process.clock = shows
+        return
+    server = world.servers[chance.choice(list(world.servers))]
+    step = abs(shows - server.clock)
+    if step > STEP_SECONDS:
+        world.trace.count("server's clock set", f"{server.name} from {server.clock:g} to {shows:g} s")
+        server.clock = shows
+        world.note_step(step)
+
+
 NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks}
 
 SERVER: Mapping[str, Fault] = {
@@ -387,4 +459,9 @@ CLIENT: Mapping[str, Fault] = {
     "reopen": reopen,
 }
 
-FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT}
+OWN: Mapping[str, Fault] = {"password": password, "permission": permission}
+"""What lies with one client: nobody else may suffer for it."""
+
+OTHERS: Mapping[str, Fault] = {"one_link": one_link, "clock_step": clock_step}
+
+FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OTHERS}

@@ -31,6 +31,9 @@ EARLY_SECONDS = 0.005
 LATE_SECONDS = 2.5
 """How long after its time an item may still be claimed: what is left of its life travels from server to server."""
 
+ORDER_SECONDS = 0.1
+"""Items that become ready within this are as good as simultaneous."""
+
 LONGEST_LEASE = 10.0
 """Seconds that a consumer asks for at most."""
 
@@ -86,6 +89,12 @@ class Item:
     redriven_at: float | None = None
     """When it was to be given another chance first: a burial is not the last word then."""
     discarded: bool = False
+    slack: float = 0.0
+    """Seconds by which servers' clocks have been set since it was pushed."""
+    delay: float = 0.0
+    priority: int = 0
+    removal_at: float = math.inf
+    """When the first removal was begun."""
     due: float = 0.0
     """Not to be delivered before."""
     ids: set[str] = field(default_factory=set[str])
@@ -102,7 +111,7 @@ class Item:
     @property
     def expires_at(self) -> float:
         """Until then its ttl is not over on any server."""
-        return math.inf if self.ttl is None else self.begun_at + self.ttl
+        return math.inf if self.ttl is None else self.begun_at + self.ttl - self.slack
 
     def begin_removal(self) -> None:
         self.open_removals += 1
@@ -132,6 +141,16 @@ class Item:
 
 Standing = list[tuple[Item, int]]
 """Items that are certainly live at a moment, and how many removals of each had been begun."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One claim request: when it was begun and answered, and the ids that it was given."""
+
+    asked_at: float
+    answered_at: float = math.inf
+    ids: Sequence[str] = ()
+    calm: bool = False
 
 
 @dataclass(slots=True)
@@ -200,6 +219,7 @@ class Ledger:
         self.excess = 0
         """By how many items the queue may be larger than ``max_size``: what was redriven, and what was being pushed or
         removed when something else happened to it than its caller was told."""
+        self.requests: list[Request] = []
         self.asked_at: dict[str, float] = {}
         """When each claim request was begun."""
         self._loop = loop
@@ -207,8 +227,10 @@ class Ledger:
         self._trace = trace
         self._max_size = max_size
 
-    def new_item(self, label: str, *, delay: float = 0.0, key: str = "", ttl: float | None = None) -> Item:
-        item = self.items[label] = Item(label, key, ttl, due=self._loop.now + delay)
+    def new_item(
+        self, label: str, *, delay: float = 0.0, priority: int = 0, key: str = "", ttl: float | None = None
+    ) -> Item:
+        item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
         return item
 
     def name(self, item: Item, id: str) -> None:
@@ -308,9 +330,10 @@ class Ledger:
 
     def saw(self, seen: SeenItem[Any]) -> Item | None:
         """An item was looked at."""
-        item = self.items.get(str(seen.item))
+        label = str(seen.item).rstrip()
+        item = self.items.get(label)
         if item is None:
-            self.violation(f"unexpected: {seen.item!r} ({seen.id}) is there and was never pushed")
+            self.violation(f"unexpected: {label!r} ({seen.id}) is there and was never pushed")
             return None
         self.name(item, seen.id)
         expires = seen.expires_in is not None
@@ -324,6 +347,7 @@ class Ledger:
     # -- removals ------------------------------------------------------------------------------------------------------
 
     def begin_removal(self, item: Item) -> None:
+        item.removal_at = min(item.removal_at, self._loop.now)
         item.begin_removal()
         self.excess += 1
 
@@ -405,11 +429,11 @@ class Ledger:
 
     def delivered(self, claim: Claim[Any], process: Process, *, certain: bool) -> tuple[Item, Holder]:
         """A consumer was given this claim; ``certain``: its client is certain of its session."""
-        label: object = claim.item
-        item = self.items.get(label) if isinstance(label, str) else None
+        label = str(claim.item).rstrip()
+        item = self.items.get(label)
         if item is None:
-            self.violation(f"unexpected: {claim.item!r} was never pushed")
-            item = self.new_item(str(label))
+            self.violation(f"unexpected: {label!r} was never pushed")
+            item = self.new_item(label)
         what = f"{item.label} ({claim.id}) delivered to {process.name} under {claim.request} {tuple(claim.token)}"
         self._trace.note(what)
         if self._is_excused(claim, process, certain=certain):
@@ -418,7 +442,7 @@ class Ledger:
             self._check_is_mine(item, claim, what)
         if not item.may_be_there:
             self.violation(f"phantom: {what}, and every push of it was refused")
-        if self._loop.now < item.due - EARLY_SECONDS:
+        if self._loop.now < item.due - EARLY_SECONDS - item.slack:
             self.violation(f"too early: {what}, due {item.due - self._loop.now:.3f} s later")
         self._check_limits(item, claim, what)
         self.name(item, claim.id)
@@ -453,7 +477,7 @@ class Ledger:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
             late = self.asked_at[claim.request] - item.confirmed_at - item.ttl
-            if late > LATE_SECONDS:
+            if late > LATE_SECONDS + item.slack:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
             return
@@ -461,6 +485,55 @@ class Ledger:
             later = item.buried_at < rival.begun_at and cast("float", rival.confirmed_at) < item.redriven_at
             if rival is not item and later:
                 self.violation(f"key given twice: {what} after a redrive, while {rival.label} had {item.key}")
+
+    # -- order ---------------------------------------------------------------------------------------------------------
+
+    def check_order(self) -> None:
+        """While nothing had gone wrong, no item was handed out for the first time while one that comes before it had
+        been ready since before the request."""
+        first: dict[str, Request] = {}
+        for request in self.requests:
+            for id in request.ids:
+                first.setdefault(id, request)
+        for request in self.requests:
+            if request.calm and all(other.answered_at < math.inf for other in self.requests
+                                    if other.asked_at <= request.answered_at):  # fmt: skip
+                self._check_order_of(request, first)
+
+    def _check_order_of(self, request: Request, first: Mapping[str, Request]) -> None:
+        given = [self.by_id[id] for id in request.ids if first[id] is request and id in self.by_id]
+        for id, item in self.by_id.items():
+            claimed = first.get(id)
+            if claimed and claimed.asked_at <= request.answered_at:
+                continue
+            ready_at = math.inf if item.confirmed_at is None else item.confirmed_at + item.delay
+            if ready_at > request.asked_at - ORDER_SECONDS or item.ttl or item.removal_at <= request.answered_at:
+                continue
+            self.counts["orders compared"] += len(given)
+            for other in given:
+                earlier = ready_at + ORDER_SECONDS < other.begun_at + other.delay
+                if item.priority > other.priority or (item.priority == other.priority and earlier):
+                    self.violation(
+                        f"out of order: {other.label} ({other.priority}) was handed out at {request.answered_at:.3f} s,"
+                        f" {item.label} ({item.priority}) had been ready since {ready_at:.3f} s"
+                    )
+
+    # -- ids -----------------------------------------------------------------------------------------------------------
+
+    def gone_by_own_id(self) -> list[tuple[str, Item]]:
+        """Ids that a user chose, whose items were pushed and are certainly gone."""
+        return [
+            (id, item)
+            for id, item in sorted(self.by_id.items())
+            if id.startswith("own ") and item.confirmed and item.acked and not item.open_pushes > 1
+        ]
+
+    def use_again(self, id: str, label: str) -> Item:
+        """The id of an item that is gone is to be another one's."""
+        self.by_id.pop(id).ids.discard(id)
+        item = self.new_item(label)
+        self.name(item, id)
+        return item
 
     @staticmethod
     def _still_holds(holder: Holder) -> bool:
@@ -504,10 +577,15 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         ledger = ledgers[queue]
         request = f"{arguments[1]}/{arguments[2]}"
         asked_at = ledger.asked_at.setdefault(request, loop.now)
+        asked = Request(loop.now)
+        ledger.requests.append(asked)
         decision = await decide(replicas, script, queue, arguments, **options)
+        payloads = cast("list[bytes | None]", decision.body[2])
+        asked.answered_at, asked.calm = loop.now, found.calm
+        asked.ids = [id.decode() for id, payload in zip(decision.ids, payloads, strict=False) if payload]
         if ledger.pauses.is_in_force(asked_at):
             found.counts["claim requests while paused"] += 1
-            if given := [payload for payload in cast("list[bytes | None]", decision.body[2]) if payload]:
+            if given := [payload for payload in payloads if payload]:
                 found.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
         return decision
 

@@ -41,6 +41,8 @@ class Process:
         self.state = State.RUNNING
         self.context = contextvars.copy_context()
         self.context.run(PROCESS.set, self)
+        self.clock = 0.0
+        """Seconds by which its clock is ahead."""
         self.resumed_at = -1.0
         """When it last went on after a stop."""
         self.watched = False
@@ -175,6 +177,8 @@ class Loop(asyncio.AbstractEventLoop):
     def __init__(self, *, max_time: float, max_steps: int) -> None:
         self.now = 0.0
         self.steps = 0
+        self.skipped = 0.0
+        """Seconds by which all clocks have gone on together while nobody ran: days pass so."""
         self.complaints: list[str] = []
         """What asyncio's exception handler was told of."""
         self._max_time = max_time

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from tests.simulation.loop import Loop
+from tests.simulation.loop import PROCESS, Loop
 from zkrq import ids
 from zkrq.claims import Claim
 
@@ -30,9 +30,14 @@ def determined(loop: Loop, seed: int) -> Generator[None, None, None]:
     chance = random.Random(f"{seed}/tokens")
     state = random.getstate()
     random.seed(f"{seed}/module")
+
+    def shows() -> float:
+        process = PROCESS.get()
+        return EPOCH + loop.skipped + loop.now + (process.clock if process else 0.0)
+
     with (
-        patch.object(time, "time", lambda: EPOCH + loop.now),
-        patch.object(time, "time_ns", lambda: int((EPOCH + loop.now) * 1e9)),
+        patch.object(time, "time", shows),
+        patch.object(time, "time_ns", lambda: int(shows() * 1e9)),
         patch.object(time, "monotonic", lambda: loop.now),
         patch.object(secrets, "token_hex", lambda length=32: chance.randbytes(length or 32).hex()),
         # Weak sets of claims are walked in the order of their hashes.

@@ -16,6 +16,11 @@ FOR_EVER = 100_000.0
 """Seconds to live that no run lasts."""
 
 
+def with_ballast(label: str, ballast: int) -> str:
+    """An item that is found by its label, and larger than that."""
+    return label.ljust(len(label) + ballast)
+
+
 class Producer:
     """One client's producer for one queue."""
 
@@ -53,8 +58,15 @@ class Producer:
     def _new_item(self, options: dict[str, Any]) -> Item:
         label = f"{self._lane.name} {self._client.name}-{next(self._numbers)}"
         return self._ledger.new_item(
-            label, delay=options.get("delay", 0.0), key=options.get("key", ""), ttl=options.get("ttl")
+            label,
+            delay=options.get("delay", 0.0),
+            priority=options.get("priority", 0),
+            key=options.get("key", ""),
+            ttl=options.get("ttl"),
         )
+
+    def _packed(self, item: Item) -> str:
+        return with_ballast(item.label, self._client.world.shape.ballast)
 
     def _options(self) -> dict[str, Any]:
         chance, setting = self._chance, self._setting
@@ -88,13 +100,13 @@ class Producer:
             options["id"] = zkrq.new_id()
             self._ledger.name(item, options["id"])
         push = self._ledger.begin_push(item)
-        self._note(push, await self._client.do("push", queue.push(item.label, **options), CALL_LIMIT))
+        self._note(push, await self._client.do("push", queue.push(self._packed(item), **options), CALL_LIMIT))
 
     async def _push_until_known(self, queue: Queue[Any]) -> None:
         """As users are told to: again with the same id, until it is known to be there."""
         options = self._options_of_one()
         item = self._new_item(options)
-        id = zkrq.new_id()
+        id = f"own {item.label}" if self._chance.random() < 0.5 else zkrq.new_id()
         self._ledger.name(item, id)
         while self._client.world.loop.now < self._until:
             open_queue = self._client.queue(self._lane)
@@ -102,7 +114,9 @@ class Producer:
                 await asyncio.sleep(0.5)
                 continue
             push = self._ledger.begin_push(item)
-            ended = await self._client.do("push again", open_queue.push(item.label, id=id, **options), CALL_LIMIT)
+            ended = await self._client.do(
+                "push again", open_queue.push(self._packed(item), id=id, **options), CALL_LIMIT
+            )
             self._note(push, ended)
             if ended.outcome is Outcome.DONE:
                 return
@@ -112,7 +126,7 @@ class Producer:
         options = self._options()
         items = [self._new_item(options) for _ in range(self._chance.randint(2, 6))]
         pushes = [self._ledger.begin_push(item) for item in items]
-        work = queue.push_many([item.label for item in items], **options)
+        work = queue.push_many([self._packed(item) for item in items], **options)
         ended = await self._client.do("push_many", work, CALL_LIMIT)
         for push, outcome in zip(pushes, self._outcomes(ended, len(items)), strict=True):
             self._note(push, outcome)

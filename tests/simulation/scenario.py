@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any
 
 from tests.simulation import faults as all_faults
-from tests.simulation.agreement import disagreements
+from tests.simulation.agreement import disagreements, leftovers
 from tests.simulation.faults import REPAIR, Fault
-from tests.simulation.ledger import Outcome, listening
+from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
 from tests.simulation.servers import Status
@@ -24,7 +24,7 @@ from tests.simulation.steering import resume
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
-from zkrq import Cancellation, Queue, clock
+from zkrq import Cancellation, Queue, Receipt, clock
 
 FAULTS_LAST = 1.2
 """Faults begin within this many times as long as clients produce."""
@@ -44,8 +44,16 @@ SCRUB_SECONDS = 1_000.0
 MAX_AGE = timedelta(seconds=30.0)
 """Twice what any setting lets a dead letter grow."""
 
-MAX_TIME = 4_000.0
+MAX_TIME = 8_000.0
 MAX_STEPS = 3_000_000
+
+DAY = 86_400.0
+
+OFF: frozenset[str] = frozenset({"leftovers"})
+"""Checks that are switched off while a defect that they complain about is known."""
+
+MEMORY_SECONDS = 1_300.0
+"""After this long nothing is remembered of what is gone: longer than tombstones live, by clocks that differ."""
 
 
 @dataclass(slots=True)
@@ -158,6 +166,8 @@ class _Scenario:
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
         Groce et al., 2012)."""
+        if self._chance.random() < 0.05 and (own := [fault for fault in faults if fault in all_faults.OWN.values()]):
+            return own
         count = self._chance.choice((2, 3, 4, 6, 9, len(faults)))
         return self._chance.sample(faults, min(count, len(faults)))
 
@@ -172,6 +182,9 @@ class _Scenario:
             await asyncio.wait(faults)
             for fault in faults:
                 fault.result()
+        view = world.view
+        if faults and view and view.epoch > 1 and set(self._faults) <= set(all_faults.OWN.values()):
+            world.found.violation(f"evicted for one client's trouble: {view}")
         self._heal()
         world.trace.note("-- everything is mended")
         await asyncio.sleep(HEAL_SECONDS)
@@ -235,7 +248,7 @@ class _Scenario:
             world.resume(client)
             for server in world.servers:
                 path = world.network.path(client.name, server)
-                path.slow, path.breaking = 0.0, None
+                path.slow, path.breaking, path.denies, path.forbids = 0.0, None, "", ""
                 world.network.mend(path)
         for server in world.servers.values():
             server.go_on()
@@ -281,7 +294,25 @@ async def _audit(auditor: Client) -> None:
         await asyncio.sleep(20.0)
     for audit in audits:
         await audit.check()
+    for day in range(world.shape.days):
+        await _another_day(world, first=day == 0)
+        for audit in audits:
+            await audit.use_ids_again(day)
+    if world.shape.days and "leftovers" not in OFF:
+        await asyncio.sleep(MEMORY_SECONDS)
+        for text in leftovers(world):
+            found.violation(text)
     await auditor.close()
+
+
+async def _another_day(world: World, *, first: bool) -> None:
+    """Time passes: the first time everything runs on, afterwards clocks go on while everything stands still."""
+    if first:
+        await asyncio.sleep(MEMORY_SECONDS)
+    else:
+        world.loop.skipped += DAY
+        await asyncio.sleep(1.0)
+    world.found.counts["days"] += 1
 
 
 class _Audit:
@@ -302,18 +333,20 @@ class _Audit:
         await self.drain()
         for item in self._ledger.missing(self._drained):
             self._ledger.violation(f"lost: {item.label} ({', '.join(item.ids) or 'never delivered'})")
+        self._ledger.check_order()
         await self._check_letters()
         await self._check_keys()
 
     async def _check_letters(self) -> None:
         """What was buried is a dead letter, and there are no more and no older ones than the queue is to keep."""
         ledger, policy = self._ledger, self._lane.setting.dead_letters
+        oldest = MAX_AGE + timedelta(seconds=2 * self._world.shape.clocks + self._world.stepped)
         letters = (await self._auditor.do("peek", self._queue.peek(500, "dead"), CALL_LIMIT)).value or []
         found = {item.label for one in letters if (item := ledger.saw(one))}
         kept = ledger.letters()
         if policy and policy.max_count and len(letters) > policy.max_count:
             ledger.violation(f"too many dead letters: {len(letters)}, {policy.max_count} are to be kept")
-        if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > MAX_AGE for one in letters):
+        if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > oldest for one in letters):
             ledger.violation(f"old dead letters: {[one.died_at for one in letters]}, now it is {clock.now()}")
         if not self._lane.setting.drops_letters:
             for item in kept:
@@ -339,10 +372,42 @@ class _Audit:
             if found is not Cancellation.REMOVED:
                 ledger.violation(f"{found} instead of removed: {ended.value}")
 
+    async def use_ids_again(self, day: int) -> None:
+        """What was removed long ago is forgotten: the same ids are as good as new; what was removed just now is not."""
+        ledger = self._ledger
+        again: list[Item] = []
+        for id, before in ledger.gone_by_own_id()[:3]:
+            item = ledger.use_again(id, f"{before.label} of day {day}")
+            if await self._push(item, id):
+                again.append(item)
+        await self.drain()
+        for item in again:
+            if item.label not in self._drained:
+                ledger.violation(f"lost: {item.label}, whose id was used before")
+            elif not (receipt := await self._push_again(item)) or not receipt.done:
+                ledger.violation(f"not remembered: {item.label} is acked, a push of its id returned {receipt}")
+        ledger.counts["ids used again"] += len(again)
+        await self.drain()
+
+    async def _push(self, item: Item, id: str) -> bool:
+        push = self._ledger.begin_push(item)
+        ended = await self._auditor.do("push", self._queue.push(item.label, id=id), CALL_LIMIT)
+        if ended.outcome is not Outcome.DONE or ended.value is None:
+            self._ledger.violation(f"not pushed: {item.label} ended with {ended}")
+            return False
+        if ended.value.done:
+            self._ledger.violation(f"remembered for too long: a push of {id} returned {ended.value}")
+        self._ledger.pushed(push, ended.value)
+        return True
+
+    async def _push_again(self, item: Item) -> Receipt | None:
+        (id,) = item.ids
+        return (await self._auditor.do("push", self._queue.push(item.label, id=id), CALL_LIMIT)).value
+
     async def drain(self) -> None:
         """Take and ack until nothing is left."""
         world, auditor, queue = self._world, self._auditor, self._queue
-        until = world.loop.now + DRAIN_SECONDS
+        until = world.loop.now + DRAIN_SECONDS + world.stepped
         while True:
             if self._lane.setting.pauses:  # again and again: a pause of unknown outcome may come late
                 await resume(auditor, self._lane, queue)

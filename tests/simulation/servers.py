@@ -6,9 +6,9 @@ import enum
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tests.simulation.loop import Loop
+from tests.simulation.loop import WORLD, Loop
 from tests.simulation.patches import EPOCH
 from tests.simulation.trace import Trace
 from zkrq.testing.redis.server import Dump, MiniRedis
@@ -18,6 +18,17 @@ class Status(enum.Enum):
     UP = "up"
     STOPPED = "stopped"  # SIGSTOP: what comes is kept by the kernel
     DOWN = "down"
+
+
+class Pace(NamedTuple):
+    """What work costs: seconds for each element that a command touches, and for each byte that travels."""
+
+    seconds_an_element: float = 0.0
+    seconds_a_byte: float = 0.0
+
+    @property
+    def costs(self) -> bool:
+        return self.seconds_an_element > 0
 
 
 class Far(Protocol):
@@ -47,7 +58,10 @@ class SimServer:
         self._loop = loop
         self._chance = chance
         self._trace = trace
-        self._clock_offset = chance.uniform(-2.0, 2.0)
+        self.clock = 0.0
+        """Seconds by which its clock is ahead."""
+        self.pace = Pace()
+        self._busy_until = 0.0
         self._connections: dict[Far, None] = {}
         self._pending: deque[tuple[Far, list[bytes]]] = deque()
         self.redis = self._begin()
@@ -61,7 +75,7 @@ class SimServer:
         return MiniRedis(run_id=f"{self._chance.getrandbits(160):040x}", clock_us=self._clock_us)
 
     def _clock_us(self) -> int:
-        return int((EPOCH + self._clock_offset + self._loop.now) * 1e6)
+        return int((EPOCH + self._loop.skipped + self.clock + self._loop.now) * 1e6)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -88,8 +102,14 @@ class SimServer:
             channel = command[1]
             far.on_end(self.redis.subscribe(channel, lambda text: far.reply([b"message", channel, text])))
             far.reply([b"subscribe", channel, 1])
-        else:
+        elif not self.pace.costs:
             far.reply(self.redis.execute(*command))
+        else:
+            before = self.redis.touched
+            reply = self.redis.execute(*command)
+            took = (self.redis.touched - before) * self.pace.seconds_an_element
+            self._busy_until = max(self._loop.now, self._busy_until) + took
+            self._loop.call_at(self._busy_until, far.reply, reply, context=WORLD)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

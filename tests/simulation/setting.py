@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.simulation.servers import Pace
 from zkrq import DeadLetters
 
 _POLICIES = (
@@ -41,6 +42,16 @@ class Setting:
         return self.dead_letters is not None and self.dead_letters.expired
 
 
+FREE = Pace()
+
+_LOADS = (
+    (FREE, 0),
+    (Pace(seconds_an_element=100e-6, seconds_a_byte=1e-8), 0),  # a scan of a thousand elements takes 0.1 s
+    (Pace(seconds_an_element=1e-6, seconds_a_byte=3e-7), 100_000),  # 3 MB a second: ten items take 0.3 s
+)
+"""What work costs in a seed, and the ballast of its items."""
+
+
 class Shape(NamedTuple):
     """How large a seed is: most are small, so that there can be many."""
 
@@ -49,6 +60,14 @@ class Shape(NamedTuple):
     queues: int
     seconds: float
     """How long clients produce; faults begin within a little longer."""
+    clocks: float = 2.0
+    """Seconds by which any clock may be wrong."""
+    days: int = 0
+    """How many days pass afterwards, on each of which ids of the first one are used again."""
+    pace: Pace = FREE
+    """What work costs on the servers and on the way."""
+    ballast: int = 0
+    """Bytes by which each item is larger than it need be."""
 
 
 def draw_shape(chance: random.Random) -> Shape:
@@ -56,7 +75,10 @@ def draw_shape(chance: random.Random) -> Shape:
     servers = chance.choices((2, 3, 4, 5), (2, 8, 2, 1))[0]
     min_replicas = min(servers, chance.choices((1, 2, 3), (2, 8, 2))[0])
     queues, seconds = chance.choices((1, 2, 3), (7, 2, 1))[0], chance.choices((8.0, 15.0, 30.0), (4, 3, 2))[0]
-    return Shape(servers, min_replicas, queues, seconds)
+    clocks = chance.choices((2.0, 30.0, 100.0), (6, 1, 1))[0]
+    days = chance.choices((0, 1, 2), (12, 2, 1))[0]
+    pace, ballast = chance.choices(_LOADS, (10, 1, 1))[0]
+    return Shape(servers, min_replicas, queues, seconds, clocks, days, pace, ballast)
 
 
 def draw(chance: random.Random) -> Setting:

@@ -137,6 +137,7 @@ class Steerer:
         concerned = list(ledger.items.values())
         ledger.excess += len(concerned)
         for item in concerned:
+            item.removal_at = min(item.removal_at, self._world.loop.now)
             item.begin_removal()
         ended = await self._client.do("clear", queue.clear(), 4 * CALL_LIMIT)
         if ended.outcome is Outcome.DONE:

@@ -19,7 +19,7 @@ from zkrq.coordination.coordinator import Versioned
 from zkrq.replication import scripts
 from zkrq.replication.membership import Membership
 from zkrq.replication.records import State
-from zkrq.replication.replies import Answer, Status
+from zkrq.replication.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.replication.scripts import SCRIPTS, Script, Text
 from zkrq.replication.view import ServerId, View
 from zkrq.replication.wire import Arguments, Packed
@@ -196,6 +196,17 @@ def acks_stay_on_the_primary() -> AbstractContextManager[object]:
     return _with_call_all(make)
 
 
+def order_is_turned_round() -> AbstractContextManager[object]:
+    """The item of the greatest priority comes first, then the one that is due first."""
+    return _rewritten("redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')",
+                      "redis.call('ZRANGE', ready, -count, -1, 'WITHSCORES')", "claim")  # fmt: skip
+
+
+def a_wrong_password_evicts() -> AbstractContextManager[object]:
+    """What lies with one client evicts nobody."""
+    return patch.dict(cast("dict[Status, Verdict]", VERDICTS), {Status.DENIED: Verdict.EVICT})
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, and the faults that bring it to light soonest."""
 
@@ -221,6 +232,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_ttl_begins_anew),
         Variant(a_pause_is_not_asked_for),
         Variant(a_cancel_leaves_claims_alone),
+        Variant(order_is_turned_round, "none"),
+        Variant(a_wrong_password_evicts, "own"),
     )
 }
 

@@ -19,7 +19,8 @@ import hiredis
 from tests.simulation.loop import WORLD, Loop, Process
 from tests.simulation.servers import SimServer, Status
 from tests.simulation.trace import Trace
-from zkrq.replication.wire import Wire
+from zkrq.replication.replies import read_error
+from zkrq.replication.wire import ErrorReply, NoConnection, Wire
 
 
 class Break(enum.Enum):
@@ -46,6 +47,10 @@ class Path:
         """While cut, a new connection is refused; otherwise it hangs."""
         self.drops = False
         """When the cut is mended, what was held back is lost with its connection; otherwise it arrives late."""
+        self.denies = ""
+        """The error with which the server refuses a new connection of this client, empty: none."""
+        self.forbids = ""
+        """The error with which it refuses this client's scripts, empty: none."""
         self.breaking: Break | None = None
         """The next call breaks its connection."""
         self.wires: dict[SimWire, None] = {}
@@ -130,6 +135,8 @@ class SimWire:
             raise ConnectionRefusedError("no route to host")
         if self._server.status is Status.DOWN:
             raise ConnectionRefusedError("connection refused")
+        if path.denies:
+            raise NoConnection(read_error(path.denies))
         self._life = self._server.lives
         self._server.accept(self)
         path.wires[self] = None
@@ -145,6 +152,7 @@ class SimWire:
         self._parser.feed(packed)
         command = cast("list[bytes]", self._parser.gets())
         at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
+        at += len(packed) * self._server.pace.seconds_a_byte
         if self._path.breaking is not None:
             at = self._break(command, at)
         self._sent_until = at
@@ -218,7 +226,10 @@ class SimWire:
             f"{self._process.name} > {self._server.name} {_describe(command)}" if trace.lines is not None else "",
             b"".join(command),
         )
-        self._server.take(self, command)
+        if self._path.forbids and command[0] in (b"EVALSHA", b"EVAL"):
+            self.reply(ErrorReply(self._path.forbids))
+        else:
+            self._server.take(self, command)
 
     def reply(self, reply: object) -> None:
         if self._loses_replies or self._broken is not None:
@@ -230,6 +241,8 @@ class SimWire:
             self._held_replies.append(reply)
             return
         at = max(self._replied_until, self._loop.now + self._network.delay(self._path))
+        if self._server.pace.costs:
+            at += _size(reply) * self._server.pace.seconds_a_byte
         self._replied_until = at
         self._loop.arrive_at(at, self._arrive, reply, context=self._process.context)
 
@@ -276,6 +289,13 @@ class SimWire:
         for call in self._at_end:
             call()
         self._at_end.clear()
+
+
+def _size(reply: object) -> int:
+    """Bytes of a reply, roughly."""
+    if isinstance(reply, list):
+        return sum(map(_size, cast("list[object]", reply)))
+    return len(reply) if isinstance(reply, bytes) else 10
 
 
 def _name(command: list[bytes]) -> str:

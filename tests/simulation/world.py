@@ -87,6 +87,8 @@ class Client:
         self.paused_for = 0.0
         self.opened = 0
         self.stopping = False
+        self.denied = False
+        """Whether some server has not let it in at some time."""
 
     def __repr__(self) -> str:
         return f"<Client {self.name} {self.process.state.value}>"
@@ -190,6 +192,8 @@ class Client:
                 return Ended(Outcome.LOST, None, error)
             case NotEnoughReplicas() | QueueFull() | Unavailable() | Closed():
                 return Ended(Outcome.REFUSED, None, error)
+            case ConfigError() if self.denied:
+                return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if kind == "open" and "role is" in str(error):
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
             case _:
@@ -210,17 +214,29 @@ class World:
         self.names = NAMES[: shape.servers]
         """The servers that the namespace is founded with."""
         self.min_replicas = shape.min_replicas
-        self.servers = {name: SimServer(name, loop, self.chance_for(name), trace) for name in self.names}
+        self.servers = {name: self._new_server(name) for name in self.names}
         self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
         self.network = Network(loop, self.chance_for("network"), trace)
         self.found = Findings(loop, trace)
         self.lanes = [self._new_lane(name) for name in self.chance.sample(QUEUES, shape.queues)]
         self.clients: list[Client] = []
+        self.stepped = 0.0
+        """Seconds by which servers' clocks have been set, forward or back, all together."""
         self._harmed: dict[str, str] = {}
 
     def chance_for(self, what: str) -> random.Random:
         """A source of chance of its own, so that a change in one place leaves the others' alone."""
         return random.Random(f"{self.seed}/{what}")
+
+    def _new_server(self, name: str) -> SimServer:
+        server = SimServer(name, self.loop, self.chance_for(name), self.trace)
+        server.clock = self.wrong_clock(name)
+        server.pace = self.shape.pace
+        return server
+
+    def wrong_clock(self, whose: str) -> float:
+        """Seconds by which a clock is ahead: any two differ by less than the window for pushes."""
+        return self.chance_for(f"clock of {whose}").uniform(-self.shape.clocks, self.shape.clocks)
 
     def _new_lane(self, name: str) -> Lane:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
@@ -233,6 +249,7 @@ class World:
 
     def new_client(self, name: str) -> Client:
         client = Client(name, self)
+        client.process.clock = self.wrong_clock(name)
         self.clients.append(client)
         return client
 
@@ -259,6 +276,13 @@ class World:
             if member is not None and member.generation != generation:
                 del self._harmed[server]
         return set(self._harmed)
+
+    def note_step(self, seconds: float) -> None:
+        """A server's clock was set: what is there by now may happen so much earlier, or later."""
+        self.stepped += seconds
+        for lane in self.lanes:
+            for item in lane.ledger.items.values():
+                item.slack += seconds
 
     def unharm(self, server: str) -> None:
         """It did not lose data after all."""

@@ -35,6 +35,10 @@ class _Run:
     may_write: bool
 
 
+def _length(reply: object) -> int:
+    return len(cast("list[object]", reply)) if isinstance(reply, list) else 0
+
+
 class MiniRedis:
     """``run_id``, ``role``, ``maxmemory_policy`` and ``full`` (out of memory) may be set at any time."""
 
@@ -44,6 +48,8 @@ class MiniRedis:
         self.role = "master"
         self.maxmemory_policy = "noeviction"
         self.full = False
+        self.touched = 0
+        """Elements that commands have named or read so far: what their work grows with."""
         self._clock_us = clock_us
         self._data = Keyspace()
         self._scripts: dict[bytes, lua.Chunk] = {}
@@ -104,9 +110,11 @@ class MiniRedis:
             return refusal
         assert command is not None
         try:
-            return command.run(*words[1:])
+            reply = command.run(*words[1:])
         except Refusal as refused:
             return ErrorReply(str(refused))
+        self.touched += len(words) + _length(reply)
+        return reply
 
     def _refusal(self, command: Command | None, words: Sequence[bytes], script: _Run | None) -> ErrorReply | None:
         """Why this command is not even begun, or None."""
