@@ -45,6 +45,7 @@ PER_QUEUE_MAX = {
     "payloads": 0,
     "ready": 0,
     "claimed": 0,
+    "holdings": 0,
 }
 """Of a drained queue: how many entries a key may have."""
 

@@ -262,6 +262,8 @@ class Contents(NamedTuple):
     tombstones: list[bytes]
     keys: dict[str, set[str]]
     expiring: dict[str, float]
+    holdings: set[tuple[str, str]]
+    """Token and id of each."""
 
     @property
     def paused(self) -> bool:
@@ -312,6 +314,9 @@ class Contents(NamedTuple):
                 yield f"{id} is paused: it is an item"
         for id in {*self.payloads, *self.ready, *self.scheduled, *self.claimed, *self.dead} - self.records.keys():
             yield f"{id} has no record"
+        held = {(self.records[id].token, id) for id in self.ids(State.CLAIMED)}
+        if held != self.holdings:
+            yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
         yield from self._index_faults()
 
     def _index_faults(self) -> Iterator[str]:
@@ -612,13 +617,14 @@ class OneServer(Connection):
     # -- looking inside ----------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        records, payloads, ready, scheduled, claimed, dead, tombstones, keys, expiring = self.pipeline(
+        records, payloads, ready, scheduled, claimed, dead, tombstones, keys, expiring, holdings = self.pipeline(
             ("HGETALL", self.key("records")),
             ("HGETALL", self.key("payloads")),
             *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in ("ready", "scheduled", "claimed", "dead")),
             ("LRANGE", self.key("tombstones"), 0, -1),
             ("HGETALL", self.key("keys")),
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
+            ("ZRANGE", self.key("holdings"), 0, -1),
         )
         return Contents(
             {id: unpack(packed) for id, packed in _pairs(records)},
@@ -630,6 +636,7 @@ class OneServer(Connection):
             cast("list[bytes]", tombstones),
             {name: set(ids.decode().split("\1")) for name, ids in _pairs(keys)},
             _scores(expiring),
+            {cast("tuple[str, str]", tuple(entry.decode().split("\0", 1))) for entry in cast("list[bytes]", holdings)},
         )
 
     def record(self, id: str) -> Record:

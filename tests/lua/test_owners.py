@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, Refused, put_and_claim
-from zkrq.replication.records import State, Version, pack
+from tests.lua.one_server import Applied, OneServer, Put, Refused, put_and_claim
+from zkrq.replication.records import Record, State, Version, pack
 
 
 def claims_of(server: OneServer, owner: str) -> set[str]:
@@ -129,3 +130,59 @@ def test_fenced_owner_is_remembered_for_ten_minutes(server: OneServer) -> None:
     server.command("ZADD", fenced, minutes_ago[0], "old", minutes_ago[1], "recent")
     server.fence("ann")
     assert server.command("ZRANGE", fenced, 0, -1) == [b"recent", b"ann"]
+
+
+# -- without a look at what others hold ----------------------------------------------------------------------------
+
+
+def scans(server: OneServer) -> int:
+    """How often scripts have gone through a whole key, or read one record, so far."""
+    told = cast("bytes", server.command("INFO", "commandstats"))
+    return sum(int(calls) for calls in re.findall(rb"cmdstat_(?:zscan|hscan|sscan|hget):calls=(\d+)", told))
+
+
+def crowd(server: OneServer) -> None:
+    """Many owners that hold much."""
+    server.put_numbered(3_000)
+    for n in range(10):
+        server.claim(f"owner{n}", 300)
+
+
+def test_repeated_request_looks_at_its_own_claims_alone(server: OneServer) -> None:
+    """After a follower's death every consumer repeats its last request; what others hold makes none of them dearer."""
+    crowd(server)
+    server.put("a", "b")
+    claimed = server.claim("ann", seq=1)
+    before = scans(server)
+    assert server.claim("ann", seq=1).handed == claimed.handed
+    assert scans(server) - before <= 2 * len(claimed.handed) + 1
+
+
+def test_fencing_looks_at_the_owners_claims_alone(server: OneServer) -> None:
+    crowd(server)
+    put_and_claim(server, "a", "b", owner="ann")
+    before = scans(server)
+    assert set(server.fence("ann")) == {"a", "b"}
+    assert claims_of(server, "ann") == set()
+    assert scans(server) == before
+
+
+def test_entry_of_a_claim_that_has_ended_is_struck(server: OneServer) -> None:
+    """Every prefix of a script's writes is safe: who reads an index looks at the record."""
+    claims = put_and_claim(server, "a", "acked", "nacked", owner="ann").decided
+    server.settle(claims["acked"].settle("ack"), claims["nacked"].settle("nack"))
+    token = claims["a"].record.token
+    stale = [f"{token}\0{id}" for id in ("acked", "nacked", "never")] + ["ann/0\0a"]
+    server.command("ZADD", server.key("holdings"), *(part for entry in stale for part in (0, entry)))
+    assert claims_of(server, "ann") == {"a"}
+    assert set(server.fence("ann")) == {"a"}
+    assert server.contents().faults == []
+
+
+def test_holdings_follow_a_claim_that_changes_hands(server: OneServer) -> None:
+    """On a follower, which may miss what lay between."""
+    first, second = (Record(Version(1, n), State.CLAIMED, token=f"{owner}/1") for n, owner in ((2, "ann"), (5, "bob")))
+    for record in (first, second):
+        server.apply(Applied("a", pack(record), 60_000, b"A"), payloads=True)
+    assert (claims_of(server, "ann"), claims_of(server, "bob")) == (set(), {"a"})
+    assert server.contents().faults == []

@@ -118,6 +118,7 @@ class Walk:
         assert follower.records == primary.records
         assert follower.payloads == primary.payloads
         assert follower.keys == primary.keys
+        assert follower.holdings == primary.holdings
         assert follower.expiring.keys() == primary.expiring.keys()
         assert {id: follower.homes(id) for id in follower.records} == {id: primary.homes(id) for id in primary.records}
 

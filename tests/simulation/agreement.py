@@ -106,6 +106,11 @@ def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Rec
             yield f"{id.decode()} is {record.state.name} without a payload"
     for id in payloads.keys() - records.keys():
         yield f"{id.decode()} has a payload and no record"
+    claims = {
+        b"%s\0%s" % (record.token.encode(), id) for id, record in records.items() if record.state is State.CLAIMED
+    }
+    for entry in sorted(claims ^ _content(world, lane, server, "holdings").keys()):
+        yield f"the claim {entry!r} is {'not held by its owner' if entry in claims else 'held after it has ended'}"
     living = {id: record for id, record in records.items() if record.state in (State.QUEUED, State.CLAIMED)}
     keyed = {(record.key.encode(), id) for id, record in living.items() if record.key}
     keys = cast("dict[bytes, bytes]", _content(world, lane, server, "keys"))

@@ -207,6 +207,7 @@ PLAIN = {
     "ZRANGE": "zset index index rev? withscores?",
     "ZREVRANGE": "zset index index withscores?",
     "ZRANGEBYSCORE": "zset bound bound withscores? limit?",
+    "ZRANGEBYLEX": "names name_bound name_bound limit?",
     "ZPOPMIN": "zset count?",
     "ZREMRANGEBYSCORE": "zset bound bound",
     "ZREMRANGEBYRANK": "zset index index",
@@ -229,6 +230,8 @@ KINDS: dict[str, Sequence[str]] = {
     "score": (*SCORES, *SCORES, "nan", "x", ""),
     "bound": (*SCORES, *(f"({score}" for score in SCORES), "+inf", "x"),
     "rev": ("REV", "rev"),
+    "names": ("names1", "names1", "names1", "none1"),
+    "name_bound": ("-", "+", "[a", "(a", "[b", "(", "[", "[d\xff", "(d", "a", "", "++"),
     "withscores": ("WITHSCORES", "WithScores", "NOSCORES"),
     "limit": ("LIMIT 0 2", "limit 1 -1", "LIMIT -1 2", "LIMIT 1", "LIMIT 0 x"),
 }
@@ -260,6 +263,7 @@ def test_plain_commands_answer_alike(twins: Twins, seed: int) -> None:
         name = rng.choices(names, weights)[0]
         twins(*drawn(name, rng), unordered=name in UNORDERED)
         if n % 20 == 0:
+            twins("ZADD", "names1", *(part for member in KINDS["member"] for part in ("0", member)))
             twins.check_contents()
     for name, kind in SCANS.items():
         twins.walk(name, f"{kind}1", 0, "COUNT", 3, cursor_at=2)

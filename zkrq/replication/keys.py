@@ -9,6 +9,7 @@ payloads        hash   id -> encoded item
 ready           zset   id by priority and due time
 scheduled       zset   id by priority and due time, of this server's clock
 claimed         zset   id by deadline
+holdings        zset   token, zero byte, id of every claim, by name: what a claim request was given, what an owner holds
 dead            zset   id by time of death
 tombstones      list   (time, version, id) of what was removed, oldest first; at most 1,000,000
 keys            hash   key -> id of the item that has it, as long as that is queued or claimed (several

@@ -1,15 +1,21 @@
--- purpose: the claims of one owner, a page of all claims at a time.
+-- purpose: the claims of one owner, a page of them at a time.
 local PAGE = 500 -- claims looked at in one call
 
--- The cursor to go on with (0: that was all) and the ids of this page that the owner holds.
+-- The cursor to go on with (0: that was all); then of this page the ids that the owner holds with their records, and the
+-- entries of what it no longer holds.
 local function claims_page(owner, cursor)
-  local page = redis.call('ZSCAN', claimed, cursor, 'COUNT', PAGE)
-  local held = {}
-  for i = 1, #page[2], 2 do
-    local id = page[2][i] -- one by one: a page may be larger than asked for
-    local packed = redis.call('HGET', records, id)
+  local from = cursor == '0' and '[' .. owner .. '/' or '(' .. cursor
+  local entries = redis.call('ZRANGEBYLEX', holdings, from, '(' .. owner .. '0', 'LIMIT', 0, PAGE) -- 0 follows /
+  if #entries == 0 then return '0', {}, {}, {} end
+  local ids, tokens, held, packed_of, stale = {}, {}, {}, {}, {}
+  for i, entry in ipairs(entries) do tokens[i], ids[i] = string.match(entry, '^(.-)%z(.*)$') end
+  for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
     local r = packed and read_head(packed)
-    if r and r.state == 'C' and owner_of(r.token) == owner then held[#held + 1] = id end
+    if not r or r.state ~= 'C' or r.token ~= tokens[i] then
+      stale[#stale + 1] = entries[i]
+    elseif owner_of(r.token) == owner then
+      held[#held + 1], packed_of[#packed_of + 1] = ids[i], packed
+    end
   end
-  return page[1], held
+  return #entries < PAGE and '0' or entries[#entries], held, packed_of, stale
 end

@@ -1,6 +1,7 @@
 -- purpose: where the id of an item stands, by its state: ready or scheduled, claimed, dead, or among the tombstones.
 -- Scores are this server's clock in microseconds; ready and scheduled are ordered by priority (0 to 9, higher first),
 -- then due time.
+-- holdings names the claims of each request, in the order of their names: token, a zero byte, id.
 -- Writes are gathered, then made in an order of which every prefix is safe: an index may name an item that has left
 -- (whoever reads an index looks at the record), but no item is ever without its index.
 local PRIORITIES = 10
@@ -41,8 +42,9 @@ local function list()
 end
 
 local function reset()
-  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [dead] = list()}
-  leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [dead] = list()}
+  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(),
+    [dead] = list()}
+  leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
   new_records, new_payloads, new_tombstones, gone = list(), list(), list(), list()
 end
 reset()
@@ -71,15 +73,22 @@ local function enter_queue(id, priority, due_us)
   return scheduled
 end
 
--- Claims that end together, the last id first: ids grow, and as long as it is short a sorted set is searched from its
--- beginning for the place of each.
-local function enter_claimed(ids, deadline)
-  local claims, n = entering[claimed], entering[claimed].n
+-- How the entry of a claim in holdings begins; the id follows.
+local function holding_of(token)
+  return token .. '\0'
+end
+
+-- Claims of one request that end together, the last id first: ids grow, and as long as it is short a sorted set is
+-- searched from its beginning for the place of each.
+local function enter_claimed(ids, deadline, token)
+  if ids.n == 0 then return end
+  local claims, held_claims, n, holding = entering[claimed], entering[holdings], entering[claimed].n, holding_of(token)
   for i = ids.n, 1, -1 do
     claims[n + 1], claims[n + 2] = deadline, ids[i]
+    held_claims[n + 1], held_claims[n + 2] = 0, holding .. ids[i]
     n = n + 2
   end
-  claims.n = n
+  claims.n, held_claims.n = n, n
 end
 
 -- A key names all items that have it: one, as far as one server decides; more where what two decided comes together.
@@ -127,15 +136,16 @@ local function read_left(left_ms)
   return math.floor(ms * 1000 + 0.5), expires_ms and math.floor(expires_ms * 1000 + 0.5)
 end
 
--- Write the record r of an item that was in old_state (nil: unknown here).
+-- Write the record r of an item that was in old_state (nil: unknown here), then claimed under old_token.
 -- at_us: due time, deadline, or moment of death, by the state.  expires_us: when it expires, nil: see look_after.
-local function place(id, old_state, r, marks, at_us, packed, expires_us)
+local function place(id, old_state, old_token, r, marks, at_us, packed, expires_us)
   local state, priority, home = r.state, r.priority, nil
   if marks > 0 then look_after(id, marks, state, packed, expires_us) end
   if state == 'Q' then
     home = enter_queue(id, priority, at_us)
   elseif state == 'C' then
     append_pair(entering[claimed], at_us, id)
+    append_pair(entering[holdings], 0, holding_of(r.token) .. id)
     home = claimed
   elseif state == 'D' then
     append_pair(entering[dead], at_us, id)
@@ -148,8 +158,9 @@ local function place(id, old_state, r, marks, at_us, packed, expires_us)
   if old_state == 'Q' then
     if home ~= ready then append(leaving[ready], id) end
     if home ~= scheduled then append(leaving[scheduled], id) end
-  elseif old_state == 'C' and home ~= claimed then
-    append(leaving[claimed], id)
+  elseif old_state == 'C' then
+    if home ~= claimed then append(leaving[claimed], id) end
+    if home ~= claimed or r.token ~= old_token then append(leaving[holdings], holding_of(old_token) .. id) end
   elseif old_state == 'D' and home ~= dead then
     append(leaving[dead], id)
   end

@@ -13,11 +13,11 @@ end
 
 -- Mint the next version of an item under this epoch, write it, report it.
 local function decide(id, r, state, token, at_us, expires_us)
-  local old_state = r.state
+  local old_state, old_token = r.state, r.token
   r.epoch, r.n, r.state, r.token = epoch, r.n + 1, state, token
   if state == 'Q' or (state == 'X' and old_state ~= 'X') then r.due = at_us end
   local packed = write_record(r)
-  place(id, old_state, r, r.marks, at_us, packed, expires_us)
+  place(id, old_state, old_token, r, r.marks, at_us, packed, expires_us)
   report(id, packed, at_us)
 end
 

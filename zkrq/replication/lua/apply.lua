@@ -5,7 +5,7 @@
 -- A payload is kept wherever the item lives and has none yet.
 -- payloads_given: 0 none, 1 one of each, 2 one of each that is not empty.
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
 -- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
 -- reply: NOTINSYNC generation
@@ -34,7 +34,7 @@ end
 local claims, last_left_ms, last_deadline, last_token = list(), nil, nil, nil
 
 local function enter_claims()
-  enter_claimed(claims, last_deadline)
+  enter_claimed(claims, last_deadline, last_token)
   claims = list()
 end
 
@@ -61,7 +61,7 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
     local left_us, expires_us = read_left(left_ms)
     if applied[id] then commit_all() end
     local marks = mine.state == 'X' and held and held.marks or mine.marks -- a tombstone has none
-    place(id, held and held.state, mine, marks, from + left_us, packed, expires_us and from + expires_us)
+    place(id, held and held.state, held and held.token, mine, marks, from + left_us, packed, expires_us and from + expires_us)
     applied[id] = packed
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
@@ -82,11 +82,11 @@ local last_version, last_tombstone
 local any_scheduled = redis.call('EXISTS', scheduled) == 1
 
 local function claim(id, packed, left_ms)
-  if left_ms ~= last_left_ms then
+  local token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT))
+  if left_ms ~= last_left_ms or token ~= last_token then
     enter_claims()
     last_left_ms, last_deadline = left_ms, score_of((from_us or now_us) + read_left(left_ms))
   end
-  local token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT))
   if token ~= last_token then
     last_token = token
     note_owner(token)
@@ -97,7 +97,7 @@ local function claim(id, packed, left_ms)
   if any_scheduled then append(leaving[scheduled], id) end
 end
 
-local function remove(id, packed)
+local function remove(id, packed, held)
   local version = string.sub(packed, VERSION_AT, STATE_AT - 1)
   if version ~= last_version then
     last_version, last_tombstone = version, tombstone_of(struct.unpack('<I4I4', version))
@@ -106,6 +106,7 @@ local function remove(id, packed)
   append(gone, id)
   append_pair(new_records, id, packed)
   append(leaving[claimed], id)
+  append(leaving[holdings], holding_of(string.sub(held, TOKEN_AT + 1, TOKEN_AT + string.byte(held, TOKEN_AT))) .. id)
   removed = removed + 1
 end
 
@@ -121,7 +122,7 @@ for position, id in ipairs(ids) do
     claim(id, packed, left_ms)
   elseif plain and is == GONE and was == CLAIMED and is_newer(packed, held) then
     applied[id] = packed
-    remove(id, packed)
+    remove(id, packed, held)
   else
     apply(position, id, packed, left_ms, ARGV[at + 3], applied[id] or held)
   end

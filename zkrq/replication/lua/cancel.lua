@@ -2,7 +2,7 @@
 -- purpose: decide the removal of items: those named, or, where none is, the count that died first.
 -- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
 -- call: what names this call, if no ids do (_calls.lua).
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
 -- reply: OK [state of each before, empty for an unknown one] [id record left_ms of each removed]
 -- reply: NOTINSYNC generation

@@ -8,7 +8,7 @@
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
 -- While the queue is paused nothing is handed out.  Where payloads are large, their bytes bound the reply (BYTES_MAX).
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners lead waiting
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] [id record left_ms of everything decided here]
 -- reply: FENCED
@@ -164,23 +164,20 @@ local function hand_out_ready()
       hand_out(id, read_record(packed), payload, page[2 * i])
     end
   end
-  enter_claimed(plain, deadline)
+  enter_claimed(plain, deadline, token)
 end
 
+-- What is left of the claims that this request was given before.
 local function hand_out_again()
-  local cursor = '0'
-  repeat
-    local page = redis.call('ZSCAN', claimed, cursor, 'COUNT', 1000)
-    cursor = page[1]
-    for i = 1, #page[2], 2 do
-      local id = page[2][i]
-      local packed = redis.call('HGET', records, id)
-      local r = packed and read_record(packed)
-      if r and r.state == 'C' and r.token == token and not position_of[id] then
-        hand_out(id, r, redis.call('HGET', payloads, id))
-      end
-    end
-  until cursor == '0'
+  local holding = holding_of(token)
+  local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. holding, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
+  if #entries == 0 then return end
+  local ids = {}
+  for i, entry in ipairs(entries) do ids[i] = string.sub(entry, #holding + 1) end
+  for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+    local r = packed and read_record(packed)
+    if r and r.state == 'C' and r.token == token then hand_out(ids[i], r, redis.call('HGET', payloads, ids[i])) end
+  end
 end
 
 local function is_paused()

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: name the claims of one owner as this server knows them, a page a call.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.
--- KEYS: server records claimed owners fenced_owners
+-- KEYS: server records holdings owners fenced_owners
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id]
 -- reply: NOTINSYNC generation

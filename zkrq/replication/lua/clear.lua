@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of up to count items that are ready or scheduled; claimed ones stay with their holders.
 -- trim: 1 to drop old tombstones as well.  call: what names this call (_calls.lua).
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
 -- ARGV: epoch generation put_window_ms trim count call
 -- reply: OK executed_before [id record left_ms of each removed]
 -- reply: NOTINSYNC generation

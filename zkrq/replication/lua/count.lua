@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: count the items of a queue by state.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation
 -- reply: OK ready scheduled claimed dead
 -- reply: NOTINSYNC generation

@@ -3,7 +3,7 @@
 -- have been woken for items that it no longer took, so it waits no longer, and at the end another waiter is woken.
 -- cursor: 0 to begin, then what the last call returned, until that is 0.
 -- The owner stays named (owners.lua) until retire.lua, so that a fence left in the middle is found and done again.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring owners fenced_owners waiting
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners waiting
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id record left_ms of each claim requeued]
 -- reply: NOTINSYNC generation
@@ -11,13 +11,12 @@
 -- include: gate clock record index wake owners reply claims
 fence_owner(owner)
 redis.call('ZREM', waiting, channel_of(owner))
-local next_cursor, ids = claims_page(owner, cursor)
-for _, id in ipairs(ids) do
-  if not position_of[id] then
-    local r = read_record(redis.call('HGET', records, id))
-    decide(id, r, 'Q', '', math.min(r.due, now_us))
-  end
+local next_cursor, ids, packed_of, stale = claims_page(owner, cursor)
+for i, id in ipairs(ids) do
+  local r = read_record(packed_of[i])
+  decide(id, r, 'Q', '', math.min(r.due, now_us))
 end
+if #stale > 0 then redis.call('ZREM', holdings, unpack(stale)) end
 local readied = decided.n / 3
 commit()
 wake(next_cursor == '0' and math.max(1, readied) or readied)

@@ -5,7 +5,7 @@
 -- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms the
 -- call is too late: meanwhile somebody else may have done the same, and the item's tombstone may be gone already.
 -- left_ms: until due time or deadline, negative for what is past.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue clock window_ms / id record left_ms payload
 -- reply: OK [id record left_ms of each]
 -- reply: LATE

@@ -2,7 +2,7 @@
 -- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, and change nothing;
 -- the scheduled ones in the order in which they become due.
 -- clock: 0, times count from now.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock state count
 -- reply: OK [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
 -- reply: NOTINSYNC generation

@@ -2,7 +2,7 @@
 -- purpose: apply plain pushes of new ids with version (0, 1); an id that is known stays as it is.
 -- An id that is gone stays so, too, and is named in the reply: whether its tombstone still counts is decided by push.lua.
 -- delay_ms: until due; behind a space, until it expires.
--- KEYS: server queues records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record delay_ms payload
 -- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock] [position of every put whose id is gone, and the n of its tombstone]
 -- reply: NOTINSYNC generation

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: decide that dead letters are queued again, ready at once, as if they had never been tried: those named, or
 -- the count that died first.  One whose key is in use again stays where it is.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- skip: how many of those that died first are passed over.  call: what names this call, if no ids do (_calls.lua).
 -- ARGV: epoch generation skip count call / id
 -- reply: OK executed_before [id record left_ms of each]

@@ -5,7 +5,7 @@
 -- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
 -- buried_us: the moment, by this server's clock, that the tombstones of the acked ones carry.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring lead waiting
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
 -- dead_max, dead_age_ms: as in claim.lua.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
@@ -62,13 +62,14 @@ end
 
 -- The usual ack, of a claim of this epoch without marks: what is left of it is told by its n alone, and the items of
 -- one claim request are alike.
-local last_version, last_token, last_n, last_record, last_tombstone
+local last_version, last_token, last_n, last_record, last_tombstone, last_holding
 
 local function ack(position, id, version, token)
   if version ~= last_version or token ~= last_token then
     local _, n = struct.unpack('<I4I4', version)
     last_version, last_token, last_n = version, token, n + 1
     last_record, last_tombstone = write_gone(epoch, last_n, token, now_us), tombstone_of(epoch, last_n)
+    last_holding = holding_of(token)
   end
   local packed = held[position]
   if not packed or string.byte(packed, STATE_AT) ~= CLAIMED or string.byte(packed, PRIORITY_AT) >= MARK
@@ -81,6 +82,7 @@ local function ack(position, id, version, token)
   append(new_tombstones, last_tombstone .. id)
   append(gone, id)
   append(leaving[claimed], id)
+  append(leaving[holdings], last_holding .. id)
   removed = removed + 1
 end
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: what is to be said of a queue at a glance: how many items it has by state and whether it is paused, how long
 -- the ready one that waits longest has been due (-1: none), how many have a key or a time to live, how many tombstones.
--- KEYS: server records payloads ready scheduled claimed dead tombstones keys expiring
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation
 -- reply: OK ready scheduled claimed dead paused waited_ms keyed expiring tombstones
 -- reply: NOTINSYNC generation

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
-from zkrq.testing.redis.keyspace import Bound
+from zkrq.testing.redis.keyspace import Bound, NameBound
 from zkrq.testing.redis.replies import NOT_AN_INTEGER, SYNTAX, Refusal, number_text, wrong_arity
 
 LONG = 1 << 63
@@ -38,6 +38,15 @@ def floating(text: bytes, refusal: str = "ERR value is not a valid float") -> fl
 def bound(text: bytes) -> Bound:
     exclusive = text.startswith(b"(")
     return Bound(floating(text[exclusive:], "ERR min or max is not a float"), exclusive)
+
+
+def name_bound(text: bytes) -> NameBound:
+    """One end of a range of names: ``-``, ``+``, ``[name`` or ``(name``."""
+    if text in (b"-", b"+"):
+        return NameBound(b"", exclusive=False, edge=1 if text == b"+" else -1)
+    if text[:1] not in (b"[", b"("):
+        raise Refusal("ERR min or max not valid string range item")
+    return NameBound(text[1:], exclusive=text[:1] == b"(", edge=0)
 
 
 class Span(NamedTuple):

@@ -14,7 +14,18 @@ from functools import lru_cache
 from typing import Any, TypeVar
 from zlib import crc32
 
-from zkrq.testing.redis.arguments import LONG, bound, flat, floating, integer, optional_count, pairs, scored, span
+from zkrq.testing.redis.arguments import (
+    LONG,
+    bound,
+    flat,
+    floating,
+    integer,
+    name_bound,
+    optional_count,
+    pairs,
+    scored,
+    span,
+)
 from zkrq.testing.redis.keyspace import KIND_NAMES, Hash, Keyspace, List, Members, SortedSet, String
 from zkrq.testing.redis.replies import (
     OK,
@@ -413,6 +424,22 @@ def _zrangebyscore(data: Keyspace, key: bytes, low: bytes, high: bytes, *options
     if skip < 0:
         return []
     return scored(found[skip : None if count < 0 else skip + count], with_scores)
+
+
+@_command("ZRANGEBYLEX", -4)
+def _zrangebylex(data: Keyspace, key: bytes, low: bytes, high: bytes, *options: bytes) -> list[bytes]:
+    """Members of one score; where scores differ, Redis promises nothing."""
+    bounds = name_bound(low), name_bound(high)
+    skip, count = 0, -1
+    if options:
+        if len(options) != 3 or options[0].upper() != b"LIMIT":
+            raise Refusal(SYNTAX)
+        skip, count = integer(options[1]), integer(options[2])
+    held = data.read(key, SortedSet)
+    found = held.ordered[held.ranks_of_names(*bounds)]
+    if skip < 0:
+        return []
+    return scored(found[skip : None if count < 0 else skip + count], False)
 
 
 @_command("ZPOPMIN", -2, "write")

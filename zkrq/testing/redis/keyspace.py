@@ -36,7 +36,15 @@ class Bound(NamedTuple):
     exclusive: bool
 
 
-_score = itemgetter(0)
+class NameBound(NamedTuple):
+    """One end of a range of names; ``edge``: -1 before all of them, 1 after all of them."""
+
+    name: bytes
+    exclusive: bool
+    edge: int
+
+
+_score, _name = itemgetter(0), itemgetter(1)
 
 
 class SortedSet:
@@ -92,6 +100,14 @@ class SortedSet:
         order = self.ordered
         start = (bisect_right if low.exclusive else bisect_left)(order, low.score, key=_score)
         stop = (bisect_left if high.exclusive else bisect_right)(order, high.score, key=_score)
+        return slice(start, max(start, stop))
+
+    def ranks_of_names(self, low: NameBound, high: NameBound) -> slice:
+        """Where the members with names between these bounds stand, if all have one score."""
+        edges = {-1: 0, 1: len(self.ordered)}
+        start = (bisect_right if low.exclusive else bisect_left)(self.ordered, low.name, key=_name)
+        stop = (bisect_left if high.exclusive else bisect_right)(self.ordered, high.name, key=_name)
+        start, stop = edges.get(low.edge, start), edges.get(high.edge, stop)
         return slice(start, max(start, stop))
 
 
