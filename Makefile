@@ -18,7 +18,7 @@ bench: setup   ## About 10 minutes, ARGS=--quick two; tables and pictures in bui
 test: lint     ## ARGS="-k local" goes to pytest.
 	$(PYTHON) -m pytest -n 4 --dist loadfile -m "not chaos" $(ARGS)
 
-chaos: setup   ## Every fault on real servers, about 20 minutes; a table and a picture in build/chaos.
+chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)
 
 simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a seed that fails is printed and replays exactly.

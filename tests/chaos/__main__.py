@@ -23,6 +23,9 @@ START = 70.0
 USUAL_REST = 12.0
 """Seconds of a run beside its load and faults, when nothing goes wrong."""
 
+COPIED_A_SECOND = 4_000
+"""Items of a larger backlog that a catch-up brings, at least."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -66,6 +69,9 @@ def read_arguments(arguments: Sequence[str]) -> Plan:
     parser.add_argument("--faults", default=",".join(NAMES), help="of these, separated by commas: %(default)s")
     parser.add_argument("--min-replicas", default="1,2", help="values to run with, separated by commas (%(default)s)")
     parser.add_argument("--runs", type=int, default=1, help="of each fault with each value (%(default)s)")
+    parser.add_argument(
+        "--backlog", type=int, default=LONG.backlog, help="items that lie in a queue, where a fault asks (%(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=random.randrange(1_000_000), help="what is left to chance (random)")
     parser.add_argument("--out", type=Path, default=Path("build/chaos"), help="folder of the results (%(default)s)")
     given = parser.parse_args(arguments)
@@ -78,7 +84,9 @@ def read_arguments(arguments: Sequence[str]) -> Plan:
         parser.error("--min-replicas takes numbers")
     if not set(min_replicas) <= {1, 2}:
         parser.error("--min-replicas takes 1 and 2: the faults take one of three servers away")
-    return Plan(faults, min_replicas, given.runs, given.seed, replace(LONG, seconds=given.seconds), given.out)
+    more = max(0, given.backlog - LONG.backlog) / COPIED_A_SECOND
+    pace = replace(LONG, seconds=given.seconds + 4 * more, whole=LONG.whole + more, backlog=given.backlog)
+    return Plan(faults, min_replicas, given.runs, given.seed, pace, given.out)
 
 
 async def play(plan: Plan, done: list[Run]) -> None:

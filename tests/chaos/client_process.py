@@ -52,6 +52,9 @@ LONG_ONE_IN = 10
 CAREFUL = 0.5
 """Part of the handlers that give up a claim which, by its own word, no longer holds; the others try to settle it."""
 
+SMALL_FILLING = 100
+"""Bytes of ballast in the other pushes."""
+
 DELAYED = 0.5
 """Part of the pushes that is for later, so that there is always something in the queue to be lost."""
 
@@ -64,6 +67,12 @@ EXPIRING, FOR_EVER = 0.1, 3600.0
 
 CANCELLED = 0.03
 """Part of the pushes that is cancelled a little later, with some luck before it is done."""
+
+LARGE_ONE_IN = 100
+"""One push in so many is as large as ``Orders.filling`` says."""
+
+REFUSALS = (zkrq.NotEnoughReplicas, zkrq.QueueFull, zkrq.Unavailable, zkrq.ConfigError)
+"""Nothing happened.  ``ConfigError``: a server does not let this client in."""
 
 TOGETHER = 4
 """Claims that are acked in one call, by the consumers that do so."""
@@ -100,6 +109,8 @@ class Orders:
     delay: float
     long_work: float
     pauses: bool
+    filling: int
+    """Bytes of ballast in one push of ``LARGE_ONE_IN``."""
 
     def dump(self) -> str:
         return json.dumps(asdict(self))
@@ -183,14 +194,15 @@ class Client:
         if chance.random() < CANCELLED:
             self._cancelling.add(task := asyncio.create_task(self._cancel(queue, id)))
             task.add_done_callback(self._cancelling.discard)
+        filling = self._orders.filling if chance.randrange(LARGE_ONE_IN) == 0 else SMALL_FILLING
         until = time.monotonic() + GIVE_UP
         while time.monotonic() < until:
             self._note(Kind.PUSHING, id, detail=options.get("key", ""))
             try:
-                receipt = await queue.push({"id": id, "filling": "." * 100}, id=id, **options)
+                receipt = await queue.push({"id": id, "filling": "." * filling}, id=id, **options)
             except zkrq.OutcomeUnknown:
                 self._note(Kind.PUSH_UNKNOWN, id)
-            except (zkrq.NotEnoughReplicas, zkrq.QueueFull, zkrq.Unavailable):
+            except REFUSALS:
                 self._note(Kind.PUSH_REFUSED, id)
             else:
                 if receipt.duplicate:
@@ -209,7 +221,7 @@ class Client:
                 found = await queue.cancel(id)
             except zkrq.OutcomeUnknown:
                 self._note(Kind.CANCEL_UNKNOWN, id)
-            except zkrq.Unavailable:
+            except REFUSALS:
                 self._note(Kind.CANCEL_REFUSED, id)
             else:
                 self._note(Kind.CANCELLED, id, detail=found.value)
@@ -223,11 +235,11 @@ class Client:
         while not self._stopping:
             await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_EVERY))
             self._note(Kind.PAUSING)
-            with suppress(zkrq.OutcomeUnknown, zkrq.Unavailable):
+            with suppress(zkrq.OutcomeUnknown, *REFUSALS):
                 await queue.pause()
                 self._note(Kind.PAUSED)
             await asyncio.sleep(self._chance.uniform(0, 2 * PAUSE_SECONDS))
-            with suppress(zkrq.Unavailable):
+            with suppress(*REFUSALS):
                 size = sum((await queue.statistics()).sizes[:3])
                 self._note(Kind.SIZE, detail=f"{size} {MAX_SIZE}")
             await self._resume(queue)
@@ -237,7 +249,7 @@ class Client:
             self._note(Kind.RESUMING)
             try:
                 return await queue.resume()
-            except (zkrq.OutcomeUnknown, zkrq.Unavailable):
+            except (zkrq.OutcomeUnknown, *REFUSALS):
                 await asyncio.sleep(RETRY_PAUSE)
 
     # -- consuming -----------------------------------------------------------------------------------------------------
@@ -255,7 +267,8 @@ class Client:
         while True:
             try:
                 claims = await queue.pop_many(TOGETHER, timeout=1.0)
-            except zkrq.Unavailable:
+            except REFUSALS:
+                await asyncio.sleep(RETRY_PAUSE)
                 continue
             for claim in claims:
                 self._note_delivered(queue, claim)
@@ -266,7 +279,7 @@ class Client:
                     self._note(Kind.SETTLING, claim.id, claim.token, "ack")
                 try:
                     lost = {claim.id for claim in await queue.ack_many(claims)}
-                except (zkrq.OutcomeUnknown, zkrq.Unavailable):
+                except (zkrq.OutcomeUnknown, *REFUSALS):
                     lost = {claim.id for claim in claims if not claim.settled}
                     for claim in claims:
                         unknown = claim.id in lost
@@ -325,7 +338,7 @@ class Client:
                 await settle()
             except zkrq.OutcomeUnknown:
                 self._note(Kind.SETTLE_UNKNOWN, claim.id, claim.token, verb)
-            except zkrq.Unavailable:
+            except REFUSALS:
                 self._note(Kind.SETTLE_REFUSED, claim.id, claim.token, verb)
             except zkrq.ClaimLost as error:
                 self._note(Kind.LOST, claim.id, claim.token, f"{verb}: {error}")

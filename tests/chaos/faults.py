@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import re
 import shutil
 import signal
 from abc import ABC, abstractmethod
@@ -15,14 +16,26 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
+import zkrq
+from tests.chaos.client_process import SMALL_FILLING
 from tests.chaos.record import Kind
-from tests.chaos.stage import ClientProcess, Pace, Stage, command, info, until
+from tests.chaos.stage import PASSWORD, ClientProcess, Pace, Stage, command, info, let_in, until
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.replication.keys import key
 
 EVIDENCE_TIMEOUT = 5.0
 """Seconds within which a fault must be seen to have happened."""
+
+
+BACKLOG, BACKLOG_DELAY = "backlog", 3600.0
+"""The queue where many items lie, and in how many seconds they are due: longer than any run."""
+
+MEMORY_APART = 100_000
+"""Bytes by which one server may hold more than another."""
+
+NARROW_BYTES = 4e6
+"""Bytes a second that a narrow link carries each way."""
 
 
 class Lane(enum.Enum):
@@ -38,6 +51,12 @@ class Fault(ABC):
 
     name: ClassVar[str]
     lane: ClassVar[Lane]
+    filling: ClassVar[int] = SMALL_FILLING
+    """Bytes of ballast in the largest items."""
+    users: ClassVar[bool] = False
+    """Whether each client has a password of its own; not in a mixed run, since restarted servers forget it."""
+    alone: ClassVar[bool] = False
+    """Whether it is left out of a mixed run for what it needs."""
     needs_catch_up: ClassVar[bool] = False
     """Whether a server may be out of the view afterwards, until it has been caught up."""
 
@@ -49,6 +68,14 @@ class Fault(ABC):
     def seconds(cls, pace: Pace) -> float:
         """How long it lasts."""
         return pace.hold
+
+    async def prepare(self) -> None:
+        """Put there what has to be there before the load begins."""
+        return
+
+    async def look_back(self) -> None:
+        """Add to the stage's troubles what does not hold when everything is drained."""
+        return
 
     @abstractmethod
     async def begin(self) -> str:
@@ -159,6 +186,40 @@ class Stopped30(Stopped):
     stopped_for = 30.0
 
 
+class StoppedLoaded(Stopped):
+    """SIGSTOP for a little longer than a call may take, one server after the other, while many items lie in a queue."""
+
+    name = "redis-stopped-loaded"
+    alone = True
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._turn = 0
+
+    @classmethod
+    def seconds(cls, pace: Pace) -> float:
+        return pace.command_timeout * 1.2
+
+    def pick(self) -> local.LocalRedis:
+        self._turn += 1
+        return self.stage.servers.redis[self._turn % len(self.stage.servers.redis)]
+
+    async def prepare(self) -> None:
+        stage = self.stage
+        urls = {server.name: server.url for server in stage.servers.redis}
+        zookeeper = ",".join(server.address for server in stage.servers.zookeeper)
+        async with zkrq.connect(urls, zookeeper, namespace=stage.namespace, on_event=None) as cluster:
+            await cluster.queue(BACKLOG).push_many(iter(range(stage.pace.backlog)), delay=BACKLOG_DELAY)
+
+    async def look_back(self) -> None:
+        index = key(self.stage.namespace, BACKLOG, "scheduled")
+        for server in self.stage.servers.redis:
+            if (count := await command(server, "ZCARD", index)) != self.stage.pace.backlog:
+                self.stage.troubles.append(
+                    f"{server.name} has {count!r} of {self.stage.pace.backlog} items that lay there"
+                )
+
+
 class Flushed(RedisFault):
     """FLUSHALL: the same life, and nothing in it."""
 
@@ -219,6 +280,21 @@ class Full(Fault):
         return 0
 
 
+class FullApart(Full):
+    """Each server has a ``maxmemory`` of its own: one is full at once, the others after it."""
+
+    name = "redis-full-apart"
+
+    async def begin(self) -> str:
+        servers = self.stage.chance.sample(self.stage.servers.redis, len(self.stage.servers.redis))
+        self._full = {server: await self._refusals(server) for server in servers}
+        for number, server in enumerate(servers):
+            used = re.search(rb"used_memory:(\d+)", await info(server, "memory"))
+            assert used
+            await command(server, "CONFIG", "SET", "maxmemory", int(used[1]) + (number - 1) * MEMORY_APART)
+        return ",".join(server.name for server in servers)
+
+
 class AllKilled(Fault):
     """Every Redis server is killed at once; each is back with all that it had answered for."""
 
@@ -259,6 +335,81 @@ class PairCut(Fault):
     async def end(self) -> None:
         if self._cut:
             await self._cut.end()
+
+
+class CutApart(Fault):
+    """Each client is cut off from another Redis server."""
+
+    name = "clients-cut-apart"
+    lane = Lane.REDIS
+    needs_catch_up = True
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._cuts: list[Cut] = []
+
+    async def begin(self) -> str:
+        chance, clients = self.stage.chance, self.stage.clients
+        pairs = list(zip(clients, chance.sample(self.stage.servers.redis, len(clients)), strict=True))
+        self._cuts = [Cut(client.proxies[server.name], chance.choice(list(Way))) for client, server in pairs]
+        connected = [cut.begin() for cut in self._cuts]
+        self.fired += all(connected)
+        return ",".join(f"{client.name}/{server.name}" for client, server in pairs)
+
+    async def end(self) -> None:
+        for cut in self._cuts:
+            await cut.end()
+
+
+class WrongPassword(Fault):
+    """The password that one client has for one Redis server is no longer right."""
+
+    name = "client-wrong-password"
+    lane = Lane.REDIS
+    users = True
+    alone = True
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__(stage)
+        self._kept_out: tuple[local.LocalRedis, str] | None = None
+        self._epoch = 0
+
+    async def begin(self) -> str:
+        server, name = self.pick(), self.pick_client().name
+        self._epoch = self.stage.look().epoch
+        self._kept_out = server, name
+        await let_in(server, name, f"not {PASSWORD}")
+        killed = await command(server, "CLIENT", "KILL", "USER", name)
+        self.fired += isinstance(killed, int) and killed > 0
+        return f"{name}/{server.name}"
+
+    async def end(self) -> None:
+        if self._kept_out:
+            await let_in(*self._kept_out, PASSWORD)
+        if self.stage.look().epoch != self._epoch:
+            self.stage.troubles.append("a server was evicted because one client has a wrong password for it")
+
+
+class Narrow(Fault):
+    """The links between clients and servers carry little, and some items are large."""
+
+    name = "client-redis-narrow"
+    lane = Lane.REDIS
+    filling = 300_000
+    alone = True
+
+    async def begin(self) -> str:
+        for proxy in self._proxies():
+            proxy.bandwidth = NARROW_BYTES
+        self.fired += 1
+        return "all"
+
+    async def end(self) -> None:
+        for proxy in self._proxies():
+            proxy.bandwidth = None
+
+    def _proxies(self) -> list[Proxy]:
+        return [client.proxies[server.name] for client in self.stage.clients for server in self.stage.servers.redis]
 
 
 # -- ZooKeeper ---------------------------------------------------------------------------------------------------------
@@ -410,8 +561,13 @@ FAULTS: Mapping[str, type[Fault]] = {
         Stopped5,
         Stopped30,
         Flushed,
+        StoppedLoaded,
         PairCut,
+        CutApart,
+        WrongPassword,
+        Narrow,
         Full,
+        FullApart,
         Replica,
         AllKilled,
         ZooKeeperCut,

@@ -66,13 +66,22 @@ async def run(
     """Play one run on these servers, which are whole again afterwards; the entries are left in ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     limit = bound(fault, pace)
-    tempered = _tempered(fault, pace)
+    tempered, kinds = _tempered(fault, pace), _kinds(fault, pace)
     try:
         async with (
             asyncio.timeout(limit),
-            set_stage(servers, directory, namespace, min_replicas=min_replicas, pace=tempered, seed=seed) as stage,
+            set_stage(
+                servers,
+                directory,
+                namespace,
+                min_replicas=min_replicas,
+                pace=tempered,
+                seed=seed,
+                filling=max(kind.filling for kind in kinds),
+                users=any(kind.users for kind in kinds),
+            ) as stage,
         ):
-            faults = [kind(stage) for kind in _kinds(fault, pace)]
+            faults = [kind(stage) for kind in kinds]
             left = await _play(stage, faults)
             stage.look()
     except TimeoutError:
@@ -89,7 +98,7 @@ def _kinds(fault: str, pace: Pace) -> list[type[Fault]]:
     if fault != MIXED:
         return [FAULTS[fault]]
     tempered = _tempered(fault, pace)
-    return [kind for kind in FAULTS.values() if kind.seconds(tempered) <= MIXED_MAX]
+    return [kind for kind in FAULTS.values() if kind.seconds(tempered) <= MIXED_MAX and not kind.alone]
 
 
 def _tempered(fault: str, pace: Pace) -> Pace:
@@ -101,6 +110,8 @@ def _tempered(fault: str, pace: Pace) -> Pace:
 async def _play(stage: Stage, faults: list[Fault]) -> dict[str, str]:
     """The run itself; returns what is left in the queue."""
     pace = stage.pace
+    for fault in faults:
+        await fault.prepare()
     await _move(stage, "in the beginning")
     stage.note(Kind.LOAD_BEGUN)
     try:
@@ -116,6 +127,8 @@ async def _play(stage: Stage, faults: list[Fault]) -> dict[str, str]:
     stage.note(Kind.LOAD_ENDED)
     await quiesce(stage)
     left = await _drain(stage)
+    for fault in faults:
+        await fault.look_back()
     stage.note(Kind.DISMISSED)
     await dismiss(stage)
     return left

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from tests.chaos import client_process
-from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, STOP, Orders
+from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, SMALL_FILLING, STOP, Orders
 from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
 from zkrq import local
@@ -24,6 +24,8 @@ from zkrq.replication.keys import key
 from zkrq.replication.wire import Word, dial, pack
 
 CLIENTS = 2
+
+PASSWORD = "secret"
 
 ANSWER_TIMEOUT = 10.0
 """Seconds that a server may take for a command of ours; none is sent to one that is stopped."""
@@ -56,6 +58,7 @@ class Pace:
     delay: for how much later a push is at most.  long_work: what a slow handler takes at most.
     whole: within which every server must be back in the view.  drain: within which the queue must be empty.
     once: whether one fault is enough.
+    backlog: items that lie in a further queue, where a fault asks for one.
     """
 
     seconds: float
@@ -72,6 +75,7 @@ class Pace:
     whole: float
     drain: float
     once: bool = False
+    backlog: int = 20_000
 
 
 LONG = Pace(
@@ -105,6 +109,7 @@ SHORT = Pace(
     whole=30,
     drain=30,
     once=True,
+    backlog=2_000,
 )
 """For one fault in the least time."""
 
@@ -252,6 +257,7 @@ class Stage:
         for client in self.clients:
             client.signal(signal.SIGCONT)
             for proxy in client.proxies.values():
+                proxy.bandwidth = None
                 proxy.flow()
                 await proxy.accept()
         await restore(self.servers)
@@ -279,6 +285,13 @@ async def command(server: local.LocalRedis, *words: Word) -> object:
         await wire.close()
 
 
+async def let_in(server: local.LocalRedis, user: str, password: str) -> None:
+    """Have this user come in with this password, and no other."""
+    assert (
+        await command(server, "ACL", "SETUSER", user, "on", "resetpass", f">{password}", "~*", "&*", "+@all") == b"OK"
+    )
+
+
 async def info(server: local.LocalRedis, section: str) -> bytes:
     """What a server tells of itself."""
     reply = await command(server, "INFO", section)
@@ -298,9 +311,20 @@ async def until(condition: Callable[[], bool], timeout: float) -> bool:
 
 @asynccontextmanager
 async def set_stage(
-    servers: local.Servers, directory: Path, namespace: str, *, min_replicas: int, pace: Pace, seed: str
+    servers: local.Servers,
+    directory: Path,
+    namespace: str,
+    *,
+    min_replicas: int,
+    pace: Pace,
+    seed: str,
+    filling: int = SMALL_FILLING,
+    users: bool = False,
 ) -> AsyncGenerator[Stage, None]:
-    """Start the client processes, connected through their proxies; they are gone when this is left."""
+    """Start the client processes, connected through their proxies; they are gone when this is left.
+
+    ``users``: each client is a user of its own at the Redis servers.  These forget it when they are restarted.
+    """
     journal = Journal(directory)
     async with AsyncExitStack() as stack:
         clients: list[ClientProcess] = []
@@ -309,10 +333,14 @@ async def set_stage(
             proxies = {
                 server.name: await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.all
             }
+            if users:
+                for server in servers.redis:
+                    await let_in(server, name, PASSWORD)
+            login = f"{name}:{PASSWORD}@" if users else ""
             orders = Orders(
                 name=name,
                 log=str(journal.file(name)),
-                redis={server.name: f"redis://{proxies[server.name].address}" for server in servers.redis},
+                redis={server.name: f"redis://{login}{proxies[server.name].address}" for server in servers.redis},
                 zookeeper=",".join(proxies[server.name].address for server in servers.zookeeper),
                 namespace=namespace,
                 min_replicas=min_replicas,
@@ -327,6 +355,7 @@ async def set_stage(
                 delay=pace.delay,
                 long_work=pace.long_work,
                 pauses=number == 1,
+                filling=filling,
             )
             clients.append(ClientProcess(name, await _spawn(orders, directory / f"{name}.stderr"), proxies))
             stack.push_async_callback(clients[-1].end)
