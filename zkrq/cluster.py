@@ -36,6 +36,7 @@ from zkrq.repair.catchup import Progress
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.clocks import PUT_WINDOW
+from zkrq.replication.cutting import Cutter
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
@@ -49,7 +50,8 @@ from zkrq.wakeups import Wakeups
 T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
-"""Seconds that closing spends on handing back claims; what is left comes back when the session has ended."""
+"""Seconds that closing spends on handing back claims, and on dropping payloads of what is done; claims that are left
+come back when the session has ended."""
 
 OPEN_CHECK_SECONDS = 1.0
 """How often whoever waits for a server checks that the cluster is still open."""
@@ -124,7 +126,8 @@ class Cluster:
             found=found,
             events=self._events,
         )
-        self._replicas = Replicas(self._membership, operation_timeout=operation_timeout)
+        self._cutter = Cutter(self._membership, self._tasks)
+        self._replicas = Replicas(self._membership, operation_timeout=operation_timeout, removed=self._cutter.note)
         self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks, events=self._events)
         self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
         self._repairer = Repairer(
@@ -201,6 +204,7 @@ class Cluster:
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(queue.aclose() for queue in queues))
                 await asyncio.gather(*map(self._retire, queues))
+                await self._cutter.flush()
         finally:
             for queue in queues:
                 queue.abandon()

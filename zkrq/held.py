@@ -226,6 +226,7 @@ def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int)
             if known != (n, token):
                 known, record = (n, token), pack(Record(Version(epoch, n), State.GONE, due_us=buried_us, token=token))
             removals += (id.encode(), record, 0)
+            record = b""  # the next ones are alike
     return removals
 
 

@@ -11,6 +11,7 @@ import pytest
 
 import zkrq
 from tests.harness import take
+from zkrq.replication.cutting import CUT_SECONDS
 from zkrq.replication.keys import key
 from zkrq.replication.records import fresh
 from zkrq.replication.replicas import PUT_WINDOW, PUT_WINDOW_MS
@@ -235,3 +236,43 @@ async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
         failed, other = await told
         assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)
         assert other == ("other", 3, False, False)
+
+
+# -- payloads --------------------------------------------------------------------------------------------------------
+
+
+def payloads(own: Servers, queue: str) -> list[object]:
+    """How many payloads each server has."""
+    return [execute(own, name, "HLEN", key("zkrq", queue, "payloads")) for name in own.names]
+
+
+@every_end
+async def test_payloads_of_what_is_gone_are_dropped_everywhere(end: End) -> None:
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report")
+        await end(queue, "report")
+        assert payloads(own, "jobs") == [1, 1, 1]
+        await queue.push("y", delay=600)
+        await one.clock.advance(2 * CUT_SECONDS)
+        assert payloads(own, "jobs") == [1, 1, 1], "that of the other one"
+
+
+async def test_closing_drops_them_too() -> None:
+    async with servers() as own:
+        async with own.connect() as one:
+            queue = one.queue("jobs")
+            await queue.push_many(range(1200))
+            assert await queue.clear() == 1200
+        assert payloads(own, "jobs") == [0, 0, 0]
+
+
+async def test_server_that_is_down_does_not_keep_the_others_from_it() -> None:
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report")
+        own.kill("redis-1")
+        await ack(queue, "report")
+        own.kill("redis-2" if primary_of(one, "jobs") == "redis-3" else "redis-3")
+        await one.clock.advance(5)
+        assert execute(own, primary_of(one, "jobs"), "HLEN", key("zkrq", "jobs", "payloads")) == 0

@@ -251,7 +251,7 @@ class Glance(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """All that the server holds of the queue."""
+    """All that the server holds of the queue; ``left_payloads`` are those of items that are gone."""
 
     records: dict[str, Record]
     payloads: dict[str, bytes]
@@ -264,6 +264,7 @@ class Contents(NamedTuple):
     expiring: dict[str, float]
     holdings: set[tuple[str, str]]
     """Token and id of each."""
+    left_payloads: dict[str, bytes]
 
     @property
     def paused(self) -> bool:
@@ -487,6 +488,9 @@ class OneServer(Connection):
                 records[call.id] = Decided(call.id, gone, 0)
         return Settled([min(outcome, 1) for outcome in outcomes], records, cast("int", dropped))
 
+    def cut(self, *ids: str, **options: Argument) -> None:
+        self.run("cut", *ids, **options)
+
     def apply(
         self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
     ) -> tuple[list[int], list[int]]:
@@ -626,9 +630,12 @@ class OneServer(Connection):
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
             ("ZRANGE", self.key("holdings"), 0, -1),
         )
+        known = {id: unpack(packed) for id, packed in _pairs(records)}
+        carried = dict(_pairs(payloads))
+        left = {id: carried.pop(id) for id, record in known.items() if record.state is State.GONE and id in carried}
         return Contents(
-            {id: unpack(packed) for id, packed in _pairs(records)},
-            dict(_pairs(payloads)),
+            known,
+            carried,
             _scores(ready),
             _scores(scheduled),
             _scores(claimed),
@@ -637,6 +644,7 @@ class OneServer(Connection):
             {name: set(ids.decode().split("\1")) for name, ids in _pairs(keys)},
             _scores(expiring),
             {cast("tuple[str, str]", tuple(entry.decode().split("\0", 1))) for entry in cast("list[bytes]", holdings)},
+            left,
         )
 
     def record(self, id: str) -> Record:

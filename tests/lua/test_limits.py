@@ -137,6 +137,7 @@ def test_only_tombstones_remain(server: OneServer) -> None:
         server.put(*ids)
         claimed = server.claim("ann", 20, waiter="ann")
         server.settle(*claimed.settle("ack"))
+        server.cut(*ids)
     assert server.key_names() == {"server", "queues", "records", "tombstones", "owners", "lead"}
     contents = server.contents()
     assert len(contents.tombstones) == len(contents.records) == len(contents.ids(State.GONE)) == 400
@@ -152,7 +153,8 @@ def test_old_tombstones_leave_nothing(server: OneServer) -> None:
     for n in range(30):
         ack(server, f"i{n}", window_ms=0)
     contents = server.contents()
-    assert (contents.records, contents.tombstones) == ({}, [])
+    assert (contents.records, contents.tombstones, contents.left_payloads) == ({}, [], {})
+    assert server.key_names() == {"server", "queues", "owners", "lead"}, "nor a payload that no client has dropped"
 
 
 def test_clearing_drops_old_tombstones_too(server: OneServer) -> None:
@@ -204,8 +206,8 @@ def test_full_server_goes_on_draining(flagged: OneServer) -> None:
     assert set(server.fence("bob")) == {"fenced"}
     assert len(server.claim("eve", 3).handed) == 3
     assert server.apply(Applied("new", pack(Record(Version(2, 1), State.GONE)))) == ([], [])
-    while server.clear(50):
-        pass
+    while cleared := server.clear(50):
+        server.cut(*cleared)
     assert server.count() == (0, 0, 4, 1)
     assert server.put("room again") == []
     assert server.contents().faults == []

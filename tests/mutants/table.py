@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.trial import Mutant, Seeds, Suite
 
 _LUA = "zkrq/replication/lua/"
+_WITHOUT_TOMBSTONES = """write('HSET', records, new_records)
+  for at = 2, new_records.n, 2 do
+    if string.byte(new_records[at], STATE_AT) == GONE then redis.call('HDEL', records, new_records[at - 1]) end
+  end"""
 
 MUTANTS: tuple[Mutant, ...] = (
     # -- the door of every script --------------------------------------------------------------------------------------
@@ -61,8 +65,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "removal-leaves-no-tombstone",
         _LUA + "_index.lua",
-        "write('HDEL', payloads, gone)",
-        "write('HDEL', payloads, gone) write('HDEL', records, gone)",
+        "write('HSET', records, new_records)",
+        _WITHOUT_TOMBSTONES,
         "a late push finds the tombstone of what was removed",
         Suite("tests/lua/test_settle.py"),
         quick=True,

@@ -172,6 +172,9 @@ _N_BYTES = slice(5, 9)
 
 _NO_TEXTS = bytes(2 * _LENGTH.size)
 
+STATE_AT, GONE_BYTE = 9, ord(State.GONE)
+"""Where a packed record has its state, and what stands there of what is gone."""
+
 _VERSION = struct.Struct("<xII")
 VERSION_BYTES = slice(1, 9)
 """Where a packed record has its version."""

@@ -18,7 +18,7 @@ from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unava
 from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
-from zkrq.replication.records import above
+from zkrq.replication.records import GONE_BYTE, STATE_AT, above
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
@@ -115,9 +115,17 @@ class _Effort:
 class Replicas:
     """Carries out operations over the view of a ``Membership``."""
 
-    def __init__(self, membership: Membership, *, operation_timeout: float) -> None:
+    def __init__(
+        self,
+        membership: Membership,
+        *,
+        operation_timeout: float,
+        removed: Callable[[str, Iterable[bytes]], None],
+    ) -> None:
+        """``removed`` is told of a queue's items that every server of the view knows as gone."""
         self.membership = membership
         self.operation_timeout = operation_timeout
+        self._removed = removed
 
     async def _until_all_done(
         self, effort: _Effort, attempt: Callable[[View], Awaitable[Mapping[ServerId, Answer]]]
@@ -261,8 +269,8 @@ class Replicas:
         ``fenced`` names an owner that every server refuses from then on.  ``trim`` lets the call drop old tombstones.
         ``puts`` are the new items that it decides about: these need ``min_replicas``, their payloads go with them, and
         the script is told whether another primary may have decided about them before.  ``implied`` makes the decisions
-        of which the reply does not tell the record, from the reply and the epoch.  ``seconds``: the time that it has,
-        None: the usual.
+        of which the reply does not tell the record, all of them removals, from the reply and the epoch.  ``seconds``:
+        the time that it has, None: the usual.
         Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
         was fenced.
         """
@@ -271,10 +279,11 @@ class Replicas:
         carried: set[bytes] = set()
         last: Sequence[bytes] = ()
         unanswered: set[tuple[ServerId, Life]] = set()
+        gone: Sequence[bytes] = ()
         payload_of = {put.id.encode(): put.payload for put in puts} if puts else {}
 
         async def attempt(view: View) -> Mapping[ServerId, Answer]:
-            nonlocal outcome, last
+            nonlocal outcome, last, gone
             if kept_out := await self.membership.kept_out(view):
                 return kept_out
             primary = view.primary(queue)
@@ -296,8 +305,11 @@ class Replicas:
             if answer.verdict is not Verdict.DONE:
                 return {primary: answer}
             flat = cast("list[Word]", answer.body[-1])
+            gone = _removed(flat)
             if implied:
-                flat = flat + list(implied(answer.body[:-1], view.epoch))
+                removals = list(implied(answer.body[:-1], view.epoch))
+                flat = flat + removals
+                gone += cast("list[bytes]", removals[::3])
             # Decided before, when a server did not get to know it: decided anew, or told of as well.
             carried.update(last)
             last = ids = cast("list[bytes]", flat[::3])
@@ -330,6 +342,10 @@ class Replicas:
                 raise Unavailable(f"nothing happened: {error}") from error
             raise
         assert outcome is not None
+        if outcome.superseded:
+            gone = [id for id in gone if id not in outcome.superseded]
+        if gone:
+            self._removed(queue, gone)
         return outcome
 
     async def _complete_payloads(
@@ -427,6 +443,12 @@ def _with_payloads(flat: Sequence[Word], payload_of: Mapping[bytes, bytes]) -> A
     for id, record, left_ms in zip(parts, parts, parts, strict=True):
         given += (id, record, left_ms, payload_of.get(cast("bytes", id), b""))
     return given
+
+
+def _removed(flat: Sequence[Word]) -> list[bytes]:
+    """Ids of what was decided to be gone."""
+    ids, records = cast("tuple[list[bytes], list[bytes]]", (flat[::3], flat[1::3]))
+    return [id for id, record in zip(ids, records, strict=True) if record[STATE_AT] == GONE_BYTE]
 
 
 def _superseded(decided: Sequence[bytes], answers: Iterable[Answer]) -> frozenset[bytes]:

@@ -35,17 +35,16 @@ local function score_of(at_us)
 end
 
 local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}, P = {}}
-local entering, leaving, new_records, new_payloads, new_tombstones, gone
+local entering, leaving, new_records, new_payloads, new_tombstones
 
 local function list()
   return {n = 0}
 end
 
 local function reset()
-  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(),
-    [dead] = list()}
+  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
   leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
-  new_records, new_payloads, new_tombstones, gone = list(), list(), list(), list()
+  new_records, new_payloads, new_tombstones = list(), list(), list()
 end
 reset()
 
@@ -152,8 +151,8 @@ local function place(id, old_state, old_token, r, marks, at_us, packed, expires_
     home = dead
   elseif state == 'X' then
     -- The queue's own record is never dropped: its versions would begin again.
+    -- The payload stays for now: it goes when every server knows of the removal (cut.lua), or with the tombstone.
     if id ~= PAUSE then append(new_tombstones, tombstone_of(r.epoch, r.n) .. id) end
-    append(gone, id)
   end
   if old_state == 'Q' then
     if home ~= ready then append(leaving[ready], id) end
@@ -195,6 +194,5 @@ local function commit()
   write('HSET', records, new_records)
   for index, values in pairs(leaving) do write('ZREM', index, values) end
   write('RPUSH', tombstones, new_tombstones)
-  write('HDEL', payloads, gone)
   reset()
 end

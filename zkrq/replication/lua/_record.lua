@@ -16,6 +16,7 @@ local EXPIRES, KEYED = 1, 2
 local HAS_PAYLOAD = {Q = true, C = true, D = true}
 local BYTES_MAX = 1048576 -- of payloads in one reply, unless the first of them is larger
 local PAUSE = '\1pause' -- no item has such an id
+local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, and of no claim
 
 -- What most decisions need: version, state, priority, token; marks are what place (_index.lua) has to look after.
 local function read_head(packed)

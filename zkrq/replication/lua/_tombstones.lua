@@ -22,6 +22,9 @@ local function trim_tombstones(put_window_ms, room)
     local r = packed and read_head(packed)
     if r and r.state == 'X' and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
   end
-  if #forgotten > 0 then redis.call('HDEL', records, unpack(forgotten)) end
+  if #forgotten > 0 then
+    redis.call('HDEL', payloads, unpack(forgotten)) -- what a client left that died before it said that all know (cut.lua)
+    redis.call('HDEL', records, unpack(forgotten))
+  end
   redis.call('LTRIM', tombstones, #ids, -1)
 end

@@ -2,7 +2,9 @@
 -- purpose: install decided records, each only where its version is greater than the one held.
 -- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past;
 -- counted from a moment of this server's clock, 0: from now; behind a space, until it expires.
--- A payload is kept wherever the item lives and has none yet.
+-- record: empty for the one before it.
+-- A payload is kept wherever the item lives and has none yet.  One that the server still has of an item that it knows as
+-- gone stays with a claim that knows no better: no other server may have it.  Only a later life of the id drops it.
 -- payloads_given: 0 none, 1 one of each, 2 one of each that is not empty.
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
@@ -21,11 +23,20 @@ local readied, removed = 0, 0
 local applied = {} -- an id may come twice in one call: then what the first time made of it
 local from_us = clock ~= '0' and tonumber(clock)
 
+-- Whether a record over a tombstone is that of another item, which was given the same id.
+local function is_later_life(packed, tombstone)
+  local length = string.byte(tombstone, TOKEN_AT)
+  if string.sub(tombstone, TOKEN_AT + 1, TOKEN_AT + length) == REFUSED then return true end
+  local pushed_at, buried_us = struct.unpack('<d', packed, PUSHED_AT), struct.unpack('<d', tombstone, DUE_AT)
+  return pushed_at - put_window_ms > buried_us / 1000
+end
+
+-- Returns whether the payload was missing and is there now.
 local function keep_payload(position, id, state, payload)
   if not HAS_PAYLOAD[state] then return end
   if payloads_given == '1' or payloads_given == '2' and payload ~= '' then
     note_size(payload)
-    redis.call('HSETNX', payloads, id, payload)
+    return redis.call('HSETNX', payloads, id, payload) == 1
   elseif redis.call('HEXISTS', payloads, id) == 0 then
     bare[#bare + 1] = position
   end
@@ -60,12 +71,16 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
     local from = from_us or now_us - #ids + position
     local left_us, expires_us = read_left(left_ms)
     if applied[id] then commit_all() end
+    if held and held.state == 'X' and HAS_PAYLOAD[mine.state] and is_later_life(packed, held_packed) then
+      redis.call('HDEL', payloads, id)
+    end
     local marks = mine.state == 'X' and held and held.marks or mine.marks -- a tombstone has none
     place(id, held and held.state, held and held.token, mine, marks, from + left_us, packed, expires_us and from + expires_us)
     applied[id] = packed
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
     if mine.state == 'X' then removed = removed + 1 end
+    held = nil
   else
     if mine.marks % 2 == EXPIRES and held.n <= mine.n + 1 then shorten_life(id, left_ms) end
     if newer(held, mine) or held.token ~= mine.token then
@@ -73,7 +88,13 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
       mine = held
     end
   end
-  keep_payload(position, id, mine.state, payload)
+  local completed = keep_payload(position, id, mine.state, payload)
+  -- It may have been put back for lack of its payload (claim.lua).
+  if completed and held and held.state == 'Q' and read_left(left_ms) <= 0 then
+    redis.call('ZADD', ready, rank(held.priority, now_us), id)
+    redis.call('ZREM', scheduled, id)
+    readied = readied + 1
+  end
 end
 
 -- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
@@ -103,7 +124,6 @@ local function remove(id, packed, held)
     last_version, last_tombstone = version, tombstone_of(struct.unpack('<I4I4', version))
   end
   append(new_tombstones, last_tombstone .. id)
-  append(gone, id)
   append_pair(new_records, id, packed)
   append(leaving[claimed], id)
   append(leaving[holdings], holding_of(string.sub(held, TOKEN_AT + 1, TOKEN_AT + string.byte(held, TOKEN_AT))) .. id)
@@ -111,9 +131,11 @@ local function remove(id, packed, held)
 end
 
 local FIRST_VERSION = struct.pack('<I4I4', 0, 1)
-local at = first
+local at, last_packed = first, nil
 for position, id in ipairs(ids) do
   local packed, left_ms, held = ARGV[at + 1], ARGV[at + 2], known[position]
+  if packed == '' then packed = last_packed end
+  last_packed = packed
   local is, was = string.byte(packed, STATE_AT), held and string.byte(held, STATE_AT)
   local plain = held and payloads_given == '0' and not applied[id] and string.byte(held, PRIORITY_AT) < MARK
   if plain and is == CLAIMED and was == QUEUED and string.sub(held, VERSION_AT, STATE_AT - 1) == FIRST_VERSION

@@ -16,7 +16,6 @@
 local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
 local queued = redis.call('ZCARD', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', claimed)
 local most, outcomes, outcome_of, readied = tonumber(max_size), {}, {}, 0
-local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, and of no claim
 
 local function refuse(id, r, why)
   if again == '1' then decide(id, r, 'X', REFUSED, now_us) end

@@ -80,7 +80,6 @@ local function ack(position, id, version, token)
   outcome[position] = last_n
   append_pair(new_records, id, last_record)
   append(new_tombstones, last_tombstone .. id)
-  append(gone, id)
   append(leaving[claimed], id)
   append(leaving[holdings], last_holding .. id)
   removed = removed + 1

@@ -1,0 +1,136 @@
+"""Payloads go last: when every server of the view knows the removal, or with the tombstone."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, put_and_claim
+from zkrq.replication.records import FIRST, Record, State, Version, fresh, pack
+
+
+@pytest.fixture
+def follower(flagged: OneServer) -> Generator[OneServer, None, None]:
+    with OneServer(flagged.host, flagged.port, database=1) as server:
+        server.enrol()
+        yield server
+
+
+@pytest.fixture
+def heir(flagged: OneServer) -> Generator[OneServer, None, None]:
+    """The server that becomes primary."""
+    with OneServer(flagged.host, flagged.port, database=2) as server:
+        server.enrol()
+        yield server
+
+
+def test_removed_item_keeps_its_payload_until_all_know(server: OneServer) -> None:
+    server.settle(put_and_claim(server, "a", "b").decided["a"].settle("ack"))
+    assert set(server.contents().left_payloads) == {"a"}
+    server.cut("a", "b", "never")
+    contents = server.contents()
+    assert (set(contents.left_payloads), set(contents.payloads)) == (set(), {"b"}), "only of what is gone here"
+    assert contents.faults == []
+
+
+def test_500_payloads_are_dropped_in_one_call(flagged: OneServer) -> None:
+    ids = flagged.put_numbered(500)
+    flagged.settle(*flagged.claim(count=500).settle("ack"))
+    flagged.cut(*ids)
+    assert "payloads" not in flagged.key_names()
+
+
+def test_ack_of_an_evicted_primary_takes_no_payload_along(
+    flagged: OneServer, follower: OneServer, heir: OneServer
+) -> None:
+    """The push had returned, no ack has: somebody must still have the payload."""
+    primary = flagged
+    for server in (primary, follower, heir):
+        server.put(Put("a", b"bytes"))
+    claim = primary.claim("ann").only
+    for server in (follower, heir):
+        assert server.apply(claim.apply()) == ([], [])
+    # The late ack is executed at the primary, which is being evicted, and reaches one follower.
+    acked = primary.settle(claim.settle("ack"))
+    assert follower.apply(acked.decided["a"].apply()) == ([], [])
+    # The heir has not heard of it: the owner is fenced, its claim given to another consumer, its ack refused.
+    heir.epoch = 2
+    heir.fence("ann")
+    again = heir.claim("bob")
+    assert heir.settle(claim.settle("ack")).outcomes == [0]
+    # The greater version comes to the follower, and the heir dies before anything else does.
+    follower.epoch = 2
+    assert follower.apply(again.only.apply()) == ([], []), "it lacks nothing"
+    follower.epoch = 3
+    follower.fence("bob")
+    assert follower.claim("eve").handed == {"a": b"bytes"}
+    assert follower.contents().faults == []
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["claim first", "push first"])
+@pytest.mark.parametrize("refused", [False, True], ids=["expired", "refused"])
+def test_later_life_of_an_id_has_a_payload_of_its_own(server: OneServer, given: bool, refused: bool) -> None:
+    """The former one's was left lying by a client that died."""
+    server.settle(put_and_claim(server, Put("a", b"former")).only.settle("ack"))
+    if refused:
+        record = server.record("a")
+        server.command("HSET", server.key("records"), "a", pack(record._replace(token="refused")))
+    else:
+        server.age("a", 3 * WINDOW_MS)
+    assert server.contents().left_payloads == {"a": b"former"}
+    pushed = Record(Version(2, 8), State.QUEUED, pushed_at_ms=server.now_ms())
+    claimed = pushed._replace(version=Version(2, 9), state=State.CLAIMED, token="bob/1", attempts=1)
+    life = Applied("a", pack(pushed if given else claimed), 0 if given else 60_000, b"later")
+    assert server.apply(life, payloads=given) == ([], [] if given else [1])
+    if not given:
+        assert server.contents().payloads == {}
+        assert server.apply(life, payloads=True) == ([], [])
+    contents = server.contents()
+    assert (contents.payloads, contents.left_payloads, contents.faults) == ({"a": b"later"}, {}, [])
+
+
+def test_push_that_begins_a_new_life_brings_its_payload(server: OneServer) -> None:
+    server.settle(put_and_claim(server, Put("a", b"former")).only.settle("ack"))
+    server.age("a", 3 * WINDOW_MS)
+    server.push(Put("a", b"later", above_n=3))
+    assert server.claim().handed == {"a": b"later"}
+
+
+def test_record_may_be_that_of_the_one_before(server: OneServer) -> None:
+    """The acks of one claim request leave tombstones that are alike."""
+    claims = put_and_claim(server, "a", "b", "c").decided
+    gone = pack(Record(Version(1, 3), State.GONE, due_us=server.now_us(), token=claims["a"].record.token))
+    assert server.apply(Applied("a", gone), Applied("b", b""), Applied("c", b"")) == ([], [])
+    contents = server.contents()
+    assert contents.ids(State.GONE) == {"a", "b", "c"}
+    assert {pack(record) for record in contents.records.values()} == {gone}
+    assert contents.faults == []
+
+
+@pytest.mark.parametrize("delayed", [False, True])
+def test_completed_payload_makes_its_item_ready(server: OneServer, delayed: bool) -> None:
+    """It had been put back for lack of it, for as long as its push could come."""
+    pushed = Record(Version(1, 5), State.QUEUED, pushed_at_ms=server.now_ms(), attempts=1)
+    left_ms = 60_000 if delayed else -5
+    assert server.apply(Applied("a", pack(pushed), left_ms)) == ([], [1])
+    assert server.claim().ids == []
+    assert server.contents().homes("a") == {"scheduled"}
+    with server.listen("eve") as listener:
+        server.claim("eve", waiter="eve")
+        assert server.apply(Applied("a", pack(pushed), left_ms, b"late"), payloads=True) == ([], [])
+        assert delayed or listener.heard() == server.key("ready")
+    contents = server.contents()
+    assert contents.homes("a") == {"scheduled" if delayed else "ready"}
+    assert contents.faults == []
+    assert server.claim().handed == ({} if delayed else {"a": b"late"})
+
+
+def test_first_version_is_completed_alike(server: OneServer) -> None:
+    """A copy of an unfinished push."""
+    record = fresh(0, server.now_ms())
+    server.apply(Applied("a", record))
+    assert server.record("a").version == FIRST
+    assert server.claim().ids == []
+    server.apply(Applied("a", record, 0, b"late"), payloads=True)
+    assert server.claim().handed == {"a": b"late"}

@@ -1,0 +1,66 @@
+"""Payloads go last: once every server of the view knows that their items are gone, in batches of their own.
+
+A removal that took the payload along could lose it.  The ack of a primary that is being evicted reaches one follower;
+the next primary has not heard of it, claims the item again and refuses that ack; the follower takes the later record,
+and has no payload for it any more; then the primary dies.  So what is removed keeps its payload until a completed
+decision shows that every server has heard, which costs one small call for many items.  What a client leaves behind
+that dies before that call goes with the tombstones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+
+from zkrq.errors import Closed
+from zkrq.replication.membership import Membership
+from zkrq.replication.wire import Arguments
+from zkrq.tasks import Tasks
+
+CUT_SECONDS = 0.2
+"""Seconds for which payloads to drop are gathered."""
+
+CUT_MAX = 500
+"""Payloads dropped in one call."""
+
+WAITING_MAX = 100_000
+"""Ids that may wait; further ones are left to the trimming of the tombstones."""
+
+
+class Cutter:
+    """Tells servers of payloads that nobody needs.  A call that fails is not repeated."""
+
+    def __init__(self, membership: Membership, tasks: Tasks) -> None:
+        self._membership = membership
+        self._tasks = tasks
+        self._waiting: dict[str, list[bytes]] = {}
+        self._count = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def note(self, queue: str, ids: Iterable[bytes]) -> None:
+        """Every server of the view knows these items as gone."""
+        if self._count >= WAITING_MAX:
+            return
+        waiting = self._waiting.setdefault(queue, [])
+        before = len(waiting)
+        waiting += ids
+        self._count += len(waiting) - before
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(CUT_SECONDS, self._start)
+
+    def _start(self) -> None:
+        with suppress(Closed):
+            self._tasks.start(self.flush(), "drop payloads")
+
+    async def flush(self) -> None:
+        """Tell the servers now."""
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting, self._count = self._waiting, {}, 0
+        for queue, ids in waiting.items():
+            for start in range(0, len(ids), CUT_MAX):
+                view = self._membership.view
+                some: Arguments = [*ids[start : start + CUT_MAX]]
+                await self._membership.call_all(list(view.receivers), "cut", queue, view, some)
