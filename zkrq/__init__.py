@@ -21,6 +21,7 @@ from zkrq.errors import (
     PayloadTooLarge,
     QueueFull,
     Unavailable,
+    WrongLoop,
     ZkrqError,
 )
 from zkrq.events import (
@@ -112,6 +113,7 @@ __all__ = [
     "WakeupsRefused",
     "Worker",
     "WorkerStatistics",
+    "WrongLoop",
     "ZkrqError",
     "connect",
     "constant",

@@ -20,6 +20,7 @@ import anyio
 from zkrq import clock
 from zkrq.checks import Duration, check_duration, check_lease, check_text
 from zkrq.errors import ClaimLost, ZkrqError
+from zkrq.home import Home, running_loop
 from zkrq.reasons import reason_of
 from zkrq.replication.records import VERSION_BYTES, Record, unpack, version_of
 from zkrq.retry import Again, Reject, RetryLater
@@ -47,6 +48,7 @@ class Holder(Protocol):
     """What a claim needs from the queue that it came from."""
 
     claim_timeout: float
+    home: Home
 
     def settle(self, claim: Claim[T], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Have it decided; False: the claim is lost."""
@@ -327,6 +329,8 @@ class Claim(Generic[T]):
     # -- context manager -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
+        if running_loop() is not self._holder.home.loop:
+            raise self._holder.home.elsewhere()
         if not self.holds_at(asyncio.get_running_loop().time()):
             self.lose("its time had run out before the work began")
             self._check_held()

@@ -27,6 +27,7 @@ from zkrq.errors import Closed, ConfigError, ZkrqError
 from zkrq.events import Event, Events, SessionLost, SessionResumed, SessionSuspended
 from zkrq.feed import Feed
 from zkrq.held import Held
+from zkrq.home import Home
 from zkrq.limits import DeadLetters
 from zkrq.pushing import Pusher
 from zkrq.queue import Queue
@@ -114,6 +115,7 @@ class Cluster:
         self._events = Events(on_event)
         self._description = owner
         self._tasks = Tasks(f"zkrq {namespace}")
+        self._home = Home()
         make_server = partial(
             Server, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks, dial=dial
         )
@@ -148,6 +150,7 @@ class Cluster:
 
     async def __aenter__(self) -> Self:
         """Connect.  Raises ``ConfigError`` for what has to be mended, ``Unavailable`` for what may mend itself."""
+        self._home.settle()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._tasks)
             await stack.enter_async_context(self._coordinator)
@@ -183,6 +186,7 @@ class Cluster:
         if self._closing is None:
             if not self._open:
                 return
+            self._home.check()
             self._open = False
             self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
         cancelled: asyncio.CancelledError | None = None
@@ -292,6 +296,7 @@ class Cluster:
             tasks=self._tasks,
             events=self._events,
             is_certain=self._enrolment.is_certain,
+            home=self._home,
         )
         pusher: Pusher[Any] = Pusher(
             name,
@@ -312,6 +317,7 @@ class Cluster:
             enrolment=self._enrolment,
             tasks=self._tasks,
             events=self._events,
+            home=self._home,
         )
         queue: Queue[Any] = Queue(name, codec=codec, replicas=self._replicas, held=held, feed=feed, pusher=pusher)
         self._wakeups.register(name, feed.wake, held.cancelled)
@@ -353,6 +359,7 @@ class Cluster:
     def _check_open(self) -> None:
         if not self._open:
             raise Closed()
+        self._home.check()
 
     # -- seeing ------------------------------------------------------------------------------------------------------
 
@@ -446,6 +453,7 @@ class Cluster:
         """
         named = frozenset(map(ServerId, servers))
         if self._open:
+            self._check_open()
             await self._repairer.recover_with(named)
             return
         self._recover_with = named

@@ -10,6 +10,7 @@
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
       ClaimLost           stop the work: somebody else may hold the item
       Closed              stop: the queue or the cluster is closed
+      WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
 
 The docstring of a class is its message where none is given.  Exceptions of redis and aiozk never leave the
 package: they are the ``__cause__`` of one of these.
@@ -106,3 +107,10 @@ class ClaimLost(ZkrqError):
 
 class Closed(ZkrqError):
     """The queue or the cluster is closed."""
+
+
+class WrongLoop(ZkrqError):
+    """The cluster was opened on another event loop or in another process; open one of its own in each.
+
+    Nothing has happened, and the cluster works on where it was opened.
+    """

@@ -24,6 +24,7 @@ from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.held import Held
+from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
 from zkrq.replication.replicas import PUT_WINDOW_MS, Decision, Replicas
 from zkrq.replication.wire import Arguments
@@ -93,6 +94,7 @@ class Feed(Generic[T]):
         enrolment: Enrolment,
         tasks: Tasks,
         events: Events,
+        home: Home,
     ) -> None:
         self._replicas = replicas
         self._held = held
@@ -102,6 +104,7 @@ class Feed(Generic[T]):
         self._codec = codec
         self._dead_letters = dead_letters
         self._events = events
+        self.home = home
         self._enrolment = enrolment
         self._tasks = tasks
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
@@ -147,6 +150,8 @@ class Feed(Generic[T]):
         Raises ``Closed``; ``Unavailable``, or ``ConfigError`` where a server does not let this client in, where not
         even a look was possible and the caller would not wait longer.
         """
+        if running_loop() is not self.home.loop:
+            raise self.home.elsewhere()
         if self._closed:
             raise Closed()
         if not self._waiters and (drawn := self._draw(want)):

@@ -14,6 +14,7 @@ from weakref import ref
 from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
+from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
@@ -58,6 +59,7 @@ class Held:
         tasks: Tasks,
         events: Events,
         is_certain: Callable[[], bool],
+        home: Home,
     ) -> None:
         self.claim_timeout = claim_timeout
         self._replicas = replicas
@@ -66,6 +68,7 @@ class Held:
         self._retry = retry
         self._dead_letters = dead_letters
         self._events = events
+        self.home = home
         self.is_certain = is_certain
         """Whether the session certainly lives; without that, others may have fenced this process."""
         # Weak: a claim that its consumer has dropped is extended no longer, and comes back when its time is over.
@@ -109,7 +112,9 @@ class Held:
             claim.timer = None
 
     def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``."""
+        """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
+        if running_loop() is not self.home.loop:
+            raise self.home.elsewhere()
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -16,6 +17,7 @@ from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
 from zkrq.feed import Ahead, Feed
 from zkrq.handlers import Handler
 from zkrq.held import Held
+from zkrq.home import running_loop
 from zkrq.pushing import Pusher, Receipt, Receipts, read_options, receipt
 from zkrq.replication.replicas import Replicas
 from zkrq.steering import Steering
@@ -69,6 +71,8 @@ class Queue(Steering[T]):
         too: push again with the same id.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,
         retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was written.
         """
+        if running_loop() is not self._home.loop:
+            raise self._home.elsewhere()
         id, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl))
         try:
             return receipt(id, await pushed)
@@ -93,6 +97,7 @@ class Queue(Steering[T]):
         raised: its ``outcomes`` say what became of each, its ``ids``, if it is ``OutcomeUnknown``, which items may or
         may not be there.  Cancelled in the middle, the first ones are there.
         """
+        self._home.check()
         return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl))
 
     # -- pop -----------------------------------------------------------------------------------------------------------
@@ -155,6 +160,7 @@ class Queue(Steering[T]):
         after: After | None = None,
     ) -> None:
         """Have ``handler`` work on the items until this is cancelled or the cluster is closed; see ``Worker``."""
+        self._home.check()
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
         )
@@ -199,6 +205,8 @@ class Deliveries(Generic[T]):
         return self
 
     async def __anext__(self) -> Claim[T]:
+        if running_loop() is not self._feed.home.loop:
+            raise self._feed.home.elsewhere()
         if not self._joined:
             self._joined = True
             self._feed.join(self._ahead)
@@ -231,6 +239,7 @@ class Deliveries(Generic[T]):
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""
+        self._feed.home.check()
         self._left = 0
         self._leave()
 
@@ -240,9 +249,10 @@ class Deliveries(Generic[T]):
             self._feed.leave(self._ahead)
 
     def __del__(self) -> None:
-        # A loop that was left with `break` is noticed here.
+        # A loop that was left with `break` is noticed here, in whatever thread the garbage is collected.
         with suppress(Exception):
-            self._leave()
+            if self._joined:
+                self._feed.home.run(partial(self._feed.leave, self._ahead))
 
     async def __aenter__(self) -> Self:
         return self

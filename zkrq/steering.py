@@ -75,6 +75,7 @@ class Steering(Generic[T]):
         self._codec = codec
         self._replicas = replicas
         self._held = held
+        self._home = held.home
         self._closed = False
 
     @property
@@ -83,6 +84,7 @@ class Steering(Generic[T]):
         return len(self._held)
 
     def _check_open(self) -> None:
+        self._home.check()
         if self._closed:
             raise Closed()
 

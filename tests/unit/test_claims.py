@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from zkrq.claims import Claim, Verb
+from zkrq.home import Home
 from zkrq.replication.records import Record, State, Version, pack
 from zkrq.retry import Again
 
@@ -22,6 +23,8 @@ class SlowHolder:
     def __init__(self) -> None:
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self.let_go_of: list[str] = []
+        self.home = Home()
+        self.home.settle()
 
     def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         return self.answer
