@@ -158,6 +158,7 @@ class Cluster:
             if not await self._membership.join():
                 await self._revive()
             self._coordinator.subscribe(_Listener(self))
+            self._tasks.keep(self._membership.attend, "answer accusations")
             self._tasks.keep(self._reaper.run, "look for orphans")
             self._tasks.keep(self._repairer.run, "look after the servers")
             self._tasks.keep(self._repairer.scrub_now_and_then, "scrub")

@@ -3,6 +3,7 @@
 python -m tests.model --schedules 10000                            every rule in force
 python -m tests.model --schedules 10000 --off tombstone-stays      one rule off
 python -m tests.model --ablate --schedules 2000                    each rule off in turn
+python -m tests.model --schedules 10000 --links                    one client does not always reach one server
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -44,15 +45,16 @@ def main() -> int:
         metavar="K",
         help=f"faults of servers and clients in a schedule (default: {FAULTS})",
     )
+    parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     if given.trace is not None:
-        return replay(given.trace, given.off, given.faults)
+        return replay(given.trace, given.off, given.faults, given.links)
     seeds = range(given.first, given.first + given.schedules)
     if given.ablate:
-        return ablate(seeds, given.off, given.faults)
+        return ablate(seeds, given.off, given.faults, given.links)
     began = time.perf_counter()
-    findings = explore(seeds, off=given.off, faults=given.faults)
+    findings = explore(seeds, off=given.off, faults=given.faults, links=given.links)
     took = time.perf_counter() - began
     without = ", ".join(rule.label for rule in given.off)
     print(f"{findings.schedules:,} schedules, {'without ' + without if without else 'all rules'}, {took:.0f} s")
@@ -61,8 +63,8 @@ def main() -> int:
     return 1 if findings.broken else 0
 
 
-def replay(seed: int, off: Collection[Rule], faults: int) -> int:
-    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults)
+def replay(seed: int, off: Collection[Rule], faults: int, links: bool) -> int:
+    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults, links=links)
     try:
         schedule.run()
     except Broken as broken:
@@ -75,10 +77,10 @@ def replay(seed: int, off: Collection[Rule], faults: int) -> int:
     return 0
 
 
-def ablate(seeds: range, off: Collection[Rule], faults: int) -> int:
+def ablate(seeds: range, off: Collection[Rule], faults: int, links: bool) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     for rule in Rule:
-        findings = explore(seeds, off=[*off, rule], faults=faults)
+        findings = explore(seeds, off=[*off, rule], faults=faults, links=links)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
         print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)
     return 0

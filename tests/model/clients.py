@@ -8,6 +8,7 @@ from tests.model.operations import PAUSE, TRIES, Client, Outcome, Steps
 from tests.model.rules import Rule
 from tests.model.server import By, Item, Server, Status, Token
 from tests.model.world import World
+from zkrq.replication.view import accused, refute
 
 
 class Producer(Client):
@@ -25,6 +26,48 @@ class Producer(Client):
                     self.world.log("pushed", item)
             finally:
                 ledger.pushing.discard(item)
+
+
+class Cut(Producer):
+    """A producer that does not always reach one of the servers."""
+
+    ROUNDS = 8
+    DOWN = 0.8
+    PATIENCE = 60
+    """Turns for which it waits until the server is in the view again."""
+
+    def work(self) -> Steps[None]:
+        world = self.world
+        links = world.links
+        assert links
+        for item in range(6, 6 + self.ROUNDS):
+            for _ in range(self.PATIENCE):
+                yield PAUSE
+                self.view = world.view
+                if links.server in self.view.members:
+                    break
+            links.down = world.chance(self.DOWN)
+            self.items = [item]
+            yield from super().work()
+
+
+class Watcher(Client):
+    """Answers accusations, as every client does besides its work."""
+
+    def work(self) -> Steps[None]:
+        world = self.world
+        assert world.links
+        while not world.links.is_over():
+            yield PAUSE
+            if Rule.ACCUSATION_IS_REFUTED not in self.on:
+                continue
+            for id in sorted(accused(world.view)):
+                self.view = view = world.view
+                if id in accused(view):
+                    (answer,) = yield [self.request(id, Server.seal)]
+                    if answer.status is Status.OK:
+                        world.ledger.counts["refutations"] += 1
+                        yield from self.swap(view, refute(view, [id], client=self.name))
 
 
 class Consumer(Client):

@@ -26,13 +26,19 @@ class Findings:
 
 
 def explore(
-    seeds: Iterable[int], *, off: Collection[Rule] = (), faults: int = FAULTS, only_first: bool = False
+    seeds: Iterable[int],
+    *,
+    off: Collection[Rule] = (),
+    faults: int = FAULTS,
+    only_first: bool = False,
+    links: bool = False,
 ) -> Findings:
-    """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation."""
+    """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
+    ``links``: schedules in which one client does not always reach one server."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults)
+        schedule = Schedule(seed, on, faults, links=links)
         findings.schedules += 1
         try:
             schedule.run()

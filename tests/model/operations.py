@@ -7,6 +7,7 @@ else happens.  A yield without requests lets others go first: where a client tal
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -23,7 +24,7 @@ from tests.model.server import (
     Token,
 )
 from tests.model.world import World
-from zkrq.replication.view import Life, ServerId, View, evict
+from zkrq.replication.view import Life, ServerId, Silence, View, accuse, evict, weigh_silence
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Answer], T]
@@ -52,6 +53,9 @@ class Client:
         self.view = world.view
         self.decided: Records = {}
         self.tokens: list[Token] = []
+        self.name = world.nonce() if world.links else ""
+        self.met: dict[ServerId, Life] = {}
+        self.evicted: dict[ServerId, str] = {}
 
     def work(self) -> Steps[None]:
         raise NotImplementedError
@@ -69,18 +73,56 @@ class Client:
         self.world.change_view(new)
         return True
 
-    def evict(self, failed: Iterable[ServerId], answered: Iterable[ServerId]) -> Steps[None]:
+    def evict(self, failed: Mapping[ServerId, Answer], answered: Iterable[ServerId]) -> Steps[None]:
         old = self.view
         yield PAUSE
         if self.world.view is old or Rule.VIEW_BY_COMPARE_AND_SET not in self.on:
-            gone = set(failed)
+            gone = dict(failed)
             silent = [id for id in old.members if id not in gone and id not in answered]
             if silent and Rule.SURVIVORS_ANSWER in self.on:
                 answers = yield [self.request(id, Server.seal) for id in silent]
-                gone |= {id for id, answer in zip(silent, answers, strict=True) if answer.status in EVICTING}
-            if old.members.keys() - gone:
-                yield from self.swap(old, evict(old, gone, by=self.world.nonce()))
+                gone |= {id: told for id, told in zip(silent, answers, strict=True) if told.status in EVICTING}
+            if old.members.keys() - gone.keys():
+                quiet = [id for id, told in gone.items() if told.status is Status.TIMED_OUT]
+                accusing = self.world.links and (yield from self.accuse(old, quiet))
+                if not accusing and (yield from self.swap(old, evict(old, gone, by=self.world.nonce()))):
+                    self.note_evicted(old, quiet)
         self.view = self.world.view
+
+    def accuse(self, view: View, quiet: Sequence[ServerId]) -> Steps[bool]:
+        """Judge servers by their silence; whether it needs more than that."""
+        if Rule.SILENCE_NEEDS_STANDING not in self.on:
+            return False
+        silences = {id: self.weigh(view, id) for id in quiet}
+        unheard = [id for id, silence in silences.items() if silence is Silence.ACCUSE]
+        if unheard:
+            self.world.ledger.counts["accusations"] += 1
+            yield from self.swap(view, accuse(view, unheard, client=self.name))
+        return any(silence is not Silence.EVICT for silence in silences.values())
+
+    def weigh(self, view: View, server: ServerId) -> Silence:
+        run_id = view.receivers[server].run_id
+        lately = self.evicted.get(server) == run_id and Rule.EVICTING_COSTS_STANDING in self.on
+        standing = self.met.get(server) == view.receivers[server] and not lately
+        accused = server in view.accusations and not view.accusations[server].refuted
+        heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in self.on
+        over = accused and not heard
+        return weigh_silence(view, server, self.name, standing=standing, seconds=math.inf if over else 0)
+
+    def note_evicted(self, view: View, quiet: Sequence[ServerId]) -> None:
+        """Who was evicted by this client for its silence, and whether it was reached by others."""
+        if not self.world.links:
+            return
+        for id in quiet:
+            life = view.receivers[id]
+            self.evicted[id] = life.run_id
+            server = self.world.servers[id]
+            if self.world.links.is_watched() and server.life == life and not server.paused:
+                self.world.ledger.evicted_wrongly(self.name, id, life.run_id)
+
+    def note_met(self, server: ServerId, answer: Answer) -> None:
+        if answer.status not in EVICTING and server in self.view.receivers:
+            self.met[server] = self.view.receivers[server]
 
     @property
     def receivers(self) -> Mapping[ServerId, Life]:
@@ -94,12 +136,13 @@ class Client:
     def all_well(self, servers: Sequence[ServerId], answers: Sequence[Answer]) -> Steps[bool]:
         """Whether all answers are good; if not, the view is another one now, or it is time to try again."""
         stale = False
-        failed: list[ServerId] = []
+        failed: dict[ServerId, Answer] = {}
         for server, answer in zip(servers, answers, strict=True):
+            self.note_met(server, answer)
             if answer.status is Status.STALE:
                 stale = True
             elif answer.status in EVICTING:
-                failed.append(server)
+                failed[server] = answer
         if stale:
             yield from self.refresh()
         elif failed:
@@ -120,12 +163,13 @@ class Client:
                 return True
             answers = yield [self.request(id, Server.apply, {item: PUSHED}) for id in missing]
             stale = False
-            failed: list[ServerId] = []
+            failed: dict[ServerId, Answer] = {}
             for (id, life), answer in zip(missing.items(), answers, strict=True):
+                self.note_met(id, answer)
                 if answer.status is Status.STALE:
                     stale = True
                 elif answer.status in EVICTING:
-                    failed.append(id)
+                    failed[id] = answer
                 else:
                     covered.add((id, life))
             if failed:

@@ -17,6 +17,7 @@ class Promise(enum.Enum):
     ACK_REFUSED = "ack refused to a live holder"
     STRANDED = "stranded"
     DIVERGED = "differs after a scrub"
+    EVICTED_AGAIN = "evicted again what others reach"
 
 
 class Broken(Exception):
@@ -41,6 +42,7 @@ class Ledger:
         self.pushing: set[Item] = set()
         self.forgiven: set[Token] = set()
         self.counts: defaultdict[str, int] = defaultdict(int)
+        self.wronged: set[tuple[str, str, str]] = set()
 
     # -- what clients report -----------------------------------------------------------------------------------------
 
@@ -84,6 +86,13 @@ class Ledger:
             self.refused_acks[item].add(token)
             if token not in self.lapsed:
                 raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}")
+
+    def evicted_wrongly(self, client: str, server: str, run_id: str) -> None:
+        """A client has evicted a server for its silence that others reach: it may err once about each process."""
+        self.counts["wrong evictions"] += 1
+        if (client, server, run_id) in self.wronged:
+            raise Broken(Promise.EVICTED_AGAIN, f"{server} by {client}")
+        self.wronged.add((client, server, run_id))
 
     def fence_completed(self, token: Token) -> None:
         self.counts["fenced"] += 1

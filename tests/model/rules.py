@@ -185,6 +185,22 @@ class Rule(enum.Enum):
         "a dump from before the recovery is taken for one from after it",
     )
 
+    SILENCE_NEEDS_STANDING = (
+        0,
+        "a server's silence evicts it only for a client that it has answered in this life; others accuse it first",
+        "a client behind a broken link evicts every life of a healthy server that the others admit",
+    )
+    EVICTING_COSTS_STANDING = (
+        0,
+        "who has evicted a process for its silence has no standing against the next life of that process",
+        "a client whose link breaks again and again evicts as often",
+    )
+    ACCUSATION_IS_REFUTED = (
+        0,
+        "who reaches an accused server says so",
+        "nobody contradicts a client behind a broken link, and its accusations become evictions",
+    )
+
     SCRUB_DECIDES = (
         0,
         "where servers differ, the primary decides anew what it knows",

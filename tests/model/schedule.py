@@ -6,13 +6,13 @@ import contextlib
 import enum
 from typing import TypeVar
 
-from tests.model.clients import Consumer, Producer, Reaper
+from tests.model.clients import Consumer, Cut, Producer, Reaper, Watcher
 from tests.model.operations import QUEUE, Client, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import TIMED_OUT, Answer, Request, Server, State
-from tests.model.world import SERVERS, World
+from tests.model.world import SERVERS, Links, World
 from zkrq.replication.view import ServerId
 
 T = TypeVar("T")
@@ -90,8 +90,9 @@ class Message:
 
 
 class Schedule:
-    def __init__(self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS) -> None:
-        self.world = World(seed, on)
+    def __init__(self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS, *, links: bool = False) -> None:
+        """``links``: one client does not always reach one server."""
+        self.world = World(seed, on, links=links)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
@@ -104,9 +105,21 @@ class Schedule:
             Scrubber(self.world),
         ]
         self._alive = [Actor(f"{type(client).__name__.lower()} {n}", client) for n, client in enumerate(clients)]
+        if self.world.links:
+            self._cut(self.world.links)
         self._ready = list(self._alive)
         self._network: list[Message] = []
         self._held_up: dict[ServerId, list[Message]] = {id: [] for id in SERVERS}
+
+    def _cut(self, links: Links) -> None:
+        cut, watchers = (
+            Actor("cut", Cut(self.world, ())),
+            [Actor(f"watcher {n}", Watcher(self.world)) for n in range(2)],
+        )
+        self._alive += [cut, *watchers]
+        links.is_cut = lambda client: client is cut.client and links.down
+        links.is_watched = lambda: any(watcher in self._alive for watcher in watchers)
+        links.is_over = lambda: cut not in self._alive
 
     def run(self) -> None:
         """Go on until all clients are through, then check.  Raises ``Broken``."""
@@ -154,7 +167,10 @@ class Schedule:
     def _deliver(self, message: Message) -> None:
         if message.dropped:
             return
-        request = message.request
+        request, links = message.request, self.world.links
+        if links and request.server == links.server and links.is_cut(message.sender.client):
+            self._answer(message.sender, message.answers, message.position, TIMED_OUT)
+            return
         answer = self.world.servers[request.server].receive(request)
         self.trace.append((message.sender.name, request, answer))
         self._answer(message.sender, message.answers, message.position, answer)

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 
 from tests.model.explore import Findings, explore
-from tests.model.promises import Broken
+from tests.model.promises import Broken, Promise
 from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 
@@ -69,7 +69,16 @@ NOT_MISSED = {
 }
 """Rules whose absence no promise of the model suffers from, and why."""
 
-LOAD_BEARING = [rule for rule in Rule if rule not in BEHIND_THE_DEADLINE and rule not in NOT_MISSED]
+BEHIND_A_BROKEN_LINK = {
+    Rule.SILENCE_NEEDS_STANDING: SOON,
+    Rule.EVICTING_COSTS_STANDING: SOON,
+    Rule.ACCUSATION_IS_REFUTED: SOON,
+}
+"""Rules about who may evict: missed where one client does not always reach one server."""
+
+LOAD_BEARING = [
+    rule for rule in Rule if not any(rule in those for those in (BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED))
+]
 
 
 def name(rule: Rule) -> str:
@@ -137,6 +146,31 @@ def test_what_the_deadline_covers(rule: Rule, bound: int) -> None:
     """There is a schedule in which the rule takes the place of the deadline, and one of the two is needed."""
     deadline = Rule.CLAIMS_HAVE_A_DEADLINE
     assert any(violated(seed, rule, deadline) and not violated(seed, deadline) for seed in range(bound))
+
+
+@pytest.fixture(scope="module")
+def links() -> Findings:
+    return explore(range(SCHEDULES // 4), links=True)
+
+
+def test_a_client_that_others_contradict_does_not_evict_again(links: Findings) -> None:
+    assert not links.broken, links.first
+    for what in ("accusations", "refutations", "wrong evictions"):
+        assert links.counts[what] > 0.2 * links.schedules, what
+
+
+@pytest.mark.chaos
+def test_no_promise_is_broken_behind_broken_links() -> None:
+    findings = explore(range(50_000), links=True)
+    assert not findings.broken, findings.first
+
+
+@pytest.mark.parametrize(
+    ("rule", "bound"), BEHIND_A_BROKEN_LINK.items(), ids=lambda given: getattr(given, "label", None)
+)
+def test_who_may_evict(rule: Rule, bound: int) -> None:
+    findings = explore(range(bound), off=[rule], links=True)
+    assert findings.violations[Promise.EVICTED_AGAIN]
 
 
 def test_survivors_who_answer_keep_the_view_alive(all_rules: Findings) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from tests.model.promises import Ledger
 from tests.model.rules import Rules
@@ -14,6 +16,20 @@ SERVERS = tuple(ServerId(id) for id in "ABC")
 Event = tuple[object, ...]
 
 
+@dataclass
+class Links:
+    """Schedules in which one client does not always reach one server, and clients judge by their standing."""
+
+    server: ServerId
+    down: bool = False
+    is_cut: Callable[[object], bool] = lambda client: False
+    """Whether this client is the one, and its link is down."""
+    is_watched: Callable[[], bool] = lambda: False
+    """Whether a client lives that answers accusations."""
+    is_over: Callable[[], bool] = lambda: True
+    """Whether the client of that link has ended."""
+
+
 class World:
     """The beginning of every schedule: three members, nothing stored.
 
@@ -23,8 +39,9 @@ class World:
     may be restarted at once: then everything must come back.
     """
 
-    def __init__(self, seed: int, on: Rules) -> None:
+    def __init__(self, seed: int, on: Rules, *, links: bool = False) -> None:
         self.on = on
+        self.links = Links(SERVERS[seed // 2 % len(SERVERS)]) if links else None
         self.blackouts = seed % 2 == 1
         self.ledger = Ledger()
         self.trace: list[Event] = []
@@ -77,6 +94,14 @@ class World:
         """Whether the server lives the life in which it is a member."""
         life = self.view.members.get(id)
         return life == self.servers[id].life
+
+    def is_reached(self, id: ServerId) -> bool:
+        """Whether a client that answers accusations lives, and the server answers it: then it has the time to say so,
+        which is what the seconds are for that an accusation is left open."""
+        assert self.links
+        life = self.view.receivers.get(id)
+        server = self.servers[id]
+        return self.links.is_watched() and life == server.life and not server.paused
 
     def believes(self, id: ServerId) -> bool:
         """Whether clients take the server's word; with all rules, only when it is in sync."""

@@ -287,10 +287,34 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "halting-needs-no-grace",
         "zkrq/replication/membership.py",
-        "return now - max(since) >= self._grace",
-        "return True",
+        "if weighed is Eviction.HALTING and now - since < self._grace:",
+        "if False:",
         "a short trouble of one client does not halt all pushes",
         Suite("tests/faults/test_clients.py"),
+    ),
+    Mutant(
+        "silence-needs-no-standing",
+        "zkrq/replication/membership.py",
+        "standing = self._met.get(server) == life and not lately",
+        "standing = not lately",
+        "a client that a server has never answered does not evict it by itself",
+        Suite("tests/faults/test_broken_links.py", "-k", "newcomer_behind"),
+    ),
+    Mutant(
+        "evicting-costs-no-standing",
+        "zkrq/replication/membership.py",
+        "standing = self._met.get(server) == life and not lately",
+        "standing = self._met.get(server) == life",
+        "a client whose link breaks again and again evicts once",
+        Suite("tests/faults/test_broken_links.py", "-k", "again_and_again"),
+    ),
+    Mutant(
+        "a-probe-that-was-denied-evicts",
+        "zkrq/replication/membership.py",
+        "if any(answer.verdict is not Verdict.EVICT for answer in silent.values()):",
+        "if False:",
+        "a client that one server does not let in judges no other",
+        Suite("tests/faults/test_access.py", "-k", "primary_dies"),
     ),
     # -- replication ---------------------------------------------------------------------------------------------------
     Mutant(

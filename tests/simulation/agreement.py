@@ -72,9 +72,9 @@ def _is_open(lane: Lane, item: Item) -> bool:
 
 
 def _is_unfinished(versions: Mapping[str, str]) -> bool:
-    """Whether this is a push, by a producer that never learned the id."""
+    """Whether this is a push, by a producer that never learned the id: done, or refused for a full queue."""
     texts = set(versions.values()) - {"unknown"}
-    return len(texts) == 1 and next(iter(texts)).endswith(", 1) queued")
+    return len(texts) == 1 and next(iter(texts)).endswith((", 1) queued", " gone"))
 
 
 def _brief(record: Record | None) -> str:

@@ -14,11 +14,18 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zkrq.replication.view import (
+    ACCUSATION_GRACE,
+    ACCUSE_AGAIN,
     FOUNDING,
+    WITNESS_GRACE,
+    Accusation,
     Eviction,
     Life,
     ServerId,
+    Silence,
     View,
+    accuse,
+    accused,
     admit,
     decode,
     encode,
@@ -28,9 +35,11 @@ from zkrq.replication.view import (
     plan,
     promote,
     recover,
+    refute,
     remove,
     restored,
     weigh_eviction,
+    weigh_silence,
 )
 
 ids = st.text(min_size=1, max_size=20).map(ServerId)
@@ -67,8 +76,84 @@ def view_of(*members: str, learners: str = "", eligible: str = "", min_replicas:
     return View(epoch, all_of(members), all_of(learners), all_of(eligible), everybody, min_replicas, "me")
 
 
+def with_accusation(view: View, server: str, by: str, *, refuted: bool = False) -> View:
+    accusation = Accusation(by, view.receivers[ServerId(server)].generation, refuted)
+    return replace(view, accusations={**view.accusations, ServerId(server): accusation})
+
+
 def ids_of(names: str) -> set[ServerId]:
     return {ServerId(name) for name in names}
+
+
+# -- accusations ---------------------------------------------------------------------------------------------------
+
+SHORT, WITNESSED, LONG, AGES = 0.0, WITNESS_GRACE, ACCUSATION_GRACE, ACCUSE_AGAIN
+
+
+@pytest.mark.parametrize(
+    ("by", "refuted", "seconds", "silence"),
+    [
+        (None, False, SHORT, Silence.ACCUSE),
+        ("me", False, SHORT, Silence.WAIT),
+        ("me", False, WITNESSED, Silence.WAIT),
+        ("me", False, LONG, Silence.EVICT),
+        ("other", False, SHORT, Silence.WAIT),
+        ("other", False, WITNESSED, Silence.EVICT),
+        ("me", True, SHORT, Silence.CONTRADICTED),
+        ("me", True, LONG, Silence.CONTRADICTED),
+        ("me", True, AGES, Silence.ACCUSE),
+        ("other", True, SHORT, Silence.ACCUSE),
+    ],
+)
+def test_silence_is_weighed(by: str | None, refuted: bool, seconds: float, silence: Silence) -> None:
+    view = view_of("a", "b", "c")
+    if by:
+        view = with_accusation(view, "b", by, refuted=refuted)
+    b = ServerId("b")
+    assert weigh_silence(view, b, "me", standing=False, seconds=seconds) is silence
+    assert weigh_silence(view, b, "me", standing=True, seconds=seconds) is Silence.EVICT
+
+
+def test_accusing_is_no_new_epoch() -> None:
+    view = view_of("a", "b", learners="c")
+    accusing = accuse(view, ids_of("bc"), client="me")
+    assert accused(accusing) == ids_of("bc")
+    assert replace(accusing, accusations={}) == view
+    assert accused(refute(accusing, ids_of("c"), client="other")) == ids_of("b")
+
+
+def test_an_open_accusation_of_another_stays_and_a_refuted_one_gives_way() -> None:
+    view = with_accusation(with_accusation(view_of("a", "b", "c"), "b", "first"), "c", "first", refuted=True)
+    accusing = accuse(view, ids_of("bc"), client="me")
+    assert {id: (each.by, each.refuted) for id, each in accusing.accusations.items()} == {
+        "b": ("first", False),
+        "c": ("me", False),
+    }
+
+
+def test_an_accuser_that_reaches_the_server_withdraws() -> None:
+    view = accuse(view_of("a", "b"), ids_of("b"), client="me")
+    assert not refute(view, ids_of("b"), client="me").accusations
+    assert refute(view, ids_of("b"), client="other").accusations[ServerId("b")].refuted
+
+
+def test_an_accusation_goes_with_the_life_that_it_is_about() -> None:
+    view = accuse(view_of("a", "b", "c", learners="d"), ids_of("bd"), client="me")
+    without = evict(view, ids_of("b"), by="me")
+    assert without.accusations.keys() == ids_of("d")
+    again = admit(without, ServerId("b"), Life("run-b", "new"), by="me")
+    assert again.accusations.keys() == ids_of("d")
+    assert promote(again, ServerId("d"), view.learners[ServerId("d")], by="me").accusations.keys() == ids_of("d")
+    assert not remove(view, ServerId("b"), by="me").accusations.keys() & ids_of("b")
+    assert not recover(view, {ServerId("b"): Life("run-b", "next")}, by="me").accusations
+
+
+@given(views(), st.data())
+def test_accusations_are_bounded_by_the_receivers(view: View, data: st.DataObject) -> None:
+    servers = data.draw(st.sets(st.sampled_from(sorted(view.receivers))))
+    accusing = accuse(view, servers, client="me")
+    assert accusing.accusations.keys() == servers
+    assert decode(encode(accusing)) == accusing
 
 
 # -- as the register holds it --------------------------------------------------------------------------------------
@@ -109,6 +194,7 @@ def test_published_bytes_are_readable_for_ever() -> None:
         encode(view_of("a")).replace(b'["run-a","generation-a"]', b'["run-a"]'),
         encode(view_of("a")).replace(b'"learners":{}', b'"learners":[]'),
         encode(view_of("a")).replace(b'"learners":{}', b'"learners":null'),
+        encode(view_of("a")).replace(b'"by":"me"', b'"by":"me","accusations":{"a":["me"]}'),
     ],
 )
 def test_garbage_is_refused(data: bytes) -> None:

@@ -62,6 +62,10 @@ MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Sta
 """After one of these the call may have been executed."""
 
 
+IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
+"""What one client makes of a server's silence; everything else are the server's own words."""
+
+
 class Answer(NamedTuple):
     """One server's answer to one call: ``body`` is what followed the status, ``reason`` is for people.
 

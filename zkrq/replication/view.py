@@ -24,13 +24,24 @@ class Life(NamedTuple):
     generation: str
 
 
+class Accusation(NamedTuple):
+    """Client ``by`` has no answer from a server in the life of this generation; ``refuted``: another client has."""
+
+    by: str
+    generation: str
+    refuted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` were evicted
     while the view was falling below ``min_replicas``: since no push completes there, they still hold every pushed
     item.  ``servers`` names all that belong to the namespace, in the view or not, with the URL (without credentials)
     for clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
-    founded and is written into every server that is enrolled: one that names another holds somebody else's items."""
+    founded and is written into every server that is enrolled: one that names another holds somebody else's items.
+
+    ``accusations`` has at most one of each receiver, in its present life.  It changes nothing about who is in sync, so
+    it changes without a new epoch: views of the same epoch differ in nothing else."""
 
     epoch: int
     members: Mapping[ServerId, Life]
@@ -40,12 +51,21 @@ class View:
     min_replicas: int
     by: str
     deployment: str = ""
+    accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """Every server that a write goes to."""
     _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "receivers", {**self.members, **self.learners})
+        receivers = {**self.members, **self.learners}
+        object.__setattr__(self, "receivers", receivers)
+        if self.accusations:
+            present = {
+                id: accusation
+                for id, accusation in self.accusations.items()
+                if id in receivers and receivers[id].generation == accusation.generation
+            }
+            object.__setattr__(self, "accusations", present)
 
     @property
     def writable(self) -> bool:
@@ -75,7 +95,7 @@ _PRIMARIES_KEPT = 10_000
 
 def encode(view: View) -> bytes:
     """The view as the register holds it."""
-    content = {
+    content: dict[str, object] = {
         "epoch": view.epoch,
         "members": view.members,
         "learners": view.learners,
@@ -85,6 +105,8 @@ def encode(view: View) -> bytes:
         "by": view.by,
         "deployment": view.deployment,
     }
+    if view.accusations:
+        content["accusations"] = view.accusations
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -101,6 +123,7 @@ def decode(data: bytes) -> View:
             min_replicas=int(content["min_replicas"]),
             by=str(content["by"]),
             deployment=str(content.get("deployment", "")),
+            accusations=_accusations(content.get("accusations", {})),
         )
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
@@ -108,6 +131,10 @@ def decode(data: bytes) -> View:
 
 def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:
     return {ServerId(server): Life(*life) for server, life in content.items()}
+
+
+def _accusations(content: Mapping[str, tuple[str, str, bool]]) -> Mapping[ServerId, Accusation]:
+    return {ServerId(server): Accusation(*accusation) for server, accusation in content.items()}
 
 
 FOUNDING = 0
@@ -160,6 +187,70 @@ def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
 
 def _without(lives: Mapping[ServerId, Life], *servers: ServerId) -> dict[ServerId, Life]:
     return {server: life for server, life in lives.items() if server not in servers}
+
+
+ACCUSATION_GRACE = 5.0
+"""Seconds that others have to refute an accusation; more than two command_timeouts of a usual client."""
+
+WITNESS_GRACE = 1.0
+"""The same where a second client does not reach the server either; enough for one that does."""
+
+ACCUSE_AGAIN = 60.0
+"""Seconds after which a client that was contradicted accuses the same life again: the others may have gone since."""
+
+
+class Silence(enum.Enum):
+    """What a client may do about a server that does not answer it."""
+
+    EVICT = "evict the server"
+    ACCUSE = "ask the other clients, by an accusation in the view"
+    WAIT = "leave the other clients time to refute"
+    CONTRADICTED = "fail: the server answers other clients"
+
+
+def weigh_silence(view: View, server: ServerId, client: str, *, standing: bool, seconds: float) -> Silence:
+    """What ``client`` may do about a receiver that does not answer it.
+
+    Silence is an impression, and may be the client's own fault.  One with ``standing`` evicts: the server has answered
+    it in this life, and it has not evicted this process lately.  One without asks the others.  ``seconds``: for how
+    long it has known what the view says about this server.
+    """
+    accusation = view.accusations.get(server)
+    if standing:
+        return Silence.EVICT
+    if accusation is None:
+        return Silence.ACCUSE
+    if not accusation.refuted:
+        grace = ACCUSATION_GRACE if accusation.by == client else WITNESS_GRACE
+        return Silence.EVICT if seconds >= grace else Silence.WAIT
+    if accusation.by == client and seconds < ACCUSE_AGAIN:
+        return Silence.CONTRADICTED
+    return Silence.ACCUSE
+
+
+def accuse(view: View, servers: Iterable[ServerId], *, client: str) -> View:
+    """The view in which ``client`` says that these receivers do not answer it; another's open accusation stays."""
+    new = {
+        server: Accusation(client, view.receivers[server].generation)
+        for server in servers
+        if server not in view.accusations or view.accusations[server].refuted
+    }
+    return replace(view, accusations={**view.accusations, **new})
+
+
+def accused(view: View) -> set[ServerId]:
+    """The servers whose accusation nobody has refuted yet."""
+    return {server for server, accusation in view.accusations.items() if not accusation.refuted}
+
+
+def refute(view: View, servers: Iterable[ServerId], *, client: str) -> View:
+    """The view in which ``client`` says that these accused servers answer it; its own accusations it withdraws."""
+    left = dict(view.accusations)
+    for server in servers:
+        accusation = left.pop(server)
+        if accusation.by != client:
+            left[server] = accusation._replace(refuted=True)
+    return replace(view, accusations=left)
 
 
 def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:

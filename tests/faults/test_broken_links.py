@@ -1,0 +1,154 @@
+"""A client that does not reach a server which others reach: it fails, and does not evict again and again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace, until
+from tests.load import Load
+from tests.proxy import Proxy
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.coordination.memory import Hub, MemoryCoordinator
+
+pytestmark = pytest.mark.anyio
+
+BROKEN = "redis-2"
+
+CHECK = f"server {BROKEN} does not answer this client, but it does answer others: check the network between them"
+
+
+def behind(proxy: Proxy, servers: local.Servers, namespace: str, hub: Hub, events: list[zkrq.Event]) -> Cluster:
+    """A client whose way to one server leads through the proxy."""
+    return Cluster(
+        {**servers.redis_urls, BROKEN: f"redis://{proxy.address}"},
+        MemoryCoordinator(hub),
+        namespace=namespace,
+        min_replicas=None,
+        owner="test",
+        command_timeout=1.0,
+        operation_timeout=HANG,
+        on_event=events.append,
+    )
+
+
+@asynccontextmanager
+async def proxy_for(servers: local.Servers) -> AsyncGenerator[Proxy]:
+    server = next(server for server in servers.redis if server.name == BROKEN)
+    async with Proxy(server.host, server.port) as proxy:
+        yield proxy
+
+
+def refuse(proxy: Proxy) -> None:
+    proxy.refuse()
+    proxy.cut(reset=True)
+
+
+def evictions(events: list[zkrq.Event]) -> int:
+    return len([event for event in events if isinstance(event, zkrq.ServerEvicted)])
+
+
+async def push_in_vain(cluster: Cluster) -> None:
+    """Push until others have contradicted this client; from then on it says so, long before the time is up."""
+    queue = cluster.queue("other")
+    async with asyncio.timeout(HANG / 2):
+        for _ in range(10):
+            with pytest.raises((zkrq.OutcomeUnknown, zkrq.Unavailable), match=CHECK):
+                await queue.push("in vain")
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("harm", [refuse, Proxy.stall])
+async def test_a_newcomer_behind_a_broken_link_evicts_nobody(
+    servers: local.Servers, harm: Callable[[Proxy], None]
+) -> None:
+    """It accuses, the others refute it; it takes part as soon as its link works."""
+    namespace, hub = new_namespace(), Hub()
+    events: list[zkrq.Event] = []
+    async with proxy_for(servers) as proxy, in_process(servers, namespace, hub) as healthy:
+        harm(proxy)
+        load = Load(healthy)
+        async with load.running(producers=2, consumers=2), behind(proxy, servers, namespace, hub, events) as newcomer:
+            await push_in_vain(newcomer)
+            assert CHECK in newcomer.health().trouble
+            assert not newcomer.health().ok
+            told = [event for event in events if isinstance(event, zkrq.ServerUnusableHere)]
+            assert [event.server for event in told] == [BROKEN]
+            await until(load.progress(100))
+            await proxy.accept()
+            proxy.flow()
+            proxy.cut()
+            await until(lambda: newcomer.health().ok)
+            assert (await newcomer.queue("other").push("at last")).replicas == 3
+        assert not load.uncertain
+        assert healthy.view.epoch == 1, "nobody was evicted, and no claim got another lease for it"
+        assert not evictions(events)
+
+
+async def test_a_link_that_breaks_again_and_again_costs_one_eviction(servers: local.Servers) -> None:
+    """The first one is made in good faith; after the server was admitted again, its client has to be borne out."""
+    namespace, hub = new_namespace(), Hub()
+    events: list[zkrq.Event] = []
+    async with proxy_for(servers) as proxy, in_process(servers, namespace, hub) as healthy:
+        load = Load(healthy)
+        async with load.running(producers=2, consumers=2), behind(proxy, servers, namespace, hub, events) as broken:
+            for round in range(3):
+                await until(lambda: BROKEN in broken.view.members)
+                await until(lambda: broken.health().ok)
+                await broken.queue("other").push("well")
+                refuse(proxy)
+                if round == 0:
+                    await broken.queue("other").push("with the two others")
+                    assert evictions(events) == 1
+                else:
+                    await push_in_vain(broken)
+                await proxy.accept()
+            await until(lambda: BROKEN in healthy.view.members)
+            assert evictions(events) == 1
+            assert healthy.view.epoch == 4, "evicted, a learner, a member"
+        assert not load.uncertain
+
+
+async def test_a_newcomer_alone_with_a_dead_server(servers: local.Servers) -> None:
+    """Nobody refutes it, so after some seconds it goes on without that server."""
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as first:
+        await first.queue("jobs").push("before")
+    dying = next(server for server in servers.redis if server.name == BROKEN)
+    await dying.kill()
+    events: list[zkrq.Event] = []
+    async with in_process(servers, namespace, hub, on_event=events.append) as newcomer:
+        assert (await newcomer.queue("jobs").push("after")).replicas == 2
+        assert evictions(events) == 1
+
+
+async def test_newcomers_together_with_a_dead_server(servers: local.Servers) -> None:
+    """One accuses, another bears witness."""
+    namespace, hub = new_namespace(), Hub()
+    async with in_process(servers, namespace, hub) as first:
+        await first.queue("jobs").push("before")
+    dying = next(server for server in servers.redis if server.name == BROKEN)
+    await dying.kill()
+    newcomer = partial(in_process, servers, namespace, hub)
+    async with newcomer() as one, newcomer() as other:
+        receipts = await asyncio.gather(*(each.queue("jobs").push("after") for each in (one, other)))
+        assert [receipt.replicas for receipt in receipts] == [2, 2]
+        assert one.view.epoch == 2
+
+
+async def test_a_dead_server_is_evicted_at_once_by_those_that_knew_it(servers: local.Servers) -> None:
+    """A newcomer that accuses is borne out by the first who is asked."""
+    namespace, hub = new_namespace(), Hub()
+    events: list[zkrq.Event] = []
+    async with in_process(servers, namespace, hub, on_event=events.append) as old:
+        await old.queue("jobs").push("before")
+        async with proxy_for(servers) as proxy, behind(proxy, servers, namespace, hub, []) as newcomer:
+            await next(server for server in servers.redis if server.name == BROKEN).kill()
+            assert (await newcomer.queue("jobs").push("after")).replicas == 2
+            assert old.view.epoch == newcomer.view.epoch == 2
