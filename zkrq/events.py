@@ -104,6 +104,21 @@ class NotWritable(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFull(Event):
+    """A server of the view has reached its maxmemory, told once: pushes raise ``Unavailable`` until it has room, claims
+    and acks go on."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServerHasRoom(Event):
+    """A server that was full has taken items for some time."""
+
+    server: str
+
+
+@dataclass(frozen=True, slots=True)
 class SessionSuspended(Event):
     """ZooKeeper does not answer; work goes on as long as no change of the view is needed."""
 

@@ -180,3 +180,51 @@ async def test_a_full_server_refuses_pushes_and_drains(servers: local.Servers) -
             for server in servers.redis:
                 await command(server, "CONFIG", "SET", "maxmemory", "0")
         await queue.push(b"room again")
+
+
+@pytest.mark.parametrize("primary", [False, True])
+@pytest.mark.parametrize("key", [None, "key"])
+async def test_one_full_server_of_three(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch, primary: bool, key: str | None
+) -> None:
+    """Its limit is the namespace's: pushes end with the truth within about a second, whatever they are, and name it."""
+    told: list[zkrq.Event] = []
+    async with over_zookeeper(servers, new_namespace(), on_event=told.append, operation_timeout=60) as cluster:
+        queue = cluster.queue(QUEUE)
+        await queue.push_many(range(100))
+        leading = cluster.view.primary(QUEUE)
+        full = next(server for server in servers.redis if (server.name == leading) == primary)
+        try:
+            await command(full, "CONFIG", "SET", "maxmemory", "1")
+            first: type[zkrq.ZkrqError] = zkrq.Unavailable if primary and key else zkrq.OutcomeUnknown
+            with pytest.raises(first, match=full.name):
+                await queue.push("first", id="first", key=key)
+            for other in ("other", None):
+                with pytest.raises(zkrq.Unavailable, match=f"nothing was written: full is {full.name}"):
+                    await queue.push("refused", key=other)
+            with pytest.raises(zkrq.Unavailable, match="nothing was written") as many:
+                await queue.push_many(range(2000))
+            assert many.value.outcomes is not None
+            assert all(isinstance(each, zkrq.Unavailable) for each in many.value.outcomes.outcomes())
+            together = await asyncio.gather(*(queue.push(n) for n in range(50)), return_exceptions=True)
+            assert {type(each) for each in together} == {zkrq.Unavailable}
+            with pytest.raises(zkrq.Unavailable, match="nothing was written"):
+                await cluster.queue("limited", max_size=9).push("refused")
+            items: list[object] = []
+            async for claim in queue.pop(wait=False):
+                await claim.ack()
+                items.append(claim.item)
+            taken = [] if primary else ["first"]  # by the two others alone: carried on by the scrub, ten minutes later
+            assert items == [*range(100), *taken], "what was refused is nowhere"
+            assert await queue.size() == (0, 0, 0, 0)
+        finally:
+            await command(full, "CONFIG", "SET", "maxmemory", "0")
+        monkeypatch.setattr("zkrq.replication.full.FULL_SECONDS", 0.0)
+        assert (await queue.push("room again", key=key)).replicas == 3
+        assert len(cluster.view.members) == 3
+        assert cluster.view.epoch == 1, "nobody was evicted"
+    about = [event for event in told if isinstance(event, zkrq.ServerFull | zkrq.ServerHasRoom)]
+    assert [(type(event), event.server) for event in about] == [
+        (zkrq.ServerFull, full.name),
+        (zkrq.ServerHasRoom, full.name),
+    ]

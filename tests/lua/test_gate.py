@@ -11,6 +11,7 @@ from zkrq.replication.scripts import SCRIPTS
 ARGUMENTS: dict[str, dict[str, Argument]] = {
     "affirm": {},
     "apply": {"fenced": "ann", "payloads_given": 1, "clock": 0},
+    "apply_new": {"fenced": "ann", "payloads_given": 1, "clock": 0},
     "cancel": {},
     "claim": {"owner": "ann", "seq": 1, "count": 10, "lease_ms": 1000, "waiter": "channel"},
     "claims": {"owner": "ann", "cursor": 0},
@@ -32,6 +33,7 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "queues": {},
     "read": {"clock": 0},
     "redrive": {"count": 0},
+    "room": {},
     "retire": {"owner": "ann"},
     "seal": {},
     "settle": {},
@@ -47,6 +49,7 @@ REPEATED: dict[str, tuple[Argument, ...]] = {
     "affirm": ("id",),
     "cut": ("id",),
     "apply": ("id", fresh(0, 0), 0, b""),
+    "apply_new": ("id", fresh(0, 0), 0, b""),
     "compare": ("id", b""),
     "forward": ("id", fresh(0, 0), 0, b""),
     "install": ("ann", 1, -1),

@@ -191,7 +191,7 @@ def acks_stay_on_the_primary() -> AbstractContextManager[object]:
         async def none(
             self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
         ) -> Mapping[ServerId, Answer]:
-            if script == "apply" and _brings(arguments, State.GONE):
+            if script in ("apply", "apply_new") and _brings(arguments, State.GONE):
                 return {id: Answer(Status.OK, ([], [])) for id in servers}
             return await call_all(self, servers, script, queue, view, arguments)
 

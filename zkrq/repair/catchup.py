@@ -27,6 +27,9 @@ from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 COPY_TRIES = 20
 """How often the copying is begun anew because the view moved, before another look is taken."""
 
+HEAD_ROOM = 0.1
+"""Share of its ``maxmemory`` that a server must have left beyond what the others use."""
+
 PROGRESS_SECONDS = 2.0
 """Between two reports of progress."""
 
@@ -128,13 +131,14 @@ class CatchUp:
             raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
 
     async def _check_room(self, view: View, who: Identity) -> None:
-        """Copying is not stopped by ``maxmemory``, so that removals always get through."""
+        """Copying is not stopped by ``maxmemory``, so that removals always get through.  One that has just room enough
+        would be evicted with the next push, and so on."""
         if not who.maxmemory:
             return
         id = view.primary("")
         needed = (await meet({id: self._membership.servers[id]}))[id].used_memory
-        if needed > who.maxmemory:
-            raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, {id} uses {needed}")
+        if needed > who.maxmemory * (1 - HEAD_ROOM):
+            raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
 
     def _kept(self, view: View, who: Identity) -> str | None:
         """The next generation of a server that is eligible and was only out of reach, None for any other.

@@ -19,6 +19,7 @@ from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
+from zkrq.replication.full import FullServers
 from zkrq.replication.link import Begun, Identity, Round
 from zkrq.replication.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.replication.server import Server
@@ -106,6 +107,7 @@ class Membership:
         self._contradicted: set[ServerId] = set()
         self._summons = asyncio.Event()
         self._watchers: list[Callable[[View], None]] = []
+        self.full: Final = FullServers(namespace, events)
         self.nobody_answers = False
         """Whether all members have failed this client, as far as it knows."""
 

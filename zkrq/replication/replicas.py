@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.replication.copying import CopyFailed, copy_items
+from zkrq.replication.full import FULL_RETRY_SECONDS
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
 from zkrq.replication.records import GONE_BYTE, STATE_AT, above
 from zkrq.replication.replies import Answer, Status, Verdict
@@ -97,6 +98,10 @@ class _Effort:
     def left(self) -> float:
         """The seconds that are left."""
         return self.until - self._loop.time()
+
+    def hurry(self, seconds: float) -> None:
+        """Leave no more time than this."""
+        self.until = min(self.until, self._loop.time() + seconds)
 
     def check(self) -> None:
         if self._loop.time() >= self.until:
@@ -187,10 +192,13 @@ class Replicas:
             self.membership.check_writable(view)
             if kept_out := await self.membership.kept_out(view):
                 return kept_out
+            await self._check_room(view, effort)
             copies, primary = len(view.members), view.primary(queue)
             missing = [id for id, life in view.receivers.items() if (id, life) not in covered]
             answers = await self.membership.call_all(missing, "put", queue, view, packed)
             effort.note(answers)
+            if self.membership.full.note(view, answers):
+                effort.hurry(FULL_RETRY_SECONDS)
             for id, answer in answers.items():
                 if answer.status is Status.OK:
                     covered.add((id, view.receivers[id]))
@@ -234,6 +242,16 @@ class Replicas:
             return await self.push(queue, 0, puts, seconds=seconds)
         except ZkrqError as error:
             return [error] * len(puts)
+
+    async def _check_room(self, view: View, effort: _Effort) -> None:
+        """Ask members that were full for room, before anything is written.  Raises ``Unavailable``."""
+        suspects = self.membership.full.among(view)
+        if not suspects or effort.touched:
+            return
+        answers = await self.membership.call_all(suspects, "room", "", view, ())
+        full = self.membership.full.note(view, answers)
+        if full:
+            raise Unavailable(f"refused, nothing was written: full is {_reasons({id: answers[id] for id in full})}")
 
     async def push(
         self, queue: str, max_size: int, puts: Sequence[Put], *, seconds: float | None = None
@@ -292,9 +310,12 @@ class Replicas:
             given: Arguments = [PUT_WINDOW_MS, trimming, *arguments] if trim else arguments
             if puts:
                 self.membership.check_writable(view)
+                await self._check_room(view, effort)
                 given = [int(effort.touched), *arguments]
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
+            if puts and self.membership.full.note(view, {primary: answer}):
+                effort.hurry(FULL_RETRY_SECONDS)
             life = (primary, view.members[primary])
             if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
                 unanswered.add(life)
@@ -320,7 +341,10 @@ class Replicas:
             others = [id for id in view.receivers if id != primary] if asked else []
             given = [queue, PUT_WINDOW_MS, trimming, fenced, 2 if puts else 0, 0]
             given += _with_payloads(flat, payload_of) if puts else flat
-            applied = await self.membership.call_all(others, "apply", queue, view, pack_words(given)) if others else {}
+            apply = "apply_new" if puts else "apply"
+            applied = await self.membership.call_all(others, apply, queue, view, pack_words(given)) if others else {}
+            if puts and self.membership.full.note(view, applied):
+                effort.hurry(FULL_RETRY_SECONDS)
             answers = {primary: answer, **applied}
             answers |= await self._complete_payloads(queue, view, ids, applied)
             for id in others if carried else ():

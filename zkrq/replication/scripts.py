@@ -10,7 +10,8 @@ and the order in which the keys are sent, so neither can drift from the other::
     -- reply: STATUS what follows it
     -- include: names of files that begin with _, in order
 
-Files that begin with ``_`` are shared parts, put before the body.
+Files that begin with ``_`` are shared parts, put before the body.  ``-- body: name`` in place of all but the purpose
+makes an operation of another one's contract and body under flags of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from importlib import resources
 from typing import NamedTuple
 
 _SHEBANG = "#!lua"
-_HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include): (.*)$")
+_HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include|body): (.*)$")
 
 
 class Text(NamedTuple):
@@ -86,6 +87,9 @@ def _locals(keys: tuple[str, ...], arguments: tuple[str, ...]) -> str:
 
 def _build(name: str, files: Mapping[str, str]) -> Script:
     shebang, header, own = _split(files[name])
+    if "body" in header:
+        _, shared, own = _split(files[header["body"][0]])
+        header = {**shared, "purpose": header["purpose"]}
     arguments, _, repeated = header["ARGV"][0].partition("/")
     keys = tuple(header["KEYS"][0].split())
     single = tuple(arguments.split())

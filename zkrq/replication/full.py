@@ -1,0 +1,54 @@
+"""Servers that have reached their ``maxmemory``, as this client has found out by its pushes.
+
+A full server stays in the view: it drains, since claims and acks are still taken there.  Nobody can push meanwhile,
+because a push that the others took and this one did not has an outcome that nobody knows.  So a server that is known
+to be full is asked for room before anything is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from zkrq.events import Events, ServerFull, ServerHasRoom
+from zkrq.replication.replies import Answer, Status
+from zkrq.replication.view import ServerId, View
+
+FULL_SECONDS = 10.0
+"""Seconds since the last refusal until a server that takes items again is no longer asked beforehand."""
+
+FULL_RETRY_SECONDS = 1.0
+"""Seconds for which a push is retried that a full server has refused and another has taken."""
+
+
+class FullServers:
+    """When each of them refused last."""
+
+    def __init__(self, namespace: str, events: Events) -> None:
+        self._namespace = namespace
+        self._events = events
+        self._refused_at: dict[ServerId, float] = {}
+
+    def among(self, view: View) -> list[ServerId]:
+        """The members that are to be asked for room."""
+        return [id for id in self._refused_at if id in view.members] if self._refused_at else []
+
+    def note(self, view: View, answers: Mapping[ServerId, Answer]) -> list[ServerId]:
+        """Take note of answers to what needs memory; returns the members that refused it.  A learner that is full is
+        evicted instead."""
+        refused = [id for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members]
+        if not refused and not self._refused_at:
+            return refused
+        now = asyncio.get_running_loop().time()
+        for id in refused:
+            if id not in self._refused_at:
+                self._events.tell(ServerFull(self._namespace, id), logging.WARNING)
+            self._refused_at[id] = now
+        for id, at in list(self._refused_at.items()):
+            if id not in view.members:
+                del self._refused_at[id]
+            elif id in answers and answers[id].status is Status.OK and now - at >= FULL_SECONDS:
+                del self._refused_at[id]
+                self._events.tell(ServerHasRoom(self._namespace, id))
+        return refused
