@@ -352,10 +352,9 @@ class Cluster:
         )
 
     async def queues(self) -> list[str]:
-        """The names of all queues that ever had an item.  Raises ``Unavailable``."""
+        """The names of all queues that had an item, and of some that had consumers only.  Raises ``Unavailable``."""
         self._check_open()
-        (names,) = await self._replicas.ask("queues", "")
-        return sorted(name.decode() for name in cast("list[bytes]", names))
+        return await self._replicas.names("queues", "")
 
     def _check_open(self) -> None:
         if not self._open:

@@ -389,7 +389,16 @@ class Feed(Generic[T]):
         seq = self._seq + 1
         request = f"{owner}/{seq}"
         letters = self._dead_letters
-        request_arguments: Arguments = [PUT_WINDOW_MS, owner, seq, count, lease_ms, waiter, self._held.max_attempts]
+        request_arguments: Arguments = [
+            self._queue,
+            PUT_WINDOW_MS,
+            owner,
+            seq,
+            count,
+            lease_ms,
+            waiter,
+            self._held.max_attempts,
+        ]
         request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
         decision = await self._replicas.decide("claim", self._queue, request_arguments)
         self._seq = seq

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TypeVar, cast
 
 from zkrq.coordination.coordinator import Coordinator
@@ -25,6 +26,9 @@ INTERVAL_SECONDS = 10.0
 FOLLOWER_SECONDS = (0.3, 0.8)
 """How much later than the leader the others look."""
 
+EVERYWHERE_LOOKS = 6
+"""The first look of a client asks every server, not the primaries alone, and so does each that many looks later."""
+
 QUEUES_AT_ONCE = 8
 """Queues that are read, or fenced in, together."""
 
@@ -38,6 +42,7 @@ class Reaper:
         self._cluster = cluster
         self._events = events
         self._alarm = asyncio.Event()
+        self._looks = 0
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.reaper"), {"cluster": cluster})
 
     def look(self) -> None:
@@ -69,11 +74,13 @@ class Reaper:
         """
         # Also a look at every server: an idle client learns of a dead one, or that its view is old.
         await self._replicas.tell_all("seal", "", [])
-        (names,) = await self._replicas.ask("queues", "")
-        queues = [name.decode() for name in cast("list[bytes]", names)]
+        # A queue that never had an item is known to its own primary alone.
+        everywhere = self._looks % EVERYWHERE_LOOKS == 0
+        self._looks += 1
+        queues = await self._replicas.names("queues", "", everywhere=everywhere)
         owners: dict[str, list[str]] = {}
         troubles: dict[str, ZkrqError] = {}
-        for queue, found in await _each(queues, self._owners):
+        for queue, found in await _each(queues, partial(self._owners, everywhere=everywhere)):
             if isinstance(found, ZkrqError):
                 troubles[queue] = found
             elif found:
@@ -87,9 +94,9 @@ class Reaper:
             named = "; ".join(f"{queue!r}: {error}" for queue, error in troubles.items())
             raise Unavailable(f"claims of dead consumers may be left in {len(troubles)} queue(s): {named}")
 
-    async def _owners(self, queue: str) -> list[str]:
-        (owning,) = await self._replicas.ask("owners", queue)
-        return [owner.decode() for owner in cast("list[bytes]", owning)]
+    async def _owners(self, queue: str, *, everywhere: bool) -> list[str]:
+        """Those that claimed.  One whose late claim was applied after its fence is known to followers alone."""
+        return await self._replicas.names("owners", queue, everywhere=everywhere)
 
     async def _fence(self, queue: str, owners: Sequence[str]) -> None:
         for owner in owners:

@@ -15,13 +15,14 @@ import pytest
 
 import zkrq
 import zkrq.reaper
-from tests.harness import HANG, in_process, new_namespace, settled, take, until
+from tests.harness import HANG, command, in_process, new_namespace, settled, take, until
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.feed import AHEAD_BYTES
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
+from zkrq.replication.keys import key
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.replies import Answer, Status
@@ -100,7 +101,7 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         await queue.push("x")
         replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
         owner = await cluster._enrolment.get()  # pyright: ignore[reportPrivateUsage]
-        await replicas.decide("claim", "jobs", [300_000, owner, 1, 1, 5_000, "", 0, "X", 0, 0])
+        await replicas.decide("claim", "jobs", ["jobs", 300_000, owner, 1, 1, 5_000, "", 0, "X", 0, 0])
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
         claim = await take(queue)  # its feed begins with request number 1 as well
@@ -354,3 +355,43 @@ async def _has_all_ahead(queue: zkrq.Queue[Any]) -> bool:
     before = (await queue.size()).claimed
     await asyncio.sleep(0.2)
     return (await queue.size()).claimed == before
+
+
+# -- what the dead leave where nothing ever was --------------------------------------------------------------------
+
+
+async def owners_of(servers: local.Servers, namespace: str, queue: str) -> bytes:
+    """What every server keeps of the owners of a queue."""
+    return b"".join([await command(each, "HGETALL", key(namespace, queue, "owners")) for each in servers.redis])
+
+
+async def test_a_dead_consumer_of_a_queue_that_never_had_an_item_is_forgotten(servers: local.Servers) -> None:
+    hub, namespace = Hub(), new_namespace()
+    async with in_process(servers, namespace, hub) as dying, in_process(servers, namespace, hub) as other:
+        names = [f"empty{n}" for n in range(6)]  # of each server as primary, most likely
+        for name in names:
+            assert await dying.queue(name).pop_one(timeout=0) is None
+        owner = dying._enrolment.owner  # pyright: ignore[reportPrivateUsage]
+        assert owner is not None
+        assert owner.encode() in await owners_of(servers, namespace, names[0])
+        hub.expire(owner)
+
+        async def forgotten() -> bool:
+            known = [await owners_of(servers, namespace, name) for name in names]
+            return not any(owner.encode() in each for each in known)
+
+        other._reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await other._reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        await settled(forgotten)
+
+
+async def test_a_dead_consumer_that_only_a_follower_knows_is_forgotten(servers: local.Servers) -> None:
+    """Its late claim was applied there after its fence."""
+    namespace = new_namespace()
+    async with in_process(servers, namespace) as cluster:
+        await cluster.queue("jobs").push("x")
+        follower = next(server for server in servers.redis if server.name != cluster.view.primary("jobs"))
+        await command(follower, "HSET", key(namespace, "jobs", "owners"), "dead", "7")
+        cluster._reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await cluster._reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        assert b"dead" not in await owners_of(servers, namespace, "jobs")

@@ -585,9 +585,16 @@ class OneServer(Connection):
         return read_decided(decided)
 
     def standing(self) -> Standing:
-        items, clock, floor_ms, flat = self.run("standing")
-        parts = iter(cast("list[Any]", flat))
-        owners = {owner.decode(): (int(seq), ago_ms) for owner, seq, ago_ms in zip(parts, parts, parts, strict=True)}
+        """All pages."""
+        cursor, owners = b"0", dict[str, tuple[int, int]]()
+        while True:
+            cursor, items, clock, floor_ms, flat = cast(
+                "tuple[bytes, Any, Any, Any, Any]", self.run("standing", cursor=cursor)
+            )
+            parts = iter(cast("list[Any]", flat))
+            owners |= {owner.decode(): (int(seq), ago) for owner, seq, ago in zip(parts, parts, parts, strict=True)}
+            if cursor == b"0":
+                break
         return Standing(cast("int", items), cast("int", clock), int(cast("bytes | int", floor_ms)), owners)
 
     def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> int:
@@ -605,12 +612,19 @@ class OneServer(Connection):
         return cast("tuple[int, ...]", self.run("count"))
 
     def owners(self) -> set[str]:
-        (names,) = self.run("owners")
-        return {name.decode() for name in cast("list[bytes]", names)}
+        return self._names("owners")
+
+    def _names(self, script: str) -> set[str]:
+        """All pages."""
+        cursor, found = b"0", set[str]()
+        while True:
+            cursor, names = cast("tuple[bytes, list[bytes]]", self.run(script, cursor=cursor))
+            found |= {name.decode() for name in names}
+            if cursor == b"0":
+                return found
 
     def queues(self) -> set[str]:
-        (names,) = self.run("queues")
-        return {name.decode() for name in cast("list[bytes]", names)}
+        return self._names("queues")
 
     def age(self, id: str, ms: int) -> None:
         """Have the tombstone of this id be older by ``ms``."""

@@ -192,7 +192,7 @@ class CatchUp:
         await target.ask("seal", "", [])
         queues = await queues_at(self._source(view, ""))
         for queue in queues:
-            items, *_ = await self._source(view, queue).ask("standing", queue, [])
+            _, items, *_ = await self._source(view, queue).ask("standing", queue, [b"0"])
             self._total += cast("int", items)
         self._began = self._loop.time()
         for queue in queues:

@@ -138,7 +138,8 @@ class Scrub:
             await pace.rest()
 
     async def _deal_with(self, primary: Place, follower: Place, queue: str, items: Sequence[Copied]) -> tuple[int, int]:
-        _, clock, floor_ms, _ = cast("tuple[int, int, bytes, object]", await primary.ask("standing", queue, []))
+        standing = await primary.ask("standing", queue, [b"0"])
+        _, _, clock, floor_ms, _ = cast("tuple[bytes, int, int, bytes, object]", standing)
         judged = [
             (item, judge(unpack(item.record), item.payload is not None, now_ms=now_ms(), floor_ms=float(floor_ms)))
             for item in items

@@ -100,9 +100,7 @@ async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[
     What ``source`` holds from the beginning to the end is copied; what comes meanwhile need not be.  Memory: one page.
     Raises ``CopyFailed``.
     """
-    _, there, floor_ms, owners = await source.ask("standing", queue, [])
-    (here,) = await target.ask("install", queue, [queue, cast("bytes", floor_ms), *cast("list[bytes | int]", owners)])
-    moments = Moments(cast("int", there), cast("int", here))
+    moments = await _copy_standing(source, target, queue)
     cursor = b"0"
     while True:
         body = await source.ask("page", queue, [moments.source, cursor, PAGE])
@@ -115,10 +113,25 @@ async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[
             return
 
 
+async def _copy_standing(source: Place, target: Place, queue: str) -> Moments:
+    """What is known of a queue besides its items, its owners page by page; returns from when the items' times count."""
+    cursor, moments = b"0", None
+    while moments is None or cursor != b"0":
+        body = await source.ask("standing", queue, [cursor])
+        cursor, _, there, floor_ms, owners = cast("tuple[bytes, int, int, bytes, list[bytes | int]]", body)
+        (here,) = await target.ask("install", queue, [queue, floor_ms, *owners])
+        moments = moments or Moments(there, cast("int", here))
+    return moments
+
+
 async def queues_at(source: Place) -> list[str]:
     """The names of the queues that a server knows.  Raises ``CopyFailed``."""
-    (names,) = await source.ask("queues", "", [])
-    return sorted(name.decode() for name in cast("list[bytes]", names))
+    cursor, found = b"0", set[bytes]()
+    while True:
+        cursor, names = cast("tuple[bytes, list[bytes]]", await source.ask("queues", "", [cursor]))
+        found.update(names)
+        if cursor == b"0":
+            return sorted(name.decode() for name in found)
 
 
 def read_copied(flat: object) -> Iterable[Copied]:

@@ -1,7 +1,8 @@
 """The names of everything that zkrq keeps in a Redis server.
 
 All keys of a namespace carry its hash tag, ``{namespace}``.  Per server: ``server`` (a hash: generation, epoch, name)
-and ``queues`` (a set of names).  Per queue, under ``q:<queue>:``:
+and ``queues`` (a set of names:
+those that had an item here, or a consumer).  Per queue, under ``q:<queue>:``:
 
 =============== ====== ===============================================================================
 records         hash   id -> packed record (records.py)

@@ -419,6 +419,32 @@ class Replicas:
 
         await self._tell(queue, align)
 
+    async def names(self, script: str, queue: str, *, everywhere: bool = False) -> list[str]:
+        """What a script names page by page: on the queue's primary, or together on every server of the view.
+
+        Names that are there from the beginning to the end are returned.  Raises ``Unavailable``.
+        """
+        found = set[bytes]()
+
+        async def attempt(view: View) -> dict[ServerId, Answer]:
+            answers: dict[ServerId, Answer] = {}
+            for id in sorted(view.receivers) if everywhere else (view.primary(queue),):
+                cursor = b"0"
+                while True:
+                    answer = answers[id] = await self.membership.call(id, script, queue, view, [cursor])
+                    if answer.verdict is Verdict.REFUSE:
+                        raise Unavailable(f"{id}: {answer.reason}")
+                    if answer.status is not Status.OK:
+                        return answers
+                    cursor, page = cast("tuple[bytes, list[bytes]]", answer.body)
+                    found.update(page)
+                    if cursor == b"0":
+                        break
+            return answers
+
+        await self._tell(queue, attempt)
+        return sorted(name.decode() for name in found)
+
     async def tell_all(self, script: str, queue: str, arguments: Arguments) -> None:
         """Run a script that repeats without harm on every server of the view.  Raises ``Unavailable``."""
 

@@ -19,7 +19,14 @@ local function is_fenced(owner)
   return redis.call('ZSCORE', fenced_owners, owner) ~= false
 end
 
+-- Forget what stands in an index by a time that is over; what is left over goes with the next calls.
+local FORGET_MAX = 100
+local function forget_before(index, moment_ms)
+  local old = redis.call('ZRANGEBYSCORE', index, '-inf', moment_ms, 'LIMIT', 0, FORGET_MAX)
+  if #old > 0 then redis.call('ZREM', index, unpack(old)) end
+end
+
 local function fence_owner(owner)
   redis.call('ZADD', fenced_owners, now_ms, owner)
-  redis.call('ZREMRANGEBYSCORE', fenced_owners, '-inf', now_ms - FENCED_MEMORY_MS)
+  forget_before(fenced_owners, now_ms - FENCED_MEMORY_MS)
 end

@@ -8,8 +8,8 @@
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
 -- While the queue is paused nothing is handed out.  Where payloads are large, their bytes bound the reply (BYTES_MAX).
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
--- ARGV: epoch generation put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
+-- ARGV: epoch generation queue put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
@@ -204,6 +204,8 @@ end
 if seq == last_seq then
   hand_out_again()
 else
+  -- Also a queue that never has an item is found, or its owners would be kept for ever.
+  if last_seq == 0 then redis.call('SADD', queues, queue) end
   redis.call('HSET', owners, owner, seq)
   requeue_expired()
   promote_due()
@@ -213,7 +215,7 @@ end
 commit()
 if seq > last_seq then dropped_letters, more_letters = drop_dead_letters() end
 if waiter ~= '' and handed_count < count and not cut then
-  redis.call('ZREMRANGEBYSCORE', waiting, '-inf', now_ms - WAITER_MEMORY_MS)
+  forget_before(waiting, now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
 -- What is left over is for another process.  So is the wake-up of one that asks for nothing: the item for which it was

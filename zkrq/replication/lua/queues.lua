@@ -1,9 +1,12 @@
 #!lua flags=allow-oom
--- purpose: name the queues that ever had an item here.
+-- purpose: name the queues that ever had an item or a consumer here, a page of them a call.
+-- cursor: 0 to begin, then what the last call returned, until that is 0.
 -- KEYS: server queues
--- ARGV: epoch generation
--- reply: OK [queue]
+-- ARGV: epoch generation cursor
+-- reply: OK cursor [queue]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate
-return {'OK', redis.call('SMEMBERS', queues)}
+local PAGE = 500 -- queues named in one call
+local page = redis.call('SSCAN', queues, cursor, 'COUNT', PAGE)
+return {'OK', page[1], page[2]}

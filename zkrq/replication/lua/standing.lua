@@ -3,26 +3,29 @@
 -- taken, and its owners: the number of their last claim request, and how long ago they were fenced.
 -- clock: this server's, from which page.lua is to count.
 -- KEYS: server records owners fenced_owners lead
--- ARGV: epoch generation
--- reply: OK items clock floor_ms [owner seq fenced_ago_ms of each, -1 for one that is not fenced]
+-- cursor: 0 to begin, then what the last call returned, until that is 0: all owners.
+-- ARGV: epoch generation cursor
+-- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock
-local known, order = {}, {}
-local function note(owner)
-  if not known[owner] then
-    known[owner] = {0, -1}
-    order[#order + 1] = owner
-  end
-  return known[owner]
-end
-local claiming = redis.call('HGETALL', owners)
-for i = 1, #claiming, 2 do note(claiming[i])[1] = claiming[i + 1] end
-local fenced = redis.call('ZRANGE', fenced_owners, 0, -1, 'WITHSCORES')
-for i = 1, #fenced, 2 do note(fenced[i])[2] = math.max(0, now_ms - fenced[i + 1]) end
-local flat = {}
-for _, owner in ipairs(order) do
+local PAGE = 500 -- owners told of in one call
+
+local flat, next_cursor = {}, nil
+local function tell(owner, seq, fenced_ms)
   local at = #flat
-  flat[at + 1], flat[at + 2], flat[at + 3] = owner, known[owner][1], known[owner][2]
+  flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
 end
-return {'OK', redis.call('HLEN', records), now_us, redis.call('HGET', lead, 'floor_ms') or 0, flat}
+
+-- Those that claim, then those that were fenced: a cursor among these begins with f.
+local among_fenced = string.match(cursor, '^f(%d+)$')
+if among_fenced then
+  local page = redis.call('ZSCAN', fenced_owners, among_fenced, 'COUNT', PAGE)
+  for i = 1, #page[2], 2 do tell(page[2][i], redis.call('HGET', owners, page[2][i]), page[2][i + 1]) end
+  next_cursor = page[1] == '0' and '0' or 'f' .. page[1]
+else
+  local page = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE)
+  for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
+  next_cursor = page[1] == '0' and 'f0' or page[1]
+end
+return {'OK', next_cursor, redis.call('HLEN', records), now_us, redis.call('HGET', lead, 'floor_ms') or 0, flat}

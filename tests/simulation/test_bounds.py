@@ -1,0 +1,221 @@
+"""Nothing that one call of a script touches grows with what a server holds: elements are counted, not time.
+
+Every word of a command in a script counts, and every element of its reply, or that it removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import cast
+
+import pytest
+
+from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed
+from zkrq.replication.records import fresh
+from zkrq.replication.scripts import SCRIPTS
+from zkrq.replication.wire import ErrorReply
+from zkrq.testing.redis.server import MiniRedis
+
+FIRST_US = 1_750_000_000_000_000
+SMALL, LARGE = 2_000, 10_000
+"""Items of each kind in the two states that are compared."""
+
+BATCH = 500
+"""Items in one call, as the library makes them."""
+
+TOUCHED_MAX = 40_000
+"""Elements in any call: some ten milliseconds of a server."""
+
+GROWTH_MAX = 1.1
+
+REMOVING = (b"ZREMRANGEBYSCORE", b"ZREMRANGEBYRANK")
+
+OUTSIDE = {"enrol", "reserve", "wipe"}
+"""Of a server outside the view; ``wipe`` unlinks, which a thread of Redis does in the background."""
+
+
+class Counting(MiniRedis):
+    """Counts what scripts touch."""
+
+    touched = 0
+
+    def _execute(self, words: Sequence[bytes], script: object) -> object:
+        reply = super()._execute(words, script)  # pyright: ignore[reportArgumentType]
+        if script is not None:
+            self.touched += len(words) + _elements(reply)
+            if words[0] in REMOVING:
+                self.touched += cast("int", reply)
+        return reply
+
+
+def _elements(reply: object) -> int:
+    return sum(map(_elements, cast("list[object]", reply))) if isinstance(reply, list) else 1
+
+
+class Large(OneServer):
+    """``OneServer`` inside the process, which holds ``size`` items of each kind, and a crowd of owners and waiters."""
+
+    def __init__(self, size: int) -> None:  # no connection: everything goes through ``pipeline``
+        self.now = FIRST_US
+        self.redis = Counting(run_id="r1", clock_us=lambda: self.now)
+        self.flags, self.epoch, self.queue, self.limits = True, 1, "q", {}
+        self._known, self._seq = set(), 0
+        self.size = size
+        self.enrol(clock=FIRST_US)
+        self._fill()
+
+    def pipeline(self, *commands: tuple[Argument, ...]) -> list[object]:
+        return [self._reply(command) for command in commands]
+
+    def _reply(self, command: tuple[Argument, ...]) -> object:
+        reply = self.redis.execute(*(each if isinstance(each, bytes) else str(each).encode() for each in command))
+        if isinstance(reply, ErrorReply):
+            raise ScriptFailed(reply.text)
+        return reply
+
+    def items(self, name: str, count: int, **options: int | str) -> None:
+        for start in range(0, count, BATCH):
+            numbers = range(start, min(start + BATCH, count))
+            puts = [Put(f"{name}{n:06}", pushed_at_ms=self.now_ms(), **options) for n in numbers]  # pyright: ignore[reportArgumentType]
+            self.put(*(put._replace(priority=n % 10) for n, put in zip(numbers, puts, strict=True)))
+
+    def _fill(self) -> None:
+        size = self.size
+        self.items("dead", size)
+        self._settle_all("bury")
+        self.items("gone", size)
+        self._settle_all("ack")
+        self.items("claimed", size)
+        for n in range(0, size, 20):
+            self.claim(f"owner{n}", 20, lease_ms=1_000)
+        self.items("held", 2 * BATCH)
+        self.last: Claimed = [self.claim("ann", BATCH, lease_ms=600_000) for _ in range(2)][-1]
+        self.last_seq = self._seq
+        self.items("later", size, delay_ms=1_000)
+        self.items("mortal", size, ttl_ms=1_000)
+        self.items("ready", size)
+        for n in range(size):
+            self.command("ZADD", self.key("fenced_owners"), self.now_ms(), f"fenced{n}")
+            self.command("ZADD", self.key("waiting"), self.now_ms(), f"channel{n}")
+            self.command("SADD", self.key("queues"), f"queue{n}")
+            self.command("HSET", self.key("owners"), f"idle{n}", 1)
+
+    def _settle_all(self, verb: str) -> None:
+        while claims := self.claim("filling", BATCH).settle(verb, 0, "why" if verb == "bury" else ""):
+            self.settle(*claims, trim=0)
+
+    def now_us(self) -> int:
+        return self.now
+
+    def touched_by(self, call: Callable[[Large], object]) -> int:
+        """What one call touches, of all that stands here."""
+        dump = self.redis.dump()
+        before = self.redis.touched
+        call(self)
+        touched = self.redis.touched - before
+        self.redis.restore(dump)
+        self._known.clear()
+        return touched
+
+
+def named(name: str) -> list[str]:
+    return [f"{name}{n:06}" for n in range(BATCH)]
+
+
+def later(seconds: float, call: Callable[[Large], object]) -> Callable[[Large], object]:
+    """The same, after so long: then leases, times to live, and what is kept for minutes are over."""
+
+    def waited(server: Large) -> None:
+        server.now += int(seconds * 1e6)
+        try:
+            call(server)
+        finally:
+            server.now -= int(seconds * 1e6)
+
+    return waited
+
+
+def new(priority: int = 0) -> list[Argument]:
+    return [part for id in named("new") for part in (id, fresh(priority, FIRST_US // 1000), 0, b"payload")]
+
+
+def claim(server: Large) -> None:
+    limits = {"dead_max": 10, "max_attempts": 1, "expired": "D", "waiter": "channel"}
+    server.run("claim", owner="eve", seq=1, count=10_000, lease_ms=1_000, **limits)
+
+
+CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
+    "affirm": {"": lambda s: s.run("affirm", *named("claimed"))},
+    "apply": {
+        "claims": lambda s: s.apply(*(each.apply() for each in s.last.decided.values()), fenced="owner0"),
+        "new": lambda s: s.run("apply", *new(), payloads_given=1, fenced="", trim=1),
+    },
+    "cancel": {
+        "": lambda s: s.cancel(*named("claimed"), trim=1),
+        "letters": lambda s: s.cancel(wanted="D", count=BATCH),
+    },
+    "claim": {
+        "": claim,
+        "after a minute": later(60, claim),
+        "after an hour": later(3600, claim),
+        "again": lambda s: s.claim("ann", BATCH, seq=s.last_seq),
+    },
+    "claims": {"": lambda s: s.run("claims", owner="ann", cursor=0)},
+    "clear": {"": lambda s: s.run("clear", count=BATCH, trim=1)},
+    "compare": {"": lambda s: s.run("compare", *(part for id in named("ready") for part in (id, b"head")))},
+    "count": {"": lambda s: s.count()},
+    "fence": {
+        "": lambda s: s.run("fence", owner="ann", cursor=0),
+        "of little": lambda s: s.run("fence", owner="owner0", cursor=0),
+        "after an hour": later(3600, lambda s: s.run("fence", owner="ann", cursor=0)),
+    },
+    "forward": {"": lambda s: s.run("forward", *new(), clock=s.now, window_ms=10_000)},
+    "heads": {"": lambda s: s.run("heads", cursor=0, count=BATCH)},
+    "holders": {"": lambda s: s.run("holders", cursor=0)},
+    "install": {"": lambda s: s.run("install", *(p for id in named("o") for p in (id, 1, 5)), floor_ms=0)},
+    "owners": {"": lambda s: s.run("owners", cursor=0)},
+    "page": {"": lambda s: s.run("page", cursor=0, count=BATCH)},
+    "pause": {"": lambda s: s.pause(), "resume": lambda s: s.resume()},
+    "peek": {
+        state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
+    },
+    "push": {"": lambda s: s.run("push", *new(), max_size=10**6)},
+    "put": {"": lambda s: s.run("put", *new()), "urgent": later(100, lambda s: s.run("put", *new(9)))},
+    "queues": {"": lambda s: s.run("queues", cursor=0)},
+    "read": {"": lambda s: s.run("read", *named("ready"))},
+    "redrive": {"": lambda s: s.redrive(count=BATCH), "named": lambda s: s.redrive(*named("dead"))},
+    "retire": {"": lambda s: s.run("retire", owner="ann")},
+    "seal": {"": lambda s: s.seal(2)},
+    "settle": {
+        verb: later(1300, lambda s, verb=verb: s.settle(*s.last.settle(verb, 0, "why"), dead_max=10))
+        for verb in ("ack", "nack", "release", "bury", "extend")
+    },
+    "standing": {"": lambda s: s.run("standing", cursor=0), "fenced": lambda s: s.run("standing", cursor="f0")},
+    "statistics": {"": lambda s: s.statistics()},
+}
+
+
+@cache
+def state(size: int) -> Large:
+    return Large(size)
+
+
+def test_every_script_is_counted() -> None:
+    assert CALLS.keys() == SCRIPTS.keys() - OUTSIDE
+
+
+@pytest.mark.parametrize("script", sorted(CALLS))
+def test_what_a_call_touches_does_not_grow(script: str) -> None:
+    for how, call in CALLS[script].items():
+        small, large = state(SMALL).touched_by(call), state(LARGE).touched_by(call)
+        assert large <= TOUCHED_MAX, (how, small, large)
+        assert large <= small * GROWTH_MAX + 10, (how, small, large)
+
+
+def test_counting_counts() -> None:
+    """A script that reads all there is would be found."""
+    server = state(SMALL)
+    reads_all = "return #redis.call('ZRANGE', KEYS[1], 0, -1)"
+    touched = server.touched_by(lambda s: s.command("EVAL", reads_all, 1, s.key("dead")))
+    assert touched >= SMALL
