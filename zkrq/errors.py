@@ -51,6 +51,10 @@ class ConfigError(ZkrqError, ValueError):
     """An argument or a server's configuration is wrong; nothing was written."""
 
 
+class NotLetIn(ConfigError):
+    """A server does not let this client in: it has to be corrected, and may be soon.  Never caught by name outside."""
+
+
 class CodecError(ZkrqError, ValueError):
     """The item cannot be encoded, or what is stored cannot be decoded."""
 

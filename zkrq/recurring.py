@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
-from zkrq.errors import Closed, CodecError, ConfigError, PayloadTooLarge, ZkrqError
+from zkrq.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
 from zkrq.queue import Queue
 from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.tasks import Tasks
@@ -254,6 +254,9 @@ class Recurring(Generic[T]):
             await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
         except Closed:
             self.cancel()
+        except NotLetIn as error:  # until a password is corrected, or the new one is valid everywhere
+            _log.warning("recurring %s: pushing %s failed, retrying: %s", self.name, moment, error, extra=self._extra)
+            return False
         except _LASTING:
             _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=self._extra)
         except ZkrqError as error:  # full, too few servers, no answer: any of these may pass

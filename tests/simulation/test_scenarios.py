@@ -11,13 +11,14 @@ from unittest.mock import Mock, patch
 
 from tests.simulation import setting
 from tests.simulation.agreement import disagreements
+from tests.simulation.faults import NO_RIGHT
 from tests.simulation.loop import Loop
 from tests.simulation.patches import determined
 from tests.simulation.scenario import forget
 from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.world import Client, World
-from zkrq import Cancellation, Queue
+from zkrq import Cancellation, Queue, clock
 from zkrq.replication.view import ServerId, extend
 
 T = TypeVar("T")
@@ -379,3 +380,23 @@ async def _ended_session(world: World) -> None:
 
 def test_a_claim_of_a_session_that_ended_meanwhile_is_not_handed_out() -> None:
     _play(_ended_session)
+
+
+async def _shut_out(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert near.cluster
+    path = world.network.path(near.name, next(iter(world.servers)))
+
+    # For a moment that recurs every minute a right is missing, as while passwords are rotated.
+    path.forbids = NO_RIGHT
+    now = clock.now().timestamp() % 60
+    async with near.cluster.every(60, queue, "x", offset=now + 1, catch_up=30):
+        await asyncio.sleep(3.0)
+        path.forbids = ""
+        await asyncio.sleep(10.0)
+    assert await _run(near, queue.size()) == (1, 0, 0, 0)
+    await _close(near)
+
+
+def test_a_moment_that_recurs_is_made_up_for_when_its_client_is_let_in_again() -> None:
+    _play(_shut_out)

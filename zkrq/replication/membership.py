@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
+from zkrq.errors import ConfigError, NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import Founder, Identities, decode_register
@@ -478,7 +478,7 @@ def check_let_in(answers: Mapping[ServerId, Answer]) -> None:
     """Raises ``ConfigError`` where a server does not let this client in."""
     for id, answer in answers.items():
         if answer.verdict is Verdict.CORRECT:
-            raise ConfigError(denial(id, answer))
+            raise NotLetIn(denial(id, answer))
 
 
 def someone_lives(view: View, identities: Identities) -> bool:
