@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from importlib.util import find_spec
+from typing import Any
 
 from tests.simulation.loop import State
 from tests.simulation.servers import Status
 from tests.simulation.wire import Break, Path
-from tests.simulation.world import SESSION_TIMEOUT, Client, World
+from tests.simulation.world import CALL_LIMIT, SESSION_TIMEOUT, Client, World
+from zkrq.cluster import Cluster
 
 REPAIR = find_spec("zkrq.repair") is not None
 """Whether zkrq lets servers in again, and goes on after all have restarted with their data."""
@@ -432,6 +434,51 @@ async def clock_step(world: World, chance: random.Random) -> None:
         world.note_step(step)
 
 
+# -- operators -------------------------------------------------------------------------------------------------------
+
+JOIN_SECONDS = 400.0
+"""Within this a server that is added is in sync, whatever goes wrong meanwhile."""
+
+
+def _call(
+    world: World, chance: random.Random, kind: str, limit: float, call: Callable[[Cluster], Coroutine[Any, Any, Any]]
+) -> None:
+    """Have an operator's call made by some client."""
+    client = _some_client(world, chance)
+    if client is not None and client.cluster is not None:
+        world.trace.count(kind, client.name)
+        cluster = client.cluster
+
+        async def make() -> None:
+            await client.do(kind, call(cluster), limit)
+
+        client.start(make(), kind)
+
+
+async def recover(world: World, chance: random.Random) -> None:
+    """An operator is impatient: go on with all servers, though there is seldom any need."""
+    if world.view is not None:
+        names = sorted(world.view.servers)
+        _call(world, chance, "recover", CALL_LIMIT, lambda cluster: cluster.recover(names))
+
+
+async def add_server(world: World, chance: random.Random) -> None:
+    """One more server joins."""
+    if name := world.add_server():
+        _call(
+            world, chance, "add server", JOIN_SECONDS, lambda cluster: cluster.add_server(f"redis://{name}", name=name)
+        )
+
+
+async def remove_server(world: World, chance: random.Random) -> None:
+    """A server leaves for good, while all are in sync."""
+    view = world.view
+    if view is None or not world.is_whole or world.harmed or len(view.servers) <= max(2, world.min_replicas):
+        return
+    name = chance.choice(sorted(view.servers))
+    _call(world, chance, "remove server", CALL_LIMIT, lambda cluster: cluster.remove_server(name))
+
+
 NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks}
 
 SERVER: Mapping[str, Fault] = {
@@ -462,6 +509,8 @@ CLIENT: Mapping[str, Fault] = {
 OWN: Mapping[str, Fault] = {"password": password, "permission": permission}
 """What lies with one client: nobody else may suffer for it."""
 
+OPERATOR: Mapping[str, Fault] = {"recover": recover, "add_server": add_server, "remove_server": remove_server}
+
 OTHERS: Mapping[str, Fault] = {"one_link": one_link, "clock_step": clock_step}
 
-FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OTHERS}
+FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OPERATOR, **OTHERS}

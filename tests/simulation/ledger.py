@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -232,6 +233,19 @@ class Ledger:
     ) -> Item:
         item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
         return item
+
+    def recurring(self, moment: datetime) -> str:
+        """The item that is pushed at a moment, by any process: any of these pushes may happen, from now on."""
+        label = f"at {moment.isoformat()}"
+        item = self.items.get(label)
+        if item is None:
+            item = self.new_item(label)
+            item.begun_at = self._loop.now
+            item.open_calls += 1
+            self.excess += 1
+            self.counts["recurring items"] += 1
+        item.open_pushes += 1
+        return label
 
     def name(self, item: Item, id: str) -> None:
         """The id of an item is known now."""

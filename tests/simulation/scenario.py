@@ -192,6 +192,7 @@ class _Scenario:
         world.trace.note("-- draining")
         gc.collect()
         auditor = world.new_client("auditor")
+        auditor.takes_part = False
         done = auditor.start(_audit(auditor), "main")
         await asyncio.wait([done])
         done.result()

@@ -29,6 +29,8 @@ class Setting:
     dead_letters: DeadLetters | None
     clears: bool
     pauses: bool
+    every: float = 0.0
+    """Seconds between two pushes that recur, 0: none do."""
 
     @property
     def drops_letters(self) -> bool:
@@ -91,4 +93,5 @@ def draw(chance: random.Random) -> Setting:
         dead_letters=chance.choices(_POLICIES, (12, 3, 2, 2, 2))[0],
         clears=chance.random() < 0.1,
         pauses=chance.random() < 0.2,
+        every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
     )

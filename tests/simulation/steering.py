@@ -134,16 +134,18 @@ class Steerer:
         """Whatever was pushed before this ends may be gone; what is pushed later may not."""
         ledger = self._ledger
         ledger.open_clears += 1
+        begun_at = self._world.loop.now
         concerned = list(ledger.items.values())
         ledger.excess += len(concerned)
         for item in concerned:
-            item.removal_at = min(item.removal_at, self._world.loop.now)
+            item.removal_at = min(item.removal_at, begun_at)
             item.begin_removal()
         ended = await self._client.do("clear", queue.clear(), 4 * CALL_LIMIT)
         if ended.outcome is Outcome.DONE:
             ledger.open_clears -= 1
             ledger.excess -= len(concerned)
         for item in list(ledger.items.values())[len(concerned) :]:
+            item.removal_at = min(item.removal_at, begun_at)
             item.begin_removal()
 
     async def _deal_with_letters(self, queue: Queue[Any], letters: list[tuple[SeenItem[Any], Item]]) -> None:

@@ -21,6 +21,7 @@ VARIANT_SEEDS = 150
 """Within so many seeds each broken variant is found out."""
 
 FIRED = {
+    "add server",
     "break, executed later",
     "break, reply lost",
     "break, request lost",
@@ -36,6 +37,8 @@ FIRED = {
     "flush",
     "full",
     "pause",
+    "recover",
+    "remove server",
     "reopen",
     "replica",
     "reply of the hub lost",
@@ -74,6 +77,7 @@ DONE = {
     "orders compared",
     "pauses in force",
     "queue full",
+    "recurring items",
     "redrive done",
     "statistics done",
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -39,6 +39,9 @@ T = TypeVar("T")
 NAMESPACE = "sim"
 NAMES = ("a", "b", "c", "d", "e")
 """What servers are called."""
+
+OPERATORS_CALLS = {"recover", "add server", "remove server"}
+"""Calls that may be refused for what the servers are like."""
 
 QUEUES = ("jobs", "mail", "calls", "bills")
 """Each has a primary of its own."""
@@ -87,6 +90,8 @@ class Client:
         self.paused_for = 0.0
         self.opened = 0
         self.stopping = False
+        self.takes_part = True
+        """Whether it does what the others do; the auditor only looks."""
         self.denied = False
         """Whether some server has not let it in at some time."""
 
@@ -107,7 +112,7 @@ class Client:
         self.opened += 1
         self.coordinator = SimCoordinator(world.hub, self.process)
         cluster = Cluster(
-            {name: f"redis://{name}" for name in world.names},
+            {name: f"redis://{name}" for name in world.known_servers},
             self.coordinator,
             namespace=NAMESPACE,
             min_replicas=world.min_replicas,
@@ -125,7 +130,14 @@ class Client:
         ended = await self.do("open", cluster.__aenter__(), 60.0)
         if ended.outcome is Outcome.DONE:
             self.cluster = cluster
+            self._declare(cluster)
         return ended.outcome is Outcome.DONE
+
+    def _declare(self, cluster: Cluster) -> None:
+        """Have pushes recur; every process declares the same."""
+        for lane in self.world.lanes if self.takes_part else ():
+            if lane.setting.every and (queue := self.queue(lane)):
+                cluster.every(lane.setting.every, queue, lane.ledger.recurring, name=f"every {lane.name}")
 
     async def close(self) -> None:
         cluster, self.cluster = self.cluster, None
@@ -192,7 +204,7 @@ class Client:
                 return Ended(Outcome.LOST, None, error)
             case NotEnoughReplicas() | QueueFull() | Unavailable() | Closed():
                 return Ended(Outcome.REFUSED, None, error)
-            case ConfigError() if self.denied:
+            case ConfigError() if self.denied or kind in OPERATORS_CALLS:
                 return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if kind == "open" and "role is" in str(error):
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
@@ -277,6 +289,18 @@ class World:
                 del self._harmed[server]
         return set(self._harmed)
 
+    @property
+    def known_servers(self) -> Iterable[str]:
+        """What a client that connects now is given: the servers of the namespace."""
+        return self.names if self.view is None else self.view.servers
+
+    def add_server(self) -> str | None:
+        """One more server runs, empty; its name, None where there are enough."""
+        name = next((name for name in NAMES if name not in self.servers), None)
+        if name:
+            self.servers[name] = self._new_server(name)
+        return name
+
     def note_step(self, seconds: float) -> None:
         """A server's clock was set: what is there by now may happen so much earlier, or later."""
         self.stepped += seconds
@@ -302,7 +326,7 @@ class World:
     @property
     def is_whole(self) -> bool:
         """Whether all servers are in sync, in the lives that they are in."""
-        return sorted(self.living_members()) == sorted(self.names)
+        return self.view is not None and sorted(self.living_members()) == sorted(self.view.servers)
 
     # -- what a client goes through -----------------------------------------------------------------------------------
 
