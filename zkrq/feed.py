@@ -346,6 +346,7 @@ class Feed(Generic[T]):
                 except ZkrqError as error:
                     failures += 1
                     self._note_trouble(asking, error)
+                    asking = ()
                     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
                     await asyncio.sleep(pause)
                     continue
@@ -358,6 +359,7 @@ class Feed(Generic[T]):
                 self._dismiss(asking, None)
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
+            asking = ()  # a waiter holds the claims that it was given: those that were dropped would be extended
             if len(self._buffer) > self._kept:
                 pause = min(pause, AHEAD_SECONDS)
             await self._rest(pause)
