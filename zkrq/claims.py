@@ -180,7 +180,8 @@ class Claim(Generic[T]):
 
     @property
     def attempts(self) -> int:
-        """How often the item was handed to a handler, this time included."""
+        """Deliveries that count against ``max_attempts``, this one included: those that failed, and those that no one
+        settled, because the holder died or the deadline passed.  One that was released does not count."""
         return self.record.attempts
 
     @property
@@ -246,8 +247,8 @@ class Claim(Generic[T]):
         await self._settle(*self._failure(wanted, check_text("reason", reason or "nack")))
 
     async def release(self) -> None:
-        """Hand the item back where it stood, without counting a failure.  Raises as ``ack`` does."""
-        await self._settle(Verb.RELEASE, self._undelivered)
+        """Hand the item back where it stood; neither a failure nor the delivery is counted.  Raises as ``ack`` does."""
+        await self._settle(Verb.RELEASE)
 
     async def bury(self, reason: str) -> None:
         """Move the item to the dead letters.  Raises as ``ack`` does."""
@@ -308,11 +309,6 @@ class Claim(Generic[T]):
         if isinstance(verdict, Again):
             return Verb.NACK, round(verdict.delay * 1000), reason
         return Verb.BURY, 0, verdict
-
-    @property
-    def _undelivered(self) -> int:
-        """1 for an item that was claimed ahead and not handed out: then the delivery does not count."""
-        return 0 if self.delivered else 1
 
     # -- losing ----------------------------------------------------------------------------------------------------
 
@@ -385,7 +381,7 @@ class Claim(Generic[T]):
         """Release while being cancelled: the call is on its way whatever happens here."""
         self._settled = Verb.RELEASE
         try:
-            returned = self._holder.settle(self, Verb.RELEASE, self._undelivered)
+            returned = self._holder.settle(self, Verb.RELEASE)
         except ZkrqError:
             return  # closed: the item comes back when the owner is gone
         returned.add_done_callback(_retrieve)

@@ -27,6 +27,7 @@ import zkrq
 from zkrq import demo, local
 from zkrq.claims import Claim
 from zkrq.cluster import Cluster, connect
+from zkrq.codecs import RAW
 from zkrq.demo.words import count
 from zkrq.errors import ConfigError, ZkrqError
 
@@ -37,6 +38,9 @@ READ_BYTES = 1 << 16
 
 POP_AT_ONCE = 100
 """Items claimed together."""
+
+_NO_LIMIT = zkrq.Retry(max_attempts=None)
+_KEEP_ALL = zkrq.DeadLetters(max_count=None, expired=True)
 
 
 DEFAULT_NAMESPACE = "zkrq"
@@ -198,7 +202,9 @@ def _receipt(receipt: zkrq.Receipt) -> Line:
 async def _pop(args: Namespace) -> Lines:
     deadline = asyncio.get_running_loop().time() + args.wait
     async with _open(args) as cluster:
-        queue, left = cluster.queue(args.queue), args.count
+        # What this command cannot read, or what others have often failed at, is not buried here. No dead
+        # letter is dropped, and what has expired becomes one: the queue's own consumers may want to keep it.
+        queue, left = cluster.queue(args.queue, codec=RAW, retry=_NO_LIMIT, dead_letters=_KEEP_ALL), args.count
         while left > 0:
             wait = max(0.0, deadline - asyncio.get_running_loop().time())
             claims = await queue.pop_many(min(left, POP_AT_ONCE), timeout=wait)
@@ -210,15 +216,22 @@ async def _pop(args: Namespace) -> Lines:
             left -= len(claims)
 
 
-def _delivery(claim: Claim[Any]) -> Line:
+def _delivery(claim: Claim[bytes]) -> Line:
+    """The item as JSON; where it is none, null with the ``payload`` as text beside it."""
+    try:
+        item: object = json.loads(claim.item)
+        text, unread = json.dumps(item), dict[str, str]()
+    except (ValueError, RecursionError):
+        item, text, unread = None, repr(claim.item), {"payload": claim.item.decode(errors="backslashreplace")}
     value = {
         "id": claim.id,
-        "item": claim.item,
+        "item": item,
+        **unread,
         "priority": claim.priority,
         "attempts": claim.attempts,
         "pushed_at": claim.pushed_at.isoformat(),
     }
-    return Line(json.dumps(claim.item), value)
+    return Line(text, value)
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -400,7 +413,7 @@ COMMANDS = (
     ),
     Command(
         "pop",
-        "take items: print each as one line of JSON, then ack it",
+        "take items: print each as one line, as JSON where it is JSON, then ack it",
         _pop,
         (
             Flag("count", "how many, at most", int, 1, "N"),

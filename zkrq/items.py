@@ -25,7 +25,7 @@ class Item(Generic[T]):
     is until it is due or its claim ends, None for what is ready or dead; ``expires_in`` until its ``ttl`` is over, None
     for what does not expire.  ``owner`` is who holds it.  ``reason`` is why it is dead or failed last, ``traceback`` a
     summary of where, innermost call first; ``died_at`` when it became a dead letter.  None where there is none.
-    ``attempts`` counts deliveries, ``failures`` those that failed.
+    ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
     """
 
     id: str

@@ -110,7 +110,10 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them."""
+    """The policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them.
+
+    A delivery that its holder released does not count: it did not fail, and the holder is alive.
+    """
 
     max_attempts: int | None = 20
     backoff: Backoff = field(default_factory=lambda: exponential(1.0, maximum=300.0))

@@ -174,7 +174,20 @@ async def test_a_failed_item_goes_behind_those_that_wait_and_a_released_one_does
     await claim.release()
     claims = await queue.pop_many(2, timeout=HANG)
     assert [claim.item for claim in claims] == ["second", "first"]
-    assert [(claim.attempts, claim.failures) for claim in claims] == [(2, 0), (2, 1)]
+    assert [(claim.attempts, claim.failures) for claim in claims] == [(1, 0), (2, 1)]
+
+
+async def test_an_item_that_is_released_again_and_again_does_not_die(cluster: zkrq.Cluster, name: str) -> None:
+    """A long poller: no delivery failed, and none killed its holder."""
+    queue = cluster.queue(name, retry=zkrq.Retry(max_attempts=3))
+    await queue.push("not yet")
+    for _ in range(10):
+        await (await take(queue)).release()
+    claim = await take(queue)
+    assert (claim.item, claim.attempts) == ("not yet", 1)
+    await claim.nack(delay=0)
+    assert (await take(queue)).attempts == 2, "a failure counts as before"
+    assert (await queue.size()).dead == 0
 
 
 async def test_a_cancelled_handler_hands_back_without_a_failure(queue: zkrq.Queue[Any]) -> None:

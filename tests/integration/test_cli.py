@@ -17,7 +17,7 @@ from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
 import zkrq
-from tests.harness import new_namespace
+from tests.harness import new_namespace, over_zookeeper, take
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +111,23 @@ async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:
         assert await shell.run("push", "jobs", "1", "--id", "once", "--delay", "60") == (0, "once\n", "")
     assert await shell.run("clear", "jobs") == (0, "1 item removed\n", "")
     assert await shell.run("pop", "jobs") == (0, "", "")
+
+
+async def test_pop_buries_nothing(shell: Shell, servers: local.Servers) -> None:
+    """What is no JSON is shown as what it is, and an item that has often failed is delivered like any other."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        retry = zkrq.Retry(max_attempts=30, backoff=zkrq.constant(0))
+        queue = cluster.queue("jobs", codec=zkrq.RAW, retry=retry)
+        await queue.push(b"often")
+        for _ in range(25):
+            await (await take(queue)).nack()
+        await queue.push_many([b"\xff\x00", b'{"to": "ann"}', b"2"])
+        code, out, err = await shell.run("pop", "jobs", "--count", "4")
+        assert (code, out.splitlines(), err) == (0, ["b'often'", "b'\\xff\\x00'", '{"to": "ann"}', "2"], "")
+        await queue.push(b"\xff")
+        (delivery,) = await shell.value("pop", "jobs")
+        assert (delivery["item"], delivery["payload"]) == (None, "\\xff")
+        assert await queue.size() == (0, 0, 0, 0)
 
 
 async def test_pop_waits_and_shows_up_among_the_consumers(shell: Shell) -> None:

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: decide what becomes of claimed items.  Verbs: ack (gone), nack (queued again after ms, one failure more),
--- release (queued again where it stood; ms 1: it was never handed to a handler, so the delivery does not count),
+-- release (queued again where it stood; its holder is well and the item did not fail, so the delivery does not count),
 -- bury (dead letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
@@ -22,8 +22,8 @@ local VERBS = {
     r.failures = r.failures + 1
     return now_us + ms * 1000
   end},
-  release = {state = 'Q', at_us = function(r, ms)
-    r.attempts = math.max(0, r.attempts - ms)
+  release = {state = 'Q', at_us = function(r)
+    r.attempts = math.max(0, r.attempts - 1)
     return math.min(r.due, now_us)
   end},
   bury = {state = 'D', at_us = function() return now_us end},
