@@ -87,6 +87,8 @@ class Reaper:
                 owners[queue] = found
         if owners:
             alive = await self._coordinator.consumers()
+            if any(owner not in alive for owning in owners.values() for owner in owning):
+                alive = await self._coordinator.consumers(proved=True)  # before anybody is declared dead
             orphaned = {queue: [each for each in owning if each not in alive] for queue, owning in owners.items()}
             ended = await _each(orphaned, lambda queue: self._fence(queue, orphaned[queue]))
             troubles |= {queue: error for queue, error in ended if error}

@@ -111,6 +111,14 @@ async def test_lost_reply_to_an_enrolment(world: World) -> None:
             assert await one.consumers() == {owner: "the description"}
 
 
+async def test_consumers_that_are_proved(world: World) -> None:
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        assert await one.consumers(proved=True) == {}
+        owner = await two.enrol("two")
+        assert await one.consumers(proved=True) == {owner: "two"}
+        assert await one.consumers() == {owner: "two"}
+
+
 async def test_consumers_vanish_with_their_session(world: World) -> None:
     async with await world.coordinator() as one:
         recorder = Recorder(one)
@@ -231,7 +239,14 @@ async def test_before_the_start_and_after_the_end(world: World) -> None:
         await one.read_view()
     assert one.session.state is SessionState.CLOSED
     assert one.valid_until < now()
-    for call in (one.read_view(), one.swap_view(b"x", -1), one.enrol("x"), one.withdraw(), one.consumers()):
+    for call in (
+        one.read_view(),
+        one.swap_view(b"x", -1),
+        one.enrol("x"),
+        one.withdraw(),
+        one.consumers(),
+        one.consumers(proved=True),
+    ):
         with pytest.raises(Closed):
             await call
     with pytest.raises(Closed):

@@ -120,6 +120,27 @@ async def test_frozen_server_is_left(zookeeper: ZooKeeperWorld) -> None:
         assert SessionState.LOST not in recorder.states
 
 
+async def test_a_leader_without_followers_proves_nothing(zookeeper: ZooKeeperWorld) -> None:
+    """Its followers may have elected another one already.  It still answers a sync, until it notices."""
+    leader = await zookeeper.servers.zookeeper_leader()
+    followers = [server for server in zookeeper.servers.zookeeper if server is not leader]
+    hosts = f"{leader.host}:{leader.port}"
+    async with ZooKeeperCoordinator(hosts, namespace=zookeeper.namespace, session_timeout=SESSION_TIMEOUT) as one:
+        owner = await one.enrol("one")
+        assert await one.consumers(proved=True) == {owner: "one"}
+        for server in followers:
+            server.pause()
+        try:
+            assert await one.consumers() == {owner: "one"}
+            with pytest.raises(Unavailable):
+                await one.consumers(proved=True)
+        finally:
+            for server in followers:
+                server.resume()
+        async with asyncio.timeout(HANG):
+            await works(one)
+
+
 async def test_leader_killed(zookeeper: ZooKeeperWorld) -> None:
     """The sessions outlive an election, which takes ZooKeeper several rounds where it has to wait for a core."""
     one, two = zookeeper.direct(session_timeout=LONG), zookeeper.direct(session_timeout=LONG)

@@ -168,7 +168,7 @@ class SimCoordinator(MemoryCoordinator):
         self.hub.told_owners.add(owner)
         return owner
 
-    async def consumers(self) -> Mapping[str, str]:
+    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
         told = frozenset(self.hub.told_owners)
 
         def read() -> dict[str, str]:

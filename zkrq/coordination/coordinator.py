@@ -147,7 +147,11 @@ class Coordinator(Protocol):
         """Take the current session's entry out of the registry, if there is one."""
         ...
 
-    async def consumers(self) -> Mapping[str, str]:
+    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
         """Owner id -> description of every live consumer, at least as new as any enrolment that had returned
-        anywhere before this call."""
+        anywhere before this call.
+
+        ``proved``: also where the coordinator's leader has been deposed and does not know it yet.  That costs a write,
+        and is needed before somebody who is missing is declared dead.
+        """
         ...

@@ -222,7 +222,7 @@ class MemoryCoordinator:
     async def withdraw(self) -> None:
         await self._ask(lambda: self._hub.withdraw(self.session.id))
 
-    async def consumers(self) -> Mapping[str, str]:
+    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
         return await self._ask(lambda: dict(self._hub.enrolled))
 
     # -- requests -------------------------------------------------------------------------------------------------
