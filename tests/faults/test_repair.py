@@ -120,6 +120,34 @@ async def test_a_catch_up_that_is_left_in_the_middle_is_carried_on_by_another_cl
             assert (await second.queue(QUEUE).size()).ready == 20_000
 
 
+async def test_a_catch_up_goes_on_where_it_was_while_the_view_moves(servers: local.Servers) -> None:
+    """Another server flaps, say: each change of the view tells all members, and nothing is copied twice for it."""
+    namespace, hub, told = new_namespace(), Hub(), list[zkrq.Event]()
+    async with in_process(servers, namespace, hub, on_event=told.append) as cluster:
+        await cluster.queue(QUEUE).push_many(range(30_000))
+        await servers.redis[0].restart(wipe=True)
+        cluster._reaper.look()  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: ServerId("redis-1") in cluster.view.learners)
+        moves = 0
+        membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        while ServerId("redis-1") not in cluster.view.members:
+            view = await membership.change(cluster.view, move)
+            await membership.seal(view, view.members)
+            moves += 1
+            assert moves < 600, "it is not whole after a minute of changes"
+            await asyncio.sleep(0.1)
+        assert moves > 3
+        (caught_up,) = [event for event in told if isinstance(event, events.ServerCaughtUp)]
+        assert caught_up.items < 31_000
+        for server in servers.redis[1:]:
+            await server.kill()
+        assert await cluster.queue(QUEUE).size() == (30_000, 0, 0, 0)
+
+
+def move(view: View, /, *, by: str) -> View:
+    return replace(view, epoch=view.epoch + 1, by=by)
+
+
 async def test_progress_is_told(servers: local.Servers) -> None:
     told: list[zkrq.Event] = []
     async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:

@@ -45,11 +45,17 @@ class Repairer(Client):
             return
         if not (yield from self.swap(view, admit(view, id, life, by=self.world.nonce()))):
             return
+        copied_from = set[Life]()  # what was copied is not copied again as long as its source keeps its life
         for _ in range(self.ROUNDS):
             self.view = view = self.world.view
             if view.learners.get(id) != life:
                 return
-            if not (yield from self.catch_up(id)) or self.world.view is not view:
+            source = view.members[view.primary(QUEUE)]
+            if source not in copied_from:
+                if not (yield from self.catch_up(id)):
+                    continue
+                copied_from.add(source)
+            if self.world.view is not view:
                 continue
             if (yield from self.swap(view, promote(view, id, life, by=self.world.nonce()))):
                 self.world.ledger.counts["joins"] += 1

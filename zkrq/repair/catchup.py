@@ -3,6 +3,21 @@
 From the moment when it is a learner every write goes to it as well, so what is copied is what was there before.  The
 first page is read after its source has adopted the learner's epoch (the call that reads carries it): nothing can be
 added to the source any more by who does not know the learner.
+
+A change of the view does not begin the copying anew: it goes on where it was, queue by queue, as long as the learner
+and the queue's source keep their lives.  That is enough because
+
+* an operation that completed before the learner was admitted is on every member of that time.  A source was one of
+  them, or was promoted since, with all that they had;
+* one that completes later has an answer of the learner as well, whatever the view is by then: it covers every server
+  of the last view that its client knows, the learner is in every view since its admission (evicted and admitted again
+  it has another life), and a source that has adopted an epoch as late as the admission takes no call of an older one;
+* one that never completes may be known to the source and not to the learner, and so may one that a new primary decided
+  meanwhile before its client died.  So it is without any change of the view: the scrub tells the others;
+* tombstones are not dropped while there is a learner.
+
+A queue whose primary is now a server, or a life of it, from which it was not copied is copied from there: a cursor
+means nothing to another process.
 """
 
 from __future__ import annotations
@@ -16,7 +31,7 @@ from typing import NamedTuple, cast
 
 from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.clocks import PUT_WINDOW, find_apart
-from zkrq.replication.copying import CopyFailed, Place, copy_queue, queues_at
+from zkrq.replication.copying import CopyFailed, Place, QueueCopy, queues_at
 from zkrq.replication.founding import enrol
 from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
@@ -25,7 +40,7 @@ from zkrq.replication.server import Server
 from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 
 COPY_TRIES = 20
-"""How often the copying is begun anew because the view moved, before another look is taken."""
+"""How often the view may move in a row without anything being copied, before another look is taken."""
 
 HEAD_ROOM = 0.1
 """Share of its ``maxmemory`` that a server must have left beyond what the others use."""
@@ -61,6 +76,7 @@ class CatchUp:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._copied = self._total = 0
+        self._copies: dict[tuple[str, ServerId, Life], QueueCopy] = {}
         self._began = self._reported = self._loop.time()
 
     async def run(self) -> int:
@@ -159,7 +175,9 @@ class CatchUp:
     async def _complete(self, view: View) -> int:
         """Copy until nothing has moved meanwhile, then make the learner a member."""
         life = view.learners[self._id]
-        for _ in range(COPY_TRIES):
+        tries = 0
+        while tries < COPY_TRIES:
+            before = self._copied
             try:
                 await self._copy_all(view)
             except CopyFailed as failure:
@@ -172,6 +190,7 @@ class CatchUp:
                 return self._copied
             if newest.learners.get(self._id) != life:
                 raise NotNow(f"{self._id} fell out of the view while it was caught up")
+            tries = tries + 1 if self._copied == before else 0
             view = newest
         raise NotNow("the view moves all the time")
 
@@ -188,15 +207,20 @@ class CatchUp:
 
     async def _copy_all(self, view: View) -> None:
         target = self._membership.place(view, self._id)
-        self._copied = self._total = 0
         await target.ask("seal", "", [])
-        queues = await queues_at(self._source(view, ""))
-        for queue in queues:
-            _, items, *_ = await self._source(view, queue).ask("standing", queue, [b"0"])
-            self._total += cast("int", items)
-        self._began = self._loop.time()
-        for queue in queues:
-            await copy_queue(self._source(view, queue), target, queue, self._note)
+        members = view.members.items()
+        self._copies = {key: copy for key, copy in self._copies.items() if key[1:] in members}
+        left: dict[str, QueueCopy] = {}
+        self._total = self._copied
+        for queue in await queues_at(self._source(view, "")):
+            source = view.primary(queue)
+            copy = self._copies.setdefault((queue, source, view.members[source]), QueueCopy(queue))
+            if not copy.done:
+                _, items, *_ = await self._source(view, queue).ask("standing", queue, [b"0"])
+                self._total += max(0, cast("int", items) - copy.copied)
+                left[queue] = copy
+        for queue, copy in left.items():
+            await copy.go_on(self._source(view, queue), target, self._note)
         self._tell()
 
     def _source(self, view: View, queue: str) -> Place:

@@ -94,23 +94,39 @@ async def install_items(target: Place, queue: str, items: Sequence[Copied], mome
             await target.ask("apply", queue, given)
 
 
-async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[[int], Awaitable[None]]) -> None:
-    """Have ``target`` learn all that ``source`` knows of a queue, tombstones included; ``copied`` is told how many.
+class QueueCopy:
+    """The copy of one queue from one life of its source, which goes on where it was."""
 
-    What ``source`` holds from the beginning to the end is copied; what comes meanwhile need not be.  Memory: one page.
-    Raises ``CopyFailed``.
-    """
-    moments = await _copy_standing(source, target, queue)
-    cursor = b"0"
-    while True:
-        body = await source.ask("page", queue, [moments.source, cursor, PAGE])
-        cursor, flat, beyond = cast("tuple[bytes, object, list[bytes]]", body)
-        items = list(read_copied(flat))
-        await install_items(target, queue, items, moments)
-        await copy_items(source, target, queue, beyond, moments)
-        await copied(len(items) + len(beyond))
-        if cursor == b"0":
-            return
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._moments: Moments | None = None
+        self._cursor = b"0"
+        self.copied = 0
+        """Items copied so far."""
+        self.done = False
+        """Whether all that the source held from the beginning is copied."""
+
+    async def go_on(self, source: Place, target: Place, copied: Callable[[int], Awaitable[None]]) -> None:
+        """Have ``target`` learn all that ``source`` knows of the queue, tombstones included; ``copied`` gets the count.
+
+        What ``source`` holds from the beginning to the end is copied; what comes meanwhile need not be.  Memory: one
+        page.  Raises ``CopyFailed``: go on again, with the same life of both, under a newer view perhaps.
+        """
+        self._moments = moments = self._moments or await _copy_standing(source, target, self._queue)
+        while not self.done:
+            body = await source.ask("page", self._queue, [moments.source, self._cursor, PAGE])
+            cursor, flat, beyond = cast("tuple[bytes, object, list[bytes]]", body)
+            items = list(read_copied(flat))
+            await install_items(target, self._queue, items, moments)
+            await copy_items(source, target, self._queue, beyond, moments)
+            self._cursor, self.done = cursor, cursor == b"0"
+            self.copied += len(items) + len(beyond)
+            await copied(len(items) + len(beyond))
+
+
+async def copy_queue(source: Place, target: Place, queue: str, copied: Callable[[int], Awaitable[None]]) -> None:
+    """Have ``target`` learn all that ``source`` knows of a queue; see ``QueueCopy``.  Raises ``CopyFailed``."""
+    await QueueCopy(queue).go_on(source, target, copied)
 
 
 async def _copy_standing(source: Place, target: Place, queue: str) -> Moments:
