@@ -406,7 +406,7 @@ class Feed(Generic[T]):
         self._seq = seq
         if not self._admit(decision, owner, request, started):
             return 0
-        next_ms, dropped, _ = cast("tuple[int, int, object]", decision.body)
+        next_ms, dropped, *_ = cast("tuple[int, int, object, int]", decision.body)
         if dropped:
             self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
         if waiter or not self._waiters or next_ms == 0:

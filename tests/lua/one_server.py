@@ -468,7 +468,7 @@ class OneServer(Connection):
         if seq is None:
             self._seq += 1
             seq = self._seq
-        next_ms, dropped, handed, decided = self.run(
+        next_ms, dropped, handed, _, decided = self.run(
             "claim", owner=owner, seq=seq, count=count, lease_ms=lease_ms, waiter=waiter, **options
         )
         records = read_decided(decided)

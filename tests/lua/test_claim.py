@@ -280,6 +280,21 @@ def test_claim_lives_one_full_lease_after_a_jump_of_the_clock(server: OneServer,
     assert server.claim("bob").ids == ["a"]
 
 
+@pytest.mark.parametrize(("ahead_s", "handed"), [(10, []), (2, []), (0.1, ["a"]), (-10, ["a"]), (None, ["a"])])
+def test_claim_lives_one_full_lease_after_a_step_of_the_clock(
+    server: OneServer, ahead_s: float | None, handed: list[str]
+) -> None:
+    """A step of less than a silence: the client knows what the clock should say.  Without that it counts as right."""
+    put_and_claim(server, "a", lease_ms=SHORT_MS)
+    wait_ms(SHORT_MS)
+    expected_us = 0 if ahead_s is None else server.now_us() - int(ahead_s * 1e6)
+    claimed = server.claim("bob", clock=expected_us)
+    assert claimed.ids == handed
+    if not handed:
+        wait_ms(claimed.next_ms)
+        assert server.claim("bob", clock=server.now_us()).ids == ["a"]
+
+
 def test_settling_notes_that_the_server_leads(server: OneServer) -> None:
     """Claims: a queue whose consumers only settle is not silent."""
     claims = put_and_claim(server, "a", "b")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.replication.clocks import find_apart
-from zkrq.replication.view import ServerId
+from zkrq.replication.clocks import Clocks, find_apart
+from zkrq.replication.view import Life, ServerId
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,14 @@ def test_the_odd_one_is_named(ahead: dict[str, float], says: list[str]) -> None:
     for text, expected in zip(texts, says, strict=True):
         kept = expected if len(set(says)) == len(says) else expected.rpartition(": ")[2]
         assert text.endswith(kept)
+
+
+def test_a_clock_is_expected_to_go_on_from_when_it_was_read() -> None:
+    """For each queue by itself, and for the life that was read."""
+    clocks, server, life = Clocks(), ServerId("a"), Life("r1", "g1")
+    assert clocks.expected("jobs", server, life, 5.0) == 0
+    clocks.note("jobs", server, life, 1_000_000, 5.0)
+    assert clocks.expected("jobs", server, life, 7.5) == 3_500_000
+    assert clocks.expected("mail", server, life, 7.5) == 0
+    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5) == 0
+    assert clocks.expected("jobs", ServerId("b"), life, 7.5) == 0

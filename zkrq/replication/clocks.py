@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkrq.replication.view import ServerId
+from zkrq.replication.view import Life, ServerId
 
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long.  Of a client and a
@@ -14,6 +14,25 @@ server whose clocks are further apart every push is refused."""
 
 CLOCK_WARNING = 5.0
 """Seconds between the clocks of a client and a server that are worth a warning."""
+
+
+class Clocks:
+    """What the servers' clocks should say by now, by this client's monotonic clock since each was last read.
+
+    For each queue by itself, so that a clock that was set is noticed in all of them.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, ServerId], tuple[Life, int, float]] = {}
+
+    def expected(self, queue: str, server: ServerId, life: Life, now: float) -> int:
+        """Microseconds, 0 where this life of the server was not read; ``now``: seconds, when a call is sent."""
+        known, clock_us, sent_at = self._read.get((queue, server), (None, 0, 0.0))
+        return clock_us + round((now - sent_at) * 1e6) if known == life else 0
+
+    def note(self, queue: str, server: ServerId, life: Life, clock_us: int, sent_at: float) -> None:
+        """Keep what a call that was sent at ``sent_at`` has read; so a line that is always slow looks like no jump."""
+        self._read[queue, server] = life, clock_us, sent_at
 
 
 def find_apart(ahead: Mapping[ServerId, float], bound: float) -> list[str]:

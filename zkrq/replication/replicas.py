@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
-from zkrq.replication.clocks import PUT_WINDOW
+from zkrq.replication.clocks import PUT_WINDOW, Clocks
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.full import FULL_RETRY_SECONDS
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
@@ -129,6 +129,7 @@ class Replicas:
     ) -> None:
         """``removed`` is told of a queue's items that every server of the view knows as gone."""
         self.membership = membership
+        self._clocks = Clocks()
         self.operation_timeout = operation_timeout
         self._removed = removed
 
@@ -312,8 +313,13 @@ class Replicas:
                 self.membership.check_writable(view)
                 await self._check_room(view, effort)
                 given = [int(effort.touched), *arguments]
+            sent_at = asyncio.get_running_loop().time()
+            if script == "claim":
+                given = [self._clocks.expected(queue, primary, view.members[primary], sent_at), *arguments]
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
+            if script == "claim" and answer.status is Status.OK:
+                self._clocks.note(queue, primary, view.members[primary], cast("int", answer.body[3]), sent_at)
             if puts and self.membership.full.note(view, {primary: answer}):
                 effort.hurry(FULL_RETRY_SECONDS)
             life = (primary, view.members[primary])

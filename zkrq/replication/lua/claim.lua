@@ -8,9 +8,11 @@
 -- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
 -- While the queue is paused nothing is handed out.  Where payloads are large, their bytes bound the reply (BYTES_MAX).
 -- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
+-- clock: what this server's clock should say by now, in microseconds, by the client's clock since its last claim request
+-- here; 0: unknown.  The reply carries what it says.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
--- ARGV: epoch generation queue put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
--- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] [id record left_ms of everything decided here]
+-- ARGV: epoch generation clock queue put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] clock [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -24,7 +26,7 @@ seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonu
 local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
-local since_us, has_large = leading_since_us()
+local since_us, has_large = leading_since_us(tonumber(clock))
 local handed, handed_count = {}, 0 -- by position among what was decided; false between
 
 -- Each item of a page of an index; those not in this state (nil: any) are struck from the index.
@@ -223,4 +225,4 @@ end
 if count == 0 or (cut or handed_count == count) and redis.call('ZCARD', ready) > 0 then wake(1) end
 local payloads_of = {}
 for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end
-return {'OK', next_ms(), dropped_letters, payloads_of, decided}
+return {'OK', next_ms(), dropped_letters, payloads_of, now_us, decided}

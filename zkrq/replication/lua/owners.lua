@@ -8,7 +8,7 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock lease
-leading_since_us()
+leading_since_us(0)
 local PAGE = 500 -- owners named in one call
 local page, names = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE), {}
 for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end

@@ -13,7 +13,7 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake lease tombstones reply letters
-leading_since_us()
+leading_since_us(0)
 local REASON_MAX = 1000 -- bytes kept of a reason
 
 local VERBS = {
