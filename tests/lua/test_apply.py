@@ -56,11 +56,12 @@ def test_newer_record_moves_the_item(server: OneServer, older: Make, newer: Make
 
 @pytest.mark.parametrize("held", [queued, claimed, dead, gone])
 @pytest.mark.parametrize("older", [queued, claimed, dead, gone])
-def test_older_record_is_superseded(server: OneServer, held: Make, older: Make) -> None:
+@pytest.mark.parametrize("payloads", [True, False])  # most decisions come without
+def test_older_record_is_superseded(server: OneServer, held: Make, older: Make, *, payloads: bool) -> None:
     """Rule 1: SUPERSEDED where a greater one is held; nothing changes."""
     server.apply(Applied("a", held(1, 3), 1000, b"p"), payloads=True)
     before = server.contents()
-    assert server.apply(Applied("a", older(1, 2), 0, b"other"), payloads=True) == ([1], [])
+    assert server.apply(Applied("a", older(1, 2), 0, b"other"), payloads=payloads) == ([1], [])
     assert server.contents() == before
 
 

@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "is == GONE and was == CLAIMED and is_newer(packed, held) then",
         "is == GONE and was == CLAIMED then",
         "the fast way for acks keeps the rule of the greater version, too",
-        Suite("tests/lua/test_apply.py", "tests/lua/test_histories.py", "tests/lua/test_walks.py"),
+        Suite("tests/lua/test_apply.py"),
     ),
     Mutant(
         "versions-ignore-the-epoch",
