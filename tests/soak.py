@@ -2,7 +2,7 @@
 
     python -m tests.soak --items 3000000 --seconds 900
 
-Tombstones are the only thing that grows by design, up to a time (twice the put window) or a number (a million a queue);
+Tombstones are the only thing that grows by design, up to a time (twice the put window) or in bytes (512 MiB a queue);
 flat is what comes after.  The put window is shortened for this, so that the plateau is reached early.  At the end every
 key is held against the table of keys.
 """

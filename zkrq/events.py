@@ -157,6 +157,16 @@ class DeadLettersDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryShortened(Event):
+    """More is removed from a queue than its servers keep tombstones for: what was removed more than ``seconds`` ago (at
+    least 60, instead of 600) is forgotten.  Pushes that are later than that are refused, unless their id is one of the
+    user's own, which counts as new.  None: the memory reaches back as far as usual again."""
+
+    queue: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerFenced(Event):
     """A dead consumer's claims are ready again; ``items`` is how many this client requeued."""
 

@@ -26,7 +26,7 @@ from zkrq.events import DeadLettersDropped, Events
 from zkrq.held import Held
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
-from zkrq.replication.replicas import PUT_WINDOW_MS, Decision, Replicas
+from zkrq.replication.replicas import Decision, Replicas
 from zkrq.replication.wire import Arguments
 from zkrq.tasks import Tasks
 from zkrq.wakeups import Wakeups
@@ -391,18 +391,9 @@ class Feed(Generic[T]):
         seq = self._seq + 1
         request = f"{owner}/{seq}"
         letters = self._dead_letters
-        request_arguments: Arguments = [
-            self._queue,
-            PUT_WINDOW_MS,
-            owner,
-            seq,
-            count,
-            lease_ms,
-            waiter,
-            self._held.max_attempts,
-        ]
+        request_arguments: Arguments = [self._queue, owner, seq, count, lease_ms, waiter, self._held.max_attempts]
         request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
-        decision = await self._replicas.decide("claim", self._queue, request_arguments)
+        decision = await self._replicas.decide("claim", self._queue, request_arguments, trim=True)
         self._seq = seq
         if not self._admit(decision, owner, request, started):
             return 0

@@ -11,6 +11,7 @@ import pytest
 
 import zkrq
 from tests.harness import take
+from zkrq.repair.repairer import SCRUB_SECONDS
 from zkrq.replication.cutting import CUT_SECONDS
 from zkrq.replication.keys import key
 from zkrq.replication.records import fresh
@@ -276,3 +277,52 @@ async def test_server_that_is_down_does_not_keep_the_others_from_it() -> None:
         own.kill("redis-2" if primary_of(one, "jobs") == "redis-3" else "redis-3")
         await one.clock.advance(5)
         assert execute(own, primary_of(one, "jobs"), "HLEN", key("zkrq", "jobs", "payloads")) == 0
+
+
+async def test_idle_queue_keeps_nothing() -> None:
+    """Items that expire or are buried and dropped: no ack ever drops their tombstones."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        for id in ("acked", "left"):
+            await queue.push("x", id=id)
+        claims = await queue.pop_many(2, timeout=0)
+        assert await queue.ack_many(claims) == []
+        await one.clock.advance(2 * CUT_SECONDS)
+        for name in own.names:  # what a client leaves that dies before it drops a payload
+            execute(own, name, "HSET", key("zkrq", "jobs", "payloads"), "left", "x")
+        await one.clock.advance(2 * PUT_WINDOW + 1.3 * SCRUB_SECONDS)
+        for name in own.names:
+            for kind in ("records", "payloads", "tombstones"):
+                assert execute(own, name, "EXISTS", key("zkrq", "jobs", kind)) == 0, (name, kind)
+
+
+async def test_nothing_is_dropped_while_a_server_may_lack_it() -> None:
+    async with servers() as own, own.connect(min_replicas=2) as one:
+        queue = one.queue("jobs")
+        await queue.push("x", id="report")
+        await ack(queue, "report")
+        for name in [name for name in own.names if name != primary_of(one, "jobs")]:
+            own.kill(name)
+        await one.clock.advance(2 * PUT_WINDOW + 1.3 * SCRUB_SECONDS)
+        assert one.view.eligible
+        assert execute(own, primary_of(one, "jobs"), "HLEN", key("zkrq", "jobs", "records")) == 1
+
+
+async def test_shortened_memory_is_told_once() -> None:
+    told: list[zkrq.MemoryShortened] = []
+
+    def note(event: zkrq.Event) -> None:
+        if isinstance(event, zkrq.MemoryShortened):
+            told.append(event)
+
+    async with servers() as own, own.connect(on_event=note) as one:
+        queue = one.queue("jobs")
+        await queue.push("x")
+        forgot_ms = int(one.clock.now().timestamp() * 1000) - 90_000
+        execute(own, primary_of(one, "jobs"), "HSET", key("zkrq", "jobs", "lead"), "forgot_ms", str(forgot_ms))
+        await one.clock.advance(1.3 * SCRUB_SECONDS)
+        assert [event.queue for event in told] == ["jobs"]
+        assert told[0].seconds is not None
+        assert 90 <= told[0].seconds <= 90 + 1.3 * SCRUB_SECONDS
+        await one.clock.advance(2 * PUT_WINDOW + 1.3 * SCRUB_SECONDS)
+        assert [event.seconds is None for event in told] == [False, True]

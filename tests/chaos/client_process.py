@@ -307,7 +307,7 @@ class Client:
 
         async def note(replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any) -> Decision:
             if script == "claim":
-                self._asked.setdefault(f"{arguments[2]}/{arguments[3]}", time.monotonic())
+                self._asked.setdefault(f"{arguments[1]}/{arguments[2]}", time.monotonic())
             return await decide(replicas, script, queue, arguments, **options)
 
         with patch.object(Replicas, "decide", note):

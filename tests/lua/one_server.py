@@ -308,7 +308,7 @@ class Contents(NamedTuple):
             if (id in self.payloads) != (id in living):
                 yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
             version = record.version.epoch.to_bytes(4, "little") + record.version.n.to_bytes(4, "little")
-            buried = version + id.encode() in {entry[8:] for entry in self.tombstones}
+            buried = version + id.encode() in {entry[16:] for entry in self.tombstones}
             if record.state is State.GONE and id != PAUSE and not buried:
                 yield f"{id} is gone in version {record.version} without a tombstone"
             if record.state is State.PAUSED and id != PAUSE:
@@ -487,6 +487,10 @@ class OneServer(Connection):
                 gone = pack(Record(Version(epoch, n), State.GONE, due_us=cast("int", buried_us), token=call.token))
                 records[call.id] = Decided(call.id, gone, 0)
         return Settled([min(outcome, 1) for outcome in outcomes], records, cast("int", dropped))
+
+    def trim(self, **options: Argument) -> int:
+        """Returns how many tombstones were dropped."""
+        return cast("int", self.run("trim", **options)[0])
 
     def cut(self, *ids: str, **options: Argument) -> None:
         self.run("cut", *ids, **options)

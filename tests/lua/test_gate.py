@@ -39,6 +39,7 @@ ARGUMENTS: dict[str, dict[str, Argument]] = {
     "settle": {},
     "standing": {"cursor": 0},
     "statistics": {},
+    "trim": {},
     "wipe": {},
 }
 """A call of every script that has the gate."""

@@ -18,6 +18,11 @@ from zkrq.replication.scripts import SCRIPTS
 WINDOW_MS = 10
 """So small that a test can let it pass."""
 
+HOUR_MS = 3_600_000
+
+THREE = 3 * (112 + 2 * 26)
+"""Bytes of three tombstones."""
+
 FREEING = ("ack", "nack", "bury", "release", "extend")
 
 
@@ -51,14 +56,14 @@ def test_tombstones_live_twice_as_long_as_the_put_window(server: OneServer, wind
     ack(server, "old", window_ms)
     (entry,) = server.contents().tombstones
     buried_ms = server.now_ms() - windows * window_ms
-    server.command("LSET", server.key("tombstones"), 0, struct.pack("<d", buried_ms) + entry[8:])
+    server.command("LSET", server.key("tombstones"), 0, struct.pack("<dd", buried_ms, buried_ms) + entry[16:])
     ack(server, "new", window_ms)
     assert set(server.contents().records) == ({"old", "new"} if kept else {"new"})
 
 
 def test_no_more_tombstones_than_the_limit(server: OneServer) -> None:
     """Bounded in memory: beyond the limit the oldest go early, and puts from before them are refused instead."""
-    server.limits["TOMBSTONES_MAX"] = 3
+    server.limits |= {"TOMBSTONES_BYTES": THREE, "LEAST_AGE_MS": 0}
     pushed_at_ms = server.now_ms() - 1
     for n in range(10):
         ack(server, f"i{n}", window_ms=60_000)
@@ -66,6 +71,74 @@ def test_no_more_tombstones_than_the_limit(server: OneServer) -> None:
     assert set(contents.records) == {"i7", "i8", "i9"}
     assert len(contents.tombstones) == 3
     assert server.put(Put("i0", pushed_at_ms=pushed_at_ms)) == [1]
+
+
+def bury(server: OneServer, count: int, *, age_ms: int, pushed_ago_ms: int) -> None:
+    """Tombstones of some items, as if they had been pushed and removed so long ago."""
+    for n in range(count):
+        ack(server, f"b{n}", window_ms=HOUR_MS, trim=0)
+    now_ms = server.now_ms()
+    for at, entry in enumerate(server.contents().tombstones):
+        aged = struct.pack("<dd", now_ms - age_ms, now_ms - pushed_ago_ms) + entry[16:]
+        server.command("LSET", server.key("tombstones"), at, aged)
+
+
+def remembered_ms(server: OneServer) -> int:
+    return cast("int", server.run("trim", put_window_ms=HOUR_MS)[1])
+
+
+def test_floor_is_what_was_pushed(server: OneServer) -> None:
+    """However much is removed: whoever is less late than the least age is not refused."""
+    server.limits["TOMBSTONES_BYTES"] = THREE
+    assert remembered_ms(server) == -1
+    bury(server, 10, age_ms=90_000, pushed_ago_ms=100_000)
+    assert server.trim(put_window_ms=HOUR_MS) == 7
+    assert len(server.contents().tombstones) == 3
+    now_ms = server.now_ms()
+    late = [Put(f"p{ago}", pushed_at_ms=now_ms - ago) for ago in (30_000, 99_000, 110_000)]
+    assert server.put(*late, put_window_ms=HOUR_MS) == [3]
+    assert 90_000 <= remembered_ms(server) < 100_000
+
+
+def test_young_tombstones_stay_whatever_they_take(server: OneServer) -> None:
+    server.limits["TOMBSTONES_BYTES"] = THREE
+    bury(server, 10, age_ms=50_000, pushed_ago_ms=100_000)
+    assert server.trim(put_window_ms=HOUR_MS) == 0
+    assert len(server.contents().tombstones) == 10
+    assert remembered_ms(server) == -1
+
+
+def test_producer_whose_clock_is_ahead_has_nobody_refused(server: OneServer) -> None:
+    """Nor is its item forgotten, of which a push may still come."""
+    server.limits["TOMBSTONES_BYTES"] = THREE
+    bury(server, 10, age_ms=90_000, pushed_ago_ms=100_000)
+    (first, *_) = server.contents().tombstones
+    ahead = first[:8] + struct.pack("<d", server.now_ms() + 200_000) + first[16:]
+    server.command("LSET", server.key("tombstones"), 0, ahead)
+    assert server.trim(put_window_ms=HOUR_MS) == 6
+    contents = server.contents()
+    assert (len(contents.tombstones), contents.tombstones[-1]) == (4, ahead)
+    assert contents.records["b0"].state is State.GONE
+    assert server.put(Put("a", pushed_at_ms=server.now_ms() - 70_000), put_window_ms=HOUR_MS) == []
+    assert contents.faults == []
+
+
+def test_idle_queue_is_trimmed_page_by_page(server: OneServer) -> None:
+    """Also of the payloads that a dead client has left."""
+    server.limits["TRIM_MAX"] = 4
+    bury(server, 10, age_ms=3 * HOUR_MS, pushed_ago_ms=3 * HOUR_MS)
+    assert len(server.contents().left_payloads) == 10
+    assert [server.trim(put_window_ms=HOUR_MS) for _ in range(4)] == [4, 4, 2, 0]
+    assert server.key_names() == {"server", "queues", "owners", "lead"}
+
+
+def test_claims_drop_old_tombstones_too(server: OneServer) -> None:
+    """Bounded in memory: also where items only expire."""
+    ack(server, "old", trim=0)
+    server.put(Put("mortal", ttl_ms=1))
+    wait_until_old()
+    server.claim(put_window_ms=WINDOW_MS, trim=1)
+    assert set(server.contents().records) == {"mortal"}
 
 
 def test_nothing_is_dropped_while_told_not_to(server: OneServer) -> None:
@@ -152,6 +225,7 @@ def test_old_tombstones_leave_nothing(server: OneServer) -> None:
     """Bounded in memory: without a window every ack drops what was removed before."""
     for n in range(30):
         ack(server, f"i{n}", window_ms=0)
+        time.sleep(0.002)  # the next one is pushed after what was dropped
     contents = server.contents()
     assert (contents.records, contents.tombstones, contents.left_payloads) == ({}, [], {})
     assert server.key_names() == {"server", "queues", "owners", "lead"}, "nor a payload that no client has dropped"

@@ -226,7 +226,7 @@ def pair(private_redis: local.LocalRedis) -> Generator[Pair, None, None]:
 
 def buried(contents: Contents) -> set[bytes]:
     """Version and id of every tombstone, without when it was removed."""
-    return {entry[8:] for entry in contents.tombstones}
+    return {entry[16:] for entry in contents.tombstones}
 
 
 def stands_for(entry: bytes, records: Mapping[str, Record]) -> bool:

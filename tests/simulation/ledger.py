@@ -589,7 +589,7 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         if script != "claim":
             return await decide(replicas, script, queue, arguments, **options)
         ledger = ledgers[queue]
-        request = f"{arguments[2]}/{arguments[3]}"
+        request = f"{arguments[1]}/{arguments[2]}"
         asked_at = ledger.asked_at.setdefault(request, loop.now)
         asked = Request(loop.now)
         ledger.requests.append(asked)

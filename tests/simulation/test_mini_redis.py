@@ -430,7 +430,13 @@ def test_out_of_memory(twins: Twins) -> None:
 # -- the scripts of zkrq -------------------------------------------------------------------------------------------
 
 COMMON = {"put", "claim", "settle", "apply"}
-SMALLER = {"PAGE": 3, "FENCED_MEMORY_MS": 30_000, "HOUSEKEEPING_MAX": 4, "TOMBSTONES_MAX": 6}
+SMALLER = {
+    "PAGE": 3,
+    "FENCED_MEMORY_MS": 30_000,
+    "HOUSEKEEPING_MAX": 4,
+    "TOMBSTONES_BYTES": 1_000,
+    "LEAST_AGE_MS": 1_000,
+}
 """Constants of the scripts that would otherwise never be reached."""
 
 

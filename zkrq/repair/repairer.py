@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
-from zkrq.events import CatchingUp, Events, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.repair.backoff import Backoff
 from zkrq.repair.catchup import CatchUp, Progress
 from zkrq.repair.places import NotNow, Taken
@@ -61,6 +61,7 @@ class Repairer:
         self._events = events
         self._token = secrets.token_hex(8)
         self._alarm = asyncio.Event()
+        self._short: set[str] = set()
         self._backoff = Backoff()
         self._known: View | None = None
         self._outside_since: dict[ServerId, float] = {}
@@ -231,9 +232,21 @@ class Repairer:
         random.shuffle(queues)
         for queue in queues:
             try:
+                self._note_memory(queue, await scrub.trim(queue))
+            except (NotNow, ZkrqError) as error:
+                self._note_trouble(f"trimming of {queue}", str(error))
+            try:
                 mended = await scrub.run(queue)
             except (NotNow, ZkrqError) as error:
                 self._note_trouble(f"scrub of {queue}", str(error))
             else:
                 if any(mended):
                     self._events.tell(Scrubbed(self._cluster, queue, *mended), logging.WARNING)
+
+    def _note_memory(self, queue: str, seconds: float | None) -> None:
+        """Tell when a queue begins to forget removals early, and when it no longer does."""
+        if (seconds is None) == (queue not in self._short):
+            return
+        self._short ^= {queue}
+        level = logging.INFO if seconds is None else logging.WARNING
+        self._events.tell(MemoryShortened(self._cluster, queue, seconds), level)

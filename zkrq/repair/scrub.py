@@ -76,6 +76,20 @@ class Scrub:
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
 
+    async def trim(self, queue: str) -> float | None:
+        """Drop what is too old, where nothing is removed at present; returns to how many seconds the memory of removals
+        is shortened, None: it is not.  Raises ``NotNow``."""
+        view, remembered_ms = self._membership.view, list[int]()
+        if view.learners or view.eligible:
+            raise NotNow("a copy that is not in sync must meet the tombstones of what is gone")
+        try:
+            for id in sorted(view.members):
+                remembered_ms.append(await _trim(self._membership.place(view, id), queue))
+        except CopyFailed as failure:
+            raise NotNow(str(failure)) from failure
+        short = [ms for ms in remembered_ms if 0 <= ms < 2 * PUT_WINDOW_MS]
+        return min(short) / 1000 if short else None
+
     async def run(self, queue: str) -> Mended:
         """One look at every item of a queue.  Raises ``NotNow`` where the view moves, ``Unavailable``."""
         view = self._membership.view
@@ -180,6 +194,16 @@ def _at(heads: Heads, positions: object) -> list[bytes]:
     """The ids at these positions."""
     ids = list(heads)
     return [ids[position - 1] for position in cast("list[int]", positions)]
+
+
+async def _trim(member: Place, queue: str) -> int:
+    """All pages; how many milliseconds back the member remembers, -1: as far as usual."""
+    while True:
+        pace = Pace()
+        dropped, remembered_ms = cast("tuple[int, int]", await member.ask("trim", queue, [PUT_WINDOW_MS]))
+        if not dropped:
+            return remembered_ms
+        await pace.rest()
 
 
 async def _heads(there: Place, queue: str, cursor: bytes, ids: Sequence[bytes] = ()) -> tuple[bytes, Heads]:

@@ -12,7 +12,7 @@ scheduled       zset   id by priority and due time, of this server's clock
 claimed         zset   id by deadline
 holdings        zset   token, zero byte, id of every claim, by name: what a claim request was given, what an owner holds
 dead            zset   id by time of death
-tombstones      list   (time, version, id) of what was removed, oldest first; at most 1,000,000
+tombstones      list   (time of the burial, time of the push, version, id) of what was removed, oldest first
 keys            hash   key -> id of the item that has it, as long as that is queued or claimed (several
                        where the copies of two servers met)
 expiring        zset   ids of items with a time to live by when that ends; negative: it ended while it was claimed

@@ -315,7 +315,7 @@ class Replicas:
                 given = [int(effort.touched), *arguments]
             sent_at = asyncio.get_running_loop().time()
             if script == "claim":
-                given = [self._clocks.expected(queue, primary, view.members[primary], sent_at), *arguments]
+                given = [self._clocks.expected(queue, primary, view.members[primary], sent_at), *given]
             answer = await self.membership.call(primary, script, queue, view, given)
             effort.note({primary: answer})
             if script == "claim" and answer.status is Status.OK:

@@ -36,6 +36,7 @@ end
 
 local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}, P = {}}
 local entering, leaving, new_records, new_payloads, new_tombstones
+local removals = 0 -- committed here
 
 local function list()
   return {n = 0}
@@ -58,9 +59,11 @@ local function append_pair(to, a, b)
   to[n + 1], to[n + 2], to.n = a, b, n + 2
 end
 
--- How the entry of a tombstone begins; the id follows.
-local function tombstone_of(epoch, n)
-  return struct.pack('<dI4I4', now_ms, epoch, n)
+-- The entry of a tombstone: when it was buried here, when its item was pushed, as packed in its record, version, id.
+-- An item that is unknown here, or was gone already, counts as pushed at the last moment before.
+local BURIED = struct.pack('<d', now_ms)
+local function tombstone_of(pushed_at, version, id)
+  return BURIED .. (pushed_at == '\0\0\0\0\0\0\0\0' and BURIED or pushed_at) .. version .. id
 end
 
 local function enter_queue(id, priority, due_us)
@@ -152,7 +155,10 @@ local function place(id, old_state, old_token, r, marks, at_us, packed, expires_
   elseif state == 'X' then
     -- The queue's own record is never dropped: its versions would begin again.
     -- The payload stays for now: it goes when every server knows of the removal (cut.lua), or with the tombstone.
-    if id ~= PAUSE then append(new_tombstones, tombstone_of(r.epoch, r.n) .. id) end
+    if id ~= PAUSE then
+      local version = struct.pack('<I4I4', r.epoch, r.n)
+      append(new_tombstones, tombstone_of(struct.pack('<d', r.pushed_at), version, id))
+    end
   end
   if old_state == 'Q' then
     if home ~= ready then append(leaving[ready], id) end
@@ -194,5 +200,6 @@ local function commit()
   write('HSET', records, new_records)
   for index, values in pairs(leaving) do write('ZREM', index, values) end
   write('RPUSH', tombstones, new_tombstones)
+  removals = removals + new_tombstones.n
   reset()
 end

@@ -3,7 +3,7 @@
 -- record of PAUSE says that the queue is paused.
 -- The tail (key and note, each after its length, then how long the item may live) is carried along unread.
 local FORMAT = 1
-local HEAD, WHOLE = '<xI4I4c1B', '<xI4I4c1BI4I4ddI4Bc0'
+local HEAD, WHOLE = '<xI4I4c1BI4I4d', '<xI4I4c1BI4I4ddI4Bc0'
 local PACKED = '<BI4I4c1BI4I4ddI4B'
 -- Where single fields stand, for what is done to every item: reading these takes a fraction of reading a record.
 -- TOKEN_AT is the length of the token; the token follows.
@@ -20,10 +20,10 @@ local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, 
 
 -- What most decisions need: version, state, priority, token; marks are what place (_index.lua) has to look after.
 local function read_head(packed)
-  local e, n, state, priority = struct.unpack(HEAD, packed)
+  local e, n, state, priority, _, _, pushed_at = struct.unpack(HEAD, packed)
   local length, marks = string.byte(packed, TOKEN_AT), 0
   if priority >= MARK then priority, marks = priority % MARK, math.floor(priority / MARK) end
-  return {epoch = e, n = n, state = state, priority = priority, marks = marks,
+  return {epoch = e, n = n, state = state, priority = priority, marks = marks, pushed_at = pushed_at,
     token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + length)}
 end
 

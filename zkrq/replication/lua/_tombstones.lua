@@ -1,30 +1,47 @@
--- purpose: drop tombstones that have done their duty: twice the put window old, or more of them than the limit.
--- An entry names the version that it stands for, so that a later life of the same id is never touched.
--- A put older than the youngest dropped one could revive its item, so puts from before it are refused (floor_ms).
-local TOMBSTONES_MAX = 1000000 -- per queue, about 150 bytes each
-local TRIM_MAX = 1000 -- looked at in one call
+-- purpose: drop tombstones that have done their duty: twice the put window old, or beyond the bytes that a queue's may
+-- take.  An entry names the version that it stands for, so that a later life of the same id is never touched.
+-- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
+-- refused (floor_ms).  Where the bytes do not suffice, forgot_ms says up to which burial nothing is remembered.
 
+-- Returns how many were dropped.
 local function trim_tombstones(put_window_ms, room)
-  local excess = redis.call('LLEN', tombstones) - TOMBSTONES_MAX
+  local TOMBSTONES_BYTES = 536870912 -- per queue: 600 s of 4,000 removals a second, 60 s of 40,000
+  local LEAST_AGE_MS = 60000 -- younger ones stay whatever they take, and no put is refused that is less late
+  local TRIM_MAX = 1000 -- looked at in one call
+  local ENTRY_BYTES = 112 -- what one takes in Redis, beside twice the length of its entry; measured
   local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
-  if not first_entry or (excess <= 0 and struct.unpack('<d', first_entry) > now_ms - 2 * put_window_ms) then return end
-  local oldest = redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)
-  local ids, version_of, floor_ms = {}, {}, nil
-  for i, entry in ipairs(oldest) do
-    local buried_ms, e, n, at = struct.unpack('<dI4I4', entry)
-    if i > excess and buried_ms > now_ms - 2 * put_window_ms then break end
-    ids[i], version_of[i], floor_ms = string.sub(entry, at), {epoch = e, n = n}, buried_ms
+  if not first_entry then return 0 end
+  local excess = redis.call('LLEN', tombstones) - math.floor(TOMBSTONES_BYTES / (ENTRY_BYTES + 2 * #first_entry))
+  local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
+  if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
+  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms = {}, {}, list(), 0, 0, 0
+  for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
+    local buried_ms, pushed_at, e, n, at = struct.unpack('<ddI4I4', entry)
+    if buried_ms > old_ms and (i > excess or buried_ms > young_ms) then break end
+    looked_at = i
+    if pushed_at > young_ms then
+      append(kept, entry) -- of a producer whose clock is ahead: forgotten, it would have the others' pushes refused
+    else
+      ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
+      pushed_ms = math.max(pushed_ms, pushed_at)
+      if buried_ms > old_ms then forgot_ms = math.max(forgot_ms, buried_ms) end
+    end
   end
-  if not floor_ms then return end
-  redis.call('HSET', lead, 'floor_ms', floor_ms)
-  local forgotten = {}
-  for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-    local r = packed and read_head(packed)
-    if r and r.state == 'X' and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
+  if #ids > 0 then
+    local known = redis.call('HMGET', lead, 'floor_ms', 'forgot_ms')
+    redis.call('HSET', lead, 'floor_ms', math.max(math.floor(pushed_ms) + 1, tonumber(known[1] or 0)))
+    if forgot_ms > 0 then redis.call('HSET', lead, 'forgot_ms', math.max(forgot_ms, tonumber(known[2] or 0))) end
+    local forgotten = {}
+    for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+      local r = packed and read_head(packed)
+      if r and r.state == 'X' and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
+    end
+    if #forgotten > 0 then
+      redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
+      redis.call('HDEL', records, unpack(forgotten))
+    end
   end
-  if #forgotten > 0 then
-    redis.call('HDEL', payloads, unpack(forgotten)) -- what a client left that died before it said that all know (cut.lua)
-    redis.call('HDEL', records, unpack(forgotten))
-  end
-  redis.call('LTRIM', tombstones, #ids, -1)
+  if kept.n > 0 then redis.call('RPUSH', tombstones, unpack(kept, 1, kept.n)) end
+  redis.call('LTRIM', tombstones, looked_at, -1)
+  return #ids
 end

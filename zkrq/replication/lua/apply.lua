@@ -19,7 +19,7 @@ for i = first, #ARGV, stride do ids[#ids + 1] = ARGV[i] end
 if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
-local readied, removed = 0, 0
+local readied = 0
 local applied = {} -- an id may come twice in one call: then what the first time made of it
 local from_us = clock ~= '0' and tonumber(clock)
 
@@ -75,11 +75,11 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
       redis.call('HDEL', payloads, id)
     end
     local marks = mine.state == 'X' and held and held.marks or mine.marks -- a tombstone has none
+    if mine.state == 'X' then mine.pushed_at = held and held.pushed_at or 0 end
     place(id, held and held.state, held and held.token, mine, marks, from + left_us, packed, expires_us and from + expires_us)
     applied[id] = packed
     if mine.state == 'C' then note_owner(mine.token) end
     if mine.state == 'Q' then readied = readied + 1 end
-    if mine.state == 'X' then removed = removed + 1 end
     held = nil
   else
     if mine.marks % 2 == EXPIRES and held.n <= mine.n + 1 then shorten_life(id, left_ms) end
@@ -99,7 +99,6 @@ end
 
 -- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
 -- push has put it here, to claimed, and from claimed to gone.
-local last_version, last_tombstone
 local any_scheduled = redis.call('EXISTS', scheduled) == 1
 
 local function claim(id, packed, left_ms)
@@ -120,14 +119,10 @@ end
 
 local function remove(id, packed, held)
   local version = string.sub(packed, VERSION_AT, STATE_AT - 1)
-  if version ~= last_version then
-    last_version, last_tombstone = version, tombstone_of(struct.unpack('<I4I4', version))
-  end
-  append(new_tombstones, last_tombstone .. id)
+  append(new_tombstones, tombstone_of(string.sub(held, PUSHED_AT, DUE_AT - 1), version, id))
   append_pair(new_records, id, packed)
   append(leaving[claimed], id)
   append(leaving[holdings], holding_of(string.sub(held, TOKEN_AT + 1, TOKEN_AT + string.byte(held, TOKEN_AT))) .. id)
-  removed = removed + 1
 end
 
 local FIRST_VERSION = struct.pack('<I4I4', 0, 1)
@@ -153,5 +148,5 @@ end
 redis.call('SADD', queues, queue)
 commit_all()
 wake(readied)
-if trim == '1' and removed > 0 then trim_tombstones(put_window_ms, 2 * removed) end
+if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 return {'OK', superseded, bare}

@@ -23,5 +23,5 @@ for _, id in ipairs(ids) do
   end
 end
 commit()
-if trim == '1' and decided.n > 0 then trim_tombstones(tonumber(put_window_ms), decided.n) end
+if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 return {'OK', states, decided}

@@ -11,12 +11,12 @@
 -- clock: what this server's clock should say by now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
--- ARGV: epoch generation clock queue put_window_ms owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- ARGV: epoch generation clock put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] clock [id record left_ms of everything decided here]
 -- reply: FENCED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake owners lease reply letters
+-- include: gate clock record index wake owners lease tombstones reply letters
 local CLAIM_MAX = 500 -- items handed out in one call
 local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, dealt with in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long is forgotten
@@ -216,6 +216,7 @@ else
 end
 commit()
 if seq > last_seq then dropped_letters, more_letters = drop_dead_letters() end
+if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 if waiter ~= '' and handed_count < count and not cut then
   forget_before(waiting, now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)

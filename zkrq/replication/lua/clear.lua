@@ -22,5 +22,5 @@ for _, index in ipairs(executed_before and {} or {ready, scheduled}) do
   end
 end
 commit()
-if trim == '1' and decided.n > 0 then trim_tombstones(tonumber(put_window_ms), decided.n) end
+if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 return {'OK', executed_before and 1 or 0, decided}

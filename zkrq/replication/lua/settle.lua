@@ -37,7 +37,7 @@ local ids, outcome = {}, {}
 local now_is = {}
 for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
-local readied, removed, buried = 0, 0, 0
+local readied, buried = 0, 0
 
 local function settle(position, id, version, token, how)
   local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
@@ -52,7 +52,6 @@ local function settle(position, id, version, token, how)
     decide(id, r, verb.state, token, at_us)
     now_is[id] = r
     if verb.state == 'Q' then readied = readied + 1 end
-    if verb.state == 'X' then removed = removed + 1 end
     if verb.state == 'D' then buried = buried + 1 end
   else
     outcome[position] = mine and r.state == verb.state and 1 or 0
@@ -62,13 +61,13 @@ end
 
 -- The usual ack, of a claim of this epoch without marks: what is left of it is told by its n alone, and the items of
 -- one claim request are alike.
-local last_version, last_token, last_n, last_record, last_tombstone, last_holding
+local last_version, last_token, last_n, last_record, last_gone, last_holding
 
 local function ack(position, id, version, token)
   if version ~= last_version or token ~= last_token then
     local _, n = struct.unpack('<I4I4', version)
     last_version, last_token, last_n = version, token, n + 1
-    last_record, last_tombstone = write_gone(epoch, last_n, token, now_us), tombstone_of(epoch, last_n)
+    last_record, last_gone = write_gone(epoch, last_n, token, now_us), struct.pack('<I4I4', epoch, last_n)
     last_holding = holding_of(token)
   end
   local packed = held[position]
@@ -79,10 +78,9 @@ local function ack(position, id, version, token)
   end
   outcome[position] = last_n
   append_pair(new_records, id, last_record)
-  append(new_tombstones, last_tombstone .. id)
+  append(new_tombstones, tombstone_of(string.sub(packed, PUSHED_AT, DUE_AT - 1), last_gone, id))
   append(leaving[claimed], id)
   append(leaving[holdings], last_holding .. id)
-  removed = removed + 1
 end
 
 local has_more = {} -- an extension and an ack of one item may meet in one call
@@ -98,5 +96,5 @@ end
 commit()
 local dropped_letters = buried > 0 and drop_dead_letters() or 0
 wake(readied)
-if trim == '1' and removed > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removed) end
+if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 return {'OK', dropped_letters, now_us, outcome, decided}

@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- purpose: drop old tombstones, and the payloads that dead clients left with them, of a queue from which nothing is
+-- removed at present; otherwise every removal does so.  One page a call.
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
+-- ARGV: epoch generation put_window_ms
+-- remembered_ms: how far back removals are remembered, where the bytes did not suffice for all; -1: they did.
+-- reply: OK dropped remembered_ms
+-- reply: NOTINSYNC generation
+-- reply: STALE epoch
+-- include: gate clock record index tombstones
+local dropped = trim_tombstones(tonumber(put_window_ms), math.huge)
+local forgot_ms = redis.call('HGET', lead, 'forgot_ms')
+return {'OK', dropped, forgot_ms and now_ms - forgot_ms or -1}
