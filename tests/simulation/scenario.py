@@ -49,9 +49,6 @@ MAX_STEPS = 3_000_000
 
 DAY = 86_400.0
 
-OFF: frozenset[str] = frozenset({"leftovers"})
-"""Checks that are switched off while a defect that they complain about is known."""
-
 MEMORY_SECONDS = 1_300.0
 """After this long nothing is remembered of what is gone: longer than tombstones live, by clocks that differ."""
 
@@ -299,7 +296,7 @@ async def _audit(auditor: Client) -> None:
         await _another_day(world, first=day == 0)
         for audit in audits:
             await audit.use_ids_again(day)
-    if world.shape.days and "leftovers" not in OFF:
+    if world.shape.days:
         await asyncio.sleep(MEMORY_SECONDS)
         for text in leftovers(world):
             found.violation(text)
