@@ -11,7 +11,7 @@ from unittest.mock import Mock, patch
 
 from tests.simulation import setting
 from tests.simulation.agreement import disagreements
-from tests.simulation.faults import NO_RIGHT
+from tests.simulation.faults import NO_RIGHT, WRONG_PASSWORD
 from tests.simulation.loop import Loop
 from tests.simulation.patches import determined
 from tests.simulation.scenario import forget
@@ -231,6 +231,30 @@ async def _half_covered(world: World) -> None:
 
 def test_a_server_that_came_back_during_a_push_is_given_the_item() -> None:
     _play(_half_covered)
+
+
+async def _blind_leader(world: World) -> None:
+    near, _ = await _opened(world, "near")  # it leads, and repairs at once
+    far, far_queue = await _opened(world, "far")
+    assert world.view
+    closed, lost, _ = world.view.members
+
+    # The leader reaches the server that comes back, but one of the members does not let it in.
+    path = world.network.path(near.name, closed)
+    path.denies = WRONG_PASSWORD
+    for wire in tuple(path.wires):
+        wire.shut("the password was changed")
+    world.servers[lost].kill()
+    await _run(far, far_queue.push("x"))
+    assert not _is_member(world, lost)
+    world.servers[lost].start(None)
+    await _until(lambda: _is_member(world, lost))
+    assert _is_member(world, closed)
+    await _close(near, far)
+
+
+def test_a_leader_that_cannot_repair_leaves_it_to_the_others() -> None:
+    _play(_blind_leader)
 
 
 async def _long_absence(world: World) -> None:

@@ -89,6 +89,10 @@ class CatchUp:
         if server is None:
             raise NotNow(f"{self._id} is no longer a server of this namespace")
         who = (await meet({self._id: server}))[self._id]
+        if self._id not in view.learners:
+            self._check(view, who)
+        # Before the reservation: a client that cannot do the work must not keep it from those that can.
+        await self._reach_members(view)
         self._reservation = Reservation(server, who.run_id, self._repairer)
         await self._reservation.take()
         try:
@@ -98,8 +102,8 @@ class CatchUp:
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
 
-    async def _admit(self, view: View, server: Server, who: Identity) -> View:
-        """Enrol and wipe it, make it a learner."""
+    def _check(self, view: View, who: Identity) -> None:
+        """Whether this server may come in at all.  Raises ``NotNow``."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
         foreign = who.is_foreign(view.deployment)
@@ -116,7 +120,9 @@ class CatchUp:
         apart = find_apart({self._id: who.ahead}, PUT_WINDOW)
         if apart:
             raise NotNow(apart[0])
-        await self._reach_members(view)
+
+    async def _admit(self, view: View, server: Server, who: Identity) -> View:
+        """Enrol and wipe it, make it a learner."""
         await self._check_room(view, who)
         kept = self._kept(view, who)
         if not kept:
