@@ -151,6 +151,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "claims": lambda s: s.apply(*(each.apply() for each in s.last.decided.values()), fenced="owner0"),
         "new": lambda s: s.run("apply", *new(), payloads_given=1, fenced="", trim=1),
     },
+    "apply_new": {"": lambda s: s.run("apply_new", *new(), payloads_given=1, fenced="", trim=0)},
     "cancel": {
         "": lambda s: s.cancel(*named("claimed"), trim=1),
         "letters": lambda s: s.cancel(wanted="D", count=BATCH),
@@ -165,6 +166,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "clear": {"": lambda s: s.run("clear", count=BATCH, trim=1)},
     "compare": {"": lambda s: s.run("compare", *(part for id in named("ready") for part in (id, b"head")))},
     "count": {"": lambda s: s.count()},
+    "cut": {"": lambda s: s.run("cut", *named("gone"))},
     "fence": {
         "": lambda s: s.run("fence", owner="ann", cursor=0),
         "of little": lambda s: s.run("fence", owner="owner0", cursor=0),
@@ -186,6 +188,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "read": {"": lambda s: s.run("read", *named("ready"))},
     "redrive": {"": lambda s: s.redrive(count=BATCH), "named": lambda s: s.redrive(*named("dead"))},
     "retire": {"": lambda s: s.run("retire", owner="ann")},
+    "room": {"": lambda s: s.run("room")},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {
         verb: later(1300, lambda s, verb=verb: s.settle(*s.last.settle(verb, 0, "why"), dead_max=10))
@@ -193,6 +196,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     },
     "standing": {"": lambda s: s.run("standing", cursor=0), "fenced": lambda s: s.run("standing", cursor="f0")},
     "statistics": {"": lambda s: s.statistics()},
+    "trim": {"after an hour": later(3600, lambda s: s.run("trim"))},
 }
 
 
