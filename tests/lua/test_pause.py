@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.lua.one_server import LEASE_MS, PAUSE, WINDOW_MS, Applied, OneServer, Put, Refused, put_and_claim
@@ -144,7 +146,9 @@ def test_versions_only_grow(server: OneServer) -> None:
             assert decided[PAUSE].record.version > version
             version = decided[PAUSE].record.version
         server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
+        time.sleep(0.002)  # it is pushed after what was dropped
         server.settle(put_and_claim(server, "b").only.settle("ack"), put_window_ms=0)
+        time.sleep(0.002)
     assert server.contents().faults == []
 
 
