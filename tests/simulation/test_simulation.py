@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.variants import VARIANTS
 
-SEEDS = 500
+SEEDS = 250
 
 VARIANT_SEEDS = 150
 """Within so many seeds each broken variant is found out."""
