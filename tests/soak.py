@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import zkrq
 from tests.harness import command, in_process, new_namespace
-from zkrq import feed, local
+from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.repair import scrub
-from zkrq.replication import keys, replicas
+from zkrq.replication import copying, keys, replicas
 
 PUT_WINDOW_MS = 2_000
 """Instead of five minutes: tombstones live for twice as long."""
@@ -86,7 +86,7 @@ async def one_round(cluster: Cluster) -> None:
 
 async def soak(items: int, seconds: float) -> list[Reading]:
     """Readings after each round, until so many items or so many seconds are over; the keys are checked at the end."""
-    for module in (replicas, feed, scrub):
+    for module in (replicas, copying, scrub):
         module.PUT_WINDOW_MS = PUT_WINDOW_MS  # pyright: ignore[reportAttributeAccessIssue]
     readings: list[Reading] = []
     async with (

@@ -18,8 +18,8 @@ from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settl
 from zkrq import clock, local
 from zkrq.coordination.memory import Hub
 from zkrq.repair import scrub
+from zkrq.replication.clocks import PUT_WINDOW_MS
 from zkrq.replication.records import fresh
-from zkrq.replication.replicas import PUT_WINDOW_MS
 from zkrq.replication.replies import Status
 
 pytestmark = pytest.mark.anyio

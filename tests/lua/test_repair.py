@@ -602,6 +602,22 @@ def test_items_are_read_and_copied_by_their_ids(server: OneServer, other: OneSer
     assert other.contents().payloads == server.contents().payloads
 
 
+def test_copied_live_item_leaves_the_payload_of_a_tombstone(server: OneServer, other: OneServer) -> None:
+    """The target knows of an ack that the source has not heard of.  The producer's clock was ahead, so the item seems
+    to be pushed after its removal; but it is the same life, and only the target may have its bytes."""
+    pushed_at_ms = int(time.time() * 1000) + WINDOW_MS // 2
+    for each in (server, other):
+        each.put(Put("a", b"bytes", pushed_at_ms=pushed_at_ms))
+    claim = server.claim().only
+    assert other.apply(claim.apply()) == ([], [])
+    other.settle(claim.settle("ack"))
+    server.epoch = other.epoch = 2
+    server.fence("ann")
+    server.command("HDEL", server.key("payloads"), "a")
+    finished(copy_items(place_of(server), place_of(other), "q", [b"a"]))
+    assert other.contents().payloads == {"a": b"bytes"}
+
+
 # -- standing and install ------------------------------------------------------------------------------------------
 
 

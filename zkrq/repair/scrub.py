@@ -14,9 +14,10 @@ from typing import NamedTuple, cast
 
 from zkrq.clock import now_ms
 from zkrq.repair.places import NotNow
+from zkrq.replication.clocks import PUT_WINDOW_MS
 from zkrq.replication.copying import Copied, CopyFailed, Place, install_items, queues_at, read_items
 from zkrq.replication.records import Record, State, Version, pack, unpack
-from zkrq.replication.replicas import PUT_WINDOW_MS, Replicas
+from zkrq.replication.replicas import Replicas
 from zkrq.replication.wire import Arguments
 
 PAGE = 500

@@ -12,6 +12,8 @@ PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long.  Of a client and a
 server whose clocks are further apart every push is refused."""
 
+PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
+
 CLOCK_WARNING = 5.0
 """Seconds between the clocks of a client and a server that are worth a warning."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
+from zkrq.replication.clocks import PUT_WINDOW_MS
 from zkrq.replication.replies import Answer, Status
 from zkrq.replication.view import ServerId
 from zkrq.replication.wire import Arguments
@@ -86,7 +87,7 @@ async def copy_items(source: Place, target: Place, queue: str, ids: Sequence[byt
 async def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> None:
     """Apply items as they were read elsewhere.  Raises ``CopyFailed``."""
     for with_payload in (False, True):
-        given: Arguments = [queue, 0, 0, "", int(with_payload), moments.target]
+        given: Arguments = [queue, PUT_WINDOW_MS, 0, "", int(with_payload), moments.target]
         some = [item for item in items if (item.payload is not None) == with_payload]
         for id, record, left_ms, payload in some:
             given += (id, record, left_ms) if payload is None else (id, record, left_ms, payload)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
-from zkrq.replication.clocks import PUT_WINDOW, Clocks
+from zkrq.replication.clocks import PUT_WINDOW, PUT_WINDOW_MS, Clocks
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.full import FULL_RETRY_SECONDS
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
@@ -23,8 +23,6 @@ from zkrq.replication.records import GONE_BYTE, STATE_AT, above
 from zkrq.replication.replies import Answer, Status, Verdict
 from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
-
-PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
 
 
 class Put(NamedTuple):
