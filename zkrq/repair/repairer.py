@@ -32,7 +32,7 @@ FOLLOWER_PATIENCE = 6.0
 """How much longer than the leader others wait before they bring a server back."""
 
 SCRUB_SECONDS = 120.0
-"""Between two scrubs of all queues; far less than tombstones live, so that a removal is never forgotten in between."""
+"""Seconds between two scrubs of all queues; less than tombstones usually live, so that they tell of every removal."""
 
 TROUBLE_SECONDS = 10.0
 """Another reason why something cannot be repaired is logged after so long at the soonest."""

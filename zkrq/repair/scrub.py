@@ -46,7 +46,7 @@ class Verdict(enum.Enum):
 
 
 def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Verdict:
-    """``floor_ms``: the primary has dropped tombstones of what was removed before then."""
+    """``floor_ms``: the primary may have dropped the tombstone of anything that was pushed before then."""
     if record.state is State.GONE or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
         return Verdict.WAIT
     if not has_payload or record.pushed_at_ms < floor_ms:

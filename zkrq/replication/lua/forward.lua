@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: decide that unfinished pushes, of which only another server knows, go on: records that are unknown here.
 -- One whose key has been given to another item meanwhile is removed: its push was never done.
--- One from before the youngest dropped tombstone may be an item that was removed; it is left out.
+-- One that was pushed before floor_ms may be an item that was removed, and whose tombstone was dropped; it is left out.
 -- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms the
 -- call is too late: meanwhile somebody else may have done the same, and the item's tombstone may be gone already.
 -- left_ms: until due time or deadline, negative for what is past.
