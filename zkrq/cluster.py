@@ -24,7 +24,7 @@ from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, ConfigError, ZkrqError
-from zkrq.events import Event, Events, SessionLost, SessionResumed, SessionSuspended
+from zkrq.events import DeclaredDead, Event, Events, SessionLost, SessionResumed, SessionSuspended
 from zkrq.feed import Feed
 from zkrq.held import Held
 from zkrq.home import Home
@@ -316,6 +316,7 @@ class Cluster:
             codec=codec,
             dead_letters=dead_letters or DeadLetters(),
             enrolment=self._enrolment,
+            declared_dead=self._declared_dead,
             tasks=self._tasks,
             events=self._events,
             home=self._home,
@@ -489,15 +490,23 @@ class Cluster:
                 self._events.tell(SessionSuspended(self.namespace, session.id), logging.WARNING)
             case SessionState.LOST:
                 self._events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
-                self._enrolment.end(session.id)
-                for queue, _ in self._queues.values():
-                    queue.lose_all(session.id, "the ZooKeeper session is over")
+                self._lose_all(self._enrolment.end(session.id), "the ZooKeeper session is over")
             case SessionState.CONNECTED:
                 if before is SessionState.SUSPENDED:
                     self._events.tell(SessionResumed(self.namespace, session.id))
                 self._reaper.look()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
+
+    def _declared_dead(self, owner: str) -> None:
+        """A server refuses this owner's claim requests: others have fenced it."""
+        if self._enrolment.replace(owner):
+            self._events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
+            self._lose_all(owner, "this consumer was declared dead")
+
+    def _lose_all(self, owner: str, reason: str) -> None:
+        for queue, _ in self._queues.values():
+            queue.lose_all(owner, reason)
 
 
 class _Listener:

@@ -1,18 +1,21 @@
-"""Under which name this process claims: one owner id per session, entered in the registry before the first claim."""
+"""Under which name this process claims: an owner id, entered in the registry before the first claim under it.
+
+There is one per session, and one more each time that others declare the owner dead while its session lives.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
 
-from zkrq.coordination.coordinator import Coordinator, SessionState
+from zkrq.coordination.coordinator import Coordinator, SessionState, owner_id
 
 _ENDED_KEPT = 100
-"""Ended sessions that are remembered, so that a claim that was under way meanwhile is not handed out."""
+"""Ended owners that are remembered, so that a claim that was under way meanwhile is not handed out."""
 
 
 class Enrolment:
-    """Enrols when the first claim is wanted, and again in every new session."""
+    """Enrols when the first claim is wanted, and again in every new session and after every fence."""
 
     def __init__(self, coordinator: Coordinator, description: str) -> None:
         self._coordinator = coordinator
@@ -20,8 +23,9 @@ class Enrolment:
         self._enrolling = asyncio.Lock()
         self._ended: list[str] = []
         self._valid_until = -math.inf
+        self._incarnation = 1
         self.owner: str | None = None
-        """The owner id of the present session, or None before the first claim in it."""
+        """The present owner id, or None before the first claim in a session or after a fence."""
 
     async def get(self) -> str:
         """The owner id, enrolled.  With ZooKeeper away the one of the present session still serves.
@@ -32,9 +36,9 @@ class Enrolment:
             return self.owner
         async with self._enrolling:
             if self.owner is None:
-                owner = await self._coordinator.enrol(self._description)
+                owner = await self._coordinator.enrol(self._description, self._incarnation)
                 session = self._coordinator.session
-                if session.id == owner and session.state is not SessionState.LOST:
+                if owner_id(session.id, self._incarnation) == owner and session.state is not SessionState.LOST:
                     self.owner = owner
                 return owner
             return self.owner
@@ -46,13 +50,25 @@ class Enrolment:
             self._valid_until = self._coordinator.valid_until
         return now < self._valid_until
 
-    def end(self, session: str) -> None:
-        """That session is over, and with it the owner of that name."""
-        self._ended = [*self._ended[-_ENDED_KEPT + 1 :], session]
+    def end(self, session: str) -> str:
+        """That session is over, and with it its owner, whose id is returned."""
         self._valid_until = -math.inf
-        if self.owner == session:
+        return self._end(owner_id(session, self._incarnation))
+
+    def replace(self, owner: str) -> bool:
+        """This owner was declared dead: enrol under another id before the next claim.  False: it was over already."""
+        if owner != self.owner:
+            return False
+        self._end(owner)
+        self._incarnation += 1
+        return True
+
+    def _end(self, owner: str) -> str:
+        self._ended = [*self._ended[-_ENDED_KEPT + 1 :], owner]
+        if self.owner == owner:
             self.owner = None
+        return owner
 
     def is_over(self, owner: str) -> bool:
-        """Whether this owner's session is known to be over."""
+        """Whether this owner is known to be over, with its session or by a fence."""
         return owner in self._ended

@@ -140,6 +140,14 @@ class SessionLost(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DeclaredDead(Event):
+    """Others took this consumer for dead and gave its claims back: every claim under this owner id is lost, and it goes
+    on under a new one.  Where its session is over too, ``SessionLost`` follows."""
+
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimsLost(Event):
     """Claims of this process no longer hold; their handlers were told to stop."""
 

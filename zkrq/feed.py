@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar, cast
@@ -21,7 +21,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
 from zkrq.enrolment import Enrolment
-from zkrq.errors import Closed, CodecError, ConfigError, Unavailable, ZkrqError
+from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.held import Held
 from zkrq.home import Home, running_loop
@@ -92,6 +92,7 @@ class Feed(Generic[T]):
         codec: Codec[T],
         dead_letters: DeadLetters,
         enrolment: Enrolment,
+        declared_dead: Callable[[str], None],
         tasks: Tasks,
         events: Events,
         home: Home,
@@ -106,6 +107,7 @@ class Feed(Generic[T]):
         self._events = events
         self.home = home
         self._enrolment = enrolment
+        self._declared_dead = declared_dead
         self._tasks = tasks
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[_Waiter[T]] = deque()
@@ -393,7 +395,11 @@ class Feed(Generic[T]):
         letters = self._dead_letters
         request_arguments: Arguments = [self._queue, owner, seq, count, lease_ms, waiter, self._held.max_attempts]
         request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
-        decision = await self._replicas.decide("claim", self._queue, request_arguments, trim=True)
+        try:
+            decision = await self._replicas.decide("claim", self._queue, request_arguments, trim=True)
+        except ClaimLost:
+            self._declared_dead(owner)
+            return 0  # ask again, under another id
         self._seq = seq
         if not self._admit(decision, owner, request, started):
             return 0

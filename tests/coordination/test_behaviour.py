@@ -89,7 +89,7 @@ async def test_view_changes_are_told_to_everybody(world: World) -> None:
 # -- the registry -----------------------------------------------------------------------------------------------------
 
 
-async def test_enrol_and_withdraw(world: World) -> None:
+async def test_enrol(world: World) -> None:
     async with await world.coordinator() as one, await world.coordinator() as two:
         recorder = Recorder(two)
         owner = await one.enrol("Æneas on host a")
@@ -97,9 +97,29 @@ async def test_enrol_and_withdraw(world: World) -> None:
         assert await one.enrol("Æneas on host a") == owner
         assert await two.consumers() == {owner: "Æneas on host a"}
         await recorder.until(lambda: recorder.consumers > 0)
-        await one.withdraw()
-        await one.withdraw()
-        assert await two.consumers() == {}
+
+
+async def test_later_incarnation_is_another_owner(world: World) -> None:
+    """The entry of the one before is taken out, and the new one ends with the session as well."""
+    async with await world.coordinator() as two:
+        recorder = Recorder(two)
+        async with await world.coordinator() as one:
+            first = await one.enrol("one")
+            for incarnation in (2, 3):
+                owner = await one.enrol("one", incarnation)
+                assert owner == f"{first}.{incarnation}" == f"{one.session.id}.{incarnation}"
+                assert await one.enrol("one", incarnation) == owner
+                assert await two.consumers() == {owner: "one"}
+        await until_consumers(two, recorder, set())
+
+
+async def test_lost_reply_to_a_later_enrolment(world: World) -> None:
+    async with await world.coordinator() as one:
+        await one.enrol("first")
+        world.lose_reply_to(one, b"second")
+        owner = await one.enrol("second", 2)
+        assert await one.consumers() == {owner: "second"}
+        assert await one.enrol("after one that never was", 7) == f"{one.session.id}.7"
 
 
 async def test_lost_reply_to_an_enrolment(world: World) -> None:
@@ -243,7 +263,6 @@ async def test_before_the_start_and_after_the_end(world: World) -> None:
         one.read_view(),
         one.swap_view(b"x", -1),
         one.enrol("x"),
-        one.withdraw(),
         one.consumers(),
         one.consumers(proved=True),
     ):

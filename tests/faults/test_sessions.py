@@ -22,6 +22,9 @@ from tests.harness import (
 )
 from zkrq import local
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.coordination.zookeeper.hosts import Address
+from zkrq.coordination.zookeeper.link import Greeting, Link
+from zkrq.reaper import fence
 
 pytestmark = pytest.mark.anyio
 
@@ -157,6 +160,81 @@ async def test_a_session_that_ends_stops_its_handlers_and_the_next_one_goes_on(s
         await again.ack()
         told = {zkrq.SessionLost, zkrq.ClaimsLost, zkrq.OwnerFenced}
         await until(lambda: told <= {type(event) for event in events})
+
+
+async def test_a_live_consumer_that_was_declared_dead_goes_on_under_a_new_id(servers: local.Servers) -> None:
+    """Its entry in the registry is deleted by hand, while its session lives on."""
+    namespace = new_namespace()
+    events: list[zkrq.Event] = []
+    async with over_zookeeper(servers, namespace, on_event=events.append) as cluster:
+        queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
+        await queue.push("x")
+        claim = await take(queue)
+        await delete_entry(servers, namespace, claim.owner)
+        await until(lambda: any(isinstance(event, zkrq.OwnerFenced) and event.items == 1 for event in events))
+        again = await take(queue)
+        assert (again.id, again.owner) == (claim.id, f"{claim.owner}.2")
+        assert again.token > claim.token
+        assert claim.lost is not None
+        with pytest.raises(zkrq.ClaimLost):
+            await claim.ack()
+        assert set(await cluster.consumers()) == {again.owner}
+        await again.ack()
+        assert await queue.size() == (0, 0, 0, 0)
+        for _ in range(2):  # woken, as before
+            popping = asyncio.create_task(take(queue))
+            await queue.push("y")
+            claim = await popping
+            assert claim.owner == again.owner
+            await claim.ack()
+        assert {type(event) for event in events} >= {zkrq.DeclaredDead, zkrq.ClaimsLost}
+        assert not any(isinstance(event, zkrq.SessionLost) for event in events)
+
+
+async def test_a_live_consumer_that_was_declared_dead_twice(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    events: list[zkrq.Event] = []
+    async with over_zookeeper(servers, namespace, on_event=events.append) as cluster:
+        queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
+        await queue.push("x")
+        claims = [await take(queue)]
+        for count in (1, 2):
+            await delete_entry(servers, namespace, claims[-1].owner)
+            await until(lambda count=count: sum(isinstance(event, zkrq.OwnerFenced) for event in events) == count)
+            claims.append(await take(queue))
+        first = claims[0].owner
+        assert [claim.owner for claim in claims] == [first, f"{first}.2", f"{first}.3"]
+        assert [bool(claim.lost) for claim in claims] == [True, True, False]
+
+
+async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(servers: local.Servers) -> None:
+    """Its old entry is taken out of the registry, so its claims in other queues come back too."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        queue, other = cluster.queue(QUEUE), cluster.queue("other", claim_timeout=10 * HANG)
+        await asyncio.gather(queue.push("x"), other.push("y"))
+        claim, elsewhere = await take(queue), await take(other)
+        await fence(cluster._replicas, QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
+        taking = asyncio.create_task(take(queue))
+        with pytest.raises(zkrq.ClaimLost):
+            async with elsewhere:
+                await asyncio.sleep(10 * HANG)
+        again = await taking
+        assert again.owner == f"{claim.owner}.2"
+        assert set(await cluster.consumers()) == {again.owner}
+        back = await take(other)
+        assert (back.id, back.owner) == (elsewhere.id, again.owner)
+
+
+async def delete_entry(servers: local.Servers, namespace: str, owner: str) -> None:
+    """As an operator would, by hand."""
+    server = servers.zookeeper[0]
+    link = Link(Address(server.host, server.port), lambda path: None)
+    await link.open(Greeting(0, bytes(16), SESSION_TIMEOUT), 0, None)
+    serving = asyncio.create_task(link.serve(SESSION_TIMEOUT))
+    await link.delete(f"/{namespace}/consumers/{owner}")
+    await link.end_session()
+    await serving
+    await link.close()
 
 
 async def test_a_claim_under_way_when_the_session_ends_is_not_handed_out(servers: local.Servers) -> None:

@@ -204,7 +204,7 @@ def test_older_request_is_refused(server: OneServer) -> None:
     """Rule 6: a request that comes late would claim for nobody."""
     server.put("a")
     server.claim(seq=5, count=0)
-    assert refused_claim(server, "ann", 4) == "FENCED"
+    assert refused_claim(server, "ann", 4) == "OUTDATED"
     assert server.claim(seq=6).ids == ["a"]
 
 
@@ -214,11 +214,11 @@ def test_numbers_are_by_owner(server: OneServer) -> None:
     assert server.claim("bob", seq=1).ids == ["a"]
 
 
-@pytest.mark.parametrize("seq", [1, 2])
+@pytest.mark.parametrize("seq", [1, 2, 3])
 def test_fenced_owner_is_refused(server: OneServer, seq: int) -> None:
-    """Rule 6: a fenced token is refused, repeated or new."""
+    """Rule 6: a fenced token is refused, outdated, repeated or new."""
     server.put("a")
-    server.claim("ann", seq=1)
+    server.claim("ann", seq=2)
     server.fence("ann")
     assert refused_claim(server, "ann", seq) == "FENCED"
     assert server.contents().homes("a") == {"ready"}

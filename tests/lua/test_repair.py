@@ -357,7 +357,7 @@ def test_copied_request_of_a_consumer_is_known(server: OneServer, other: OneServ
     claimed = server.claim("ann", 1, seq=7)
     copy(server, other)
     assert other.claim("ann", 1, seq=7).ids == claimed.ids
-    assert status(lambda: other.claim("ann", 1, seq=6))[0] == "FENCED"
+    assert status(lambda: other.claim("ann", 1, seq=6))[0] == "OUTDATED"
     assert other.claim("ann", 1, seq=8).ids == ["b"]
 
 
@@ -686,7 +686,7 @@ def test_puts_from_before_an_installed_floor_are_refused(server: OneServer) -> N
 def test_installed_owner_is_known(server: OneServer) -> None:
     server.install(0, {"ann": (7, -1)})
     assert server.owners() == {"ann"}
-    assert status(lambda: server.claim("ann", seq=6))[0] == "FENCED"
+    assert status(lambda: server.claim("ann", seq=6))[0] == "OUTDATED"
     assert server.claim("ann", seq=8).ids == []
 
 

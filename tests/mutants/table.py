@@ -83,16 +83,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claim-takes-an-older-request",
         _LUA + "claim.lua",
-        "if is_fenced(owner) or seq < last_seq then",
-        "if is_fenced(owner) then",
+        "if seq < last_seq then",
+        "if false then",
         "a claim request that comes late takes nothing",
         Suite("tests/lua/test_claim.py"),
     ),
     Mutant(
         "claim-serves-the-fenced",
         _LUA + "claim.lua",
-        "if is_fenced(owner) or seq < last_seq then",
-        "if seq < last_seq then",
+        "if is_fenced(owner) then",
+        "if false then",
         "a consumer that was declared dead gets nothing",
         Suite("tests/lua/test_claim.py"),
     ),
@@ -410,6 +410,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "claims of a session that is over are others' already",
         Suite("tests/simulation/test_scenarios.py", "-k", "session_that_ended"),
+    ),
+    Mutant(
+        "fenced-owner-keeps-its-id",
+        "zkrq/enrolment.py",
+        "self._incarnation += 1",
+        "pass",
+        "a live consumer that was declared dead goes on under a new id",
+        Suite("tests/faults/test_sessions.py", "-k", "declared_dead_twice"),
     ),
     # -- repair --------------------------------------------------------------------------------------------------------
     Mutant(

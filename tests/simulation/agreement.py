@@ -132,7 +132,7 @@ def leftovers(world: World) -> Iterator[str]:
     """What a server keeps of a queue of which nothing needs to be remembered any more."""
     for server, lane in itertools.product(world.view.members if world.view else (), world.lanes):
         letters = _content(world, lane, server, "dead").keys()
-        alive = {owner.encode() for owner in world.hub.sessions}
+        alive = {owner.encode() for owner in world.hub.enrolled}
         for name, needed in {"records": {*letters, PAUSE}, "payloads": letters, "owners": alive}.items():
             if more := _content(world, lane, server, name).keys() - needed:
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {sorted(more)[:3]}"

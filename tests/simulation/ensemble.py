@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from tests.simulation.loop import PROCESS, WORLD, Loop, Process
 from tests.simulation.trace import Trace
-from zkrq.coordination.coordinator import SessionState, Versioned
+from zkrq.coordination.coordinator import SessionState, Versioned, session_of
 from zkrq.coordination.memory import MARGIN, Hub, MemoryCoordinator
 from zkrq.errors import Unavailable
 
@@ -62,8 +62,8 @@ class SimHub(Hub):
             self.trace.note(f"session {session_id} is over")
         super().leave(session_id)
 
-    def is_live(self, session_id: str) -> bool:
-        return session_id in self.sessions
+    def is_live(self, owner: str) -> bool:
+        return session_of(owner) in self.sessions
 
     def _notify(self, notice: Callable[[MemoryCoordinator], None]) -> None:
         for coordinator in tuple(self.sessions.values()):
@@ -163,8 +163,8 @@ class SimCoordinator(MemoryCoordinator):
             self._seen_version = max(self._seen_version, written.version)
         return written
 
-    async def enrol(self, description: str) -> str:
-        owner = await super().enrol(description)
+    async def enrol(self, description: str, incarnation: int = 1) -> str:
+        owner = await super().enrol(description, incarnation)
         self.hub.told_owners.add(owner)
         return owner
 
@@ -222,7 +222,7 @@ class SimCoordinator(MemoryCoordinator):
         if self.session.id != session_id or not self.reachable:
             return
         self.silent_since = None
-        if self.session.state is SessionState.CONNECTED and not self.hub.is_live(session_id):
+        if self.session.state is SessionState.CONNECTED and session_id not in self.hub.sessions:
             self.renew()
 
 

@@ -49,6 +49,16 @@ class Session:
     state: SessionState
 
 
+def owner_id(session: str, incarnation: int) -> str:
+    """The owner id of a session's enrolment number ``incarnation``; that of the first one is the session's id."""
+    return session if incarnation == 1 else f"{session}.{incarnation}"
+
+
+def session_of(owner: str) -> str:
+    """The id of the session in which this owner was enrolled."""
+    return owner.partition(".")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Versioned:
     """The register's content: ``data`` is None and ``version`` -1 while it was never written."""
@@ -136,15 +146,12 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def enrol(self, description: str) -> str:
-        """Enter the current session in the registry of consumers and return its owner id (the session's id).
+    async def enrol(self, description: str, incarnation: int = 1) -> str:
+        """Enter the current session in the registry of consumers and return its owner id (see ``owner_id``).
 
+        A later ``incarnation`` is another owner: the entry of the one before it is taken out, if it is still there.
         Idempotent within one session.  The entry ends with the session; a new session must enrol again.
         """
-        ...
-
-    async def withdraw(self) -> None:
-        """Take the current session's entry out of the registry, if there is one."""
         ...
 
     async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ Faults are put in at the hub, as they happen to a real one:
     hub.suspend(coordinator)     cut off; its session lives on for session_timeout
     hub.resume(coordinator)      reachable again: CONNECTED, or LOST and a new session when it was away too long
     hub.expire(session_id)       the session ends now
+    hub.withdraw(owner)          an entry of the registry is deleted by hand
     hub.lose_reply(coordinator)  its next request is carried out, the answer is not heard
 """
 
@@ -21,7 +22,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned
+from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, owner_id, session_of
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.errors import Closed, Unavailable
 
@@ -108,7 +109,8 @@ class Hub:
         """End a session; the next oldest leads from now on."""
         self._keep(session_id)
         self.sessions.pop(session_id, None)
-        self.withdraw(session_id)
+        for owner in [owner for owner in self.enrolled if session_of(owner) == session_id]:
+            self.withdraw(owner)
         self._notify(MemoryCoordinator.look_who_leads)
 
     def swap(self, data: bytes, expected: int) -> Versioned | None:
@@ -118,14 +120,17 @@ class Hub:
             self._notify(MemoryCoordinator.view_changed)
         return written if self.register == written else None
 
-    def enrol(self, session_id: str, description: str) -> str:
-        if session_id in self.sessions and session_id not in self.enrolled:
-            self.enrolled[session_id] = description
+    def enrol(self, session_id: str, description: str, incarnation: int) -> str:
+        if incarnation > 1:
+            self.withdraw(owner_id(session_id, incarnation - 1))
+        owner = owner_id(session_id, incarnation)
+        if session_id in self.sessions and owner not in self.enrolled:
+            self.enrolled[owner] = description
             self._notify(MemoryCoordinator.consumers_changed)
-        return session_id
+        return owner
 
-    def withdraw(self, session_id: str) -> None:
-        if self.enrolled.pop(session_id, None) is not None:
+    def withdraw(self, owner: str) -> None:
+        if self.enrolled.pop(owner, None) is not None:
             self._notify(MemoryCoordinator.consumers_changed)
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -216,11 +221,8 @@ class MemoryCoordinator:
     async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
         return await self._ask(lambda: self._hub.swap(data, expected))
 
-    async def enrol(self, description: str) -> str:
-        return await self._ask(lambda: self._hub.enrol(self.session.id, description))
-
-    async def withdraw(self) -> None:
-        await self._ask(lambda: self._hub.withdraw(self.session.id))
+    async def enrol(self, description: str, incarnation: int = 1) -> str:
+        return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))
 
     async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
         return await self._ask(lambda: dict(self._hub.enrolled))

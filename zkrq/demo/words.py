@@ -5,6 +5,7 @@ from __future__ import annotations
 from zkrq.demo.tally import Verdict
 from zkrq.events import (
     ClaimsLost,
+    DeclaredDead,
     Event,
     NotWritable,
     OwnerFenced,
@@ -34,6 +35,8 @@ def sentence(event: Event, who: str) -> str | None:
             return "ZooKeeper does not answer: the work goes on"
         case SessionResumed():
             return "ZooKeeper answers again: the sessions live on"
+        case DeclaredDead():
+            return f"{who} was declared dead, and goes on under a new id"
         case SessionLost():
             return f"{who} has lost its ZooKeeper session, and with it its claims"
         case ClaimsLost():

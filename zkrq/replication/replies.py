@@ -13,7 +13,8 @@ class Status(enum.Enum):
     OK = "OK"
     STALE = "STALE"  # the server knows a later epoch
     NOTINSYNC = "NOTINSYNC"  # it lives, but not in the life that the view names
-    FENCED = "FENCED"  # the owner was declared dead, or the request is an old one
+    FENCED = "FENCED"  # the owner was declared dead
+    OUTDATED = "OUTDATED"  # the owner has made a later claim request
     MISMATCH = "MISMATCH"  # somebody else enrolled this server
     HOLDSDATA = "HOLDSDATA"  # it holds queues that nobody vouches for
     LATE = "LATE"  # the call was on its way for too long
@@ -49,6 +50,7 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.UNFIT: Verdict.EVICT,
     Status.BROKEN: Verdict.REFUSE,
     Status.FENCED: Verdict.REFUSE,
+    Status.OUTDATED: Verdict.REFUSE,
     Status.REFUSED: Verdict.REFUSE,
     Status.MISMATCH: Verdict.REFUSE,
     Status.HOLDSDATA: Verdict.REFUSE,

@@ -21,7 +21,7 @@ from typing import Self, TypeVar
 
 import anyio
 
-from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace
+from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
 from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, NodeExists, NoNode, NotAllowed, Refused
@@ -157,24 +157,21 @@ class ZooKeeperCoordinator:
 
     # -- the registry ---------------------------------------------------------------------------------------------
 
-    async def enrol(self, description: str) -> str:
+    async def enrol(self, description: str, incarnation: int = 1) -> str:
         data = description.encode()
         _check_size(data)
 
         async def attempt(link: Link) -> str:
-            owner = self._session.owner  # read with the link: one link, one session
+            session = self._session.owner  # read with the link: one link, one session
+            owner = owner_id(session, incarnation)
+            if incarnation > 1:
+                with suppress(NoNode):
+                    await link.delete(f"{self._enrolled}/{owner_id(session, incarnation - 1)}")
             with suppress(NodeExists):  # then made before, by this session: the name is nobody else's
                 await link.create(f"{self._enrolled}/{owner}", data, ephemeral=True)
             return owner
 
         return await self._ask(attempt)
-
-    async def withdraw(self) -> None:
-        async def attempt(link: Link) -> None:
-            with suppress(NoNode):
-                await link.delete(f"{self._enrolled}/{self._session.owner}")
-
-        await self._ask(attempt)
 
     async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
         async def attempt(link: Link) -> dict[str, str]:

@@ -14,6 +14,7 @@
 -- ARGV: epoch generation clock put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] clock [id record left_ms of everything decided here]
 -- reply: FENCED
+-- reply: OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake owners lease tombstones reply letters
@@ -25,7 +26,8 @@ local token = owner .. '/' .. seq
 seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonumber(lease_ms)
 local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
-if is_fenced(owner) or seq < last_seq then return {'FENCED'} end
+if is_fenced(owner) then return {'FENCED'} end
+if seq < last_seq then return {'OUTDATED'} end
 local since_us, has_large = leading_since_us(tonumber(clock))
 local handed, handed_count = {}, 0 -- by position among what was decided; false between
 
