@@ -347,6 +347,7 @@ class Feed(Generic[T]):
                     next_ms = await self._claim(count)
                 except ZkrqError as error:
                     failures += 1
+                    self._told = self._told or told  # still to be passed on if no consumer waits then
                     self._note_trouble(asking, error)
                     asking = ()
                     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))

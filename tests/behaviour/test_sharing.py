@@ -59,6 +59,27 @@ async def test_a_process_that_no_longer_waits_passes_its_wake_up_on(queue: zkrq.
         assert (await waiting).item == "x"
 
 
+async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
+    queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await queue.pop_one(timeout=0.5) is None
+    own, counts = queue._feed, list[int]()  # pyright: ignore[reportPrivateUsage]
+    claim: Callable[[int], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+
+    async def fail_first(count: int) -> int:
+        counts.append(count)
+        if len(counts) == 1:
+            raise zkrq.Unavailable("the view is changing")
+        return await claim(count)
+
+    monkeypatch.setattr(own, "_claim", fail_first)
+    async with connect() as other:
+        waiting = await start_waiting(other.queue(queue.name))
+        await queue.push("x")
+        assert (await waiting).item == "x"
+    assert counts == [0, 0]
+
+
 async def test_a_process_that_closes_passes_its_wake_up_on(queue: zkrq.Queue[Any], connect: Connect) -> None:
     """It waited first, so what it hands back wakes itself."""
     async with connect() as other, connect() as closing:
