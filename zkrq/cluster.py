@@ -149,7 +149,7 @@ class Cluster:
         return f"<Cluster {self.namespace!r} {state}>"
 
     async def __aenter__(self) -> Self:
-        """Connect.  Raises ``ConfigError`` for what has to be mended, ``Unavailable`` for what may mend itself."""
+        """Connect.  Raises ``ConfigError`` for what has to be corrected, ``Unavailable`` for what may pass."""
         self._home.settle()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._tasks)
@@ -424,7 +424,7 @@ class Cluster:
         ``name`` is what it is called, None: host and port.  Whatever it holds of this namespace is wiped; one that
         belongs to another deployment of the same name is refused, unless ``force`` says to take it from there.  Others
         learn of it from the view: the URL is kept there without user and password, for which they use those of the
-        first server that they were given.  Cancelled in the middle, it is caught up all the same.
+        first server that they were given.  Cancelled in the middle, it is still caught up.
         Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` when it, or ZooKeeper, does not answer.
         """
         self._check_open()
@@ -565,7 +565,7 @@ def connect(
     owner: shown to people beside each claim; None: host and process id.
     session_timeout: seconds until ZooKeeper takes a silent process for dead and its claims are given to others.
     command_timeout: seconds until a silent Redis server is taken for dead.
-    operation_timeout: seconds that a push or an ack tries on before it raises.
+    operation_timeout: seconds for which a push or an ack is retried before it raises.
     on_event: called with every ``zkrq.events.Event``, on the event loop; must not block.
 
     Raises ``ConfigError`` for bad arguments.

@@ -52,7 +52,7 @@ class ConfigError(ZkrqError, ValueError):
 
 
 class NotLetIn(ConfigError):
-    """A server does not let this client in: it has to be corrected, and may be soon.  Never caught by name outside."""
+    """A server does not let this client in: correct its credentials or rights.  Users catch ``ConfigError``."""
 
 
 class CodecError(ZkrqError, ValueError):

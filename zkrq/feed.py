@@ -4,8 +4,8 @@ What consumers ask for is summed up and claimed in one call, and what they are e
 (prefetch).  What was claimed on that expectation and is not taken goes back to the queue.  A request whose answer is
 not known is repeated under the same number until it is: so nothing that was claimed is left lying about.
 
-An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it at once.  A push wakes one process only, so one
-that is woken while none of its consumers waits makes a request for no items, which wakes the next process.
+An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only, so
+one that is woken while none of its consumers waits makes a request for no items, which wakes the next process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLAIM_MAX = 500
 """Items claimed in one request."""
 
 PREFETCH_SECONDS = 0.1
-"""Seconds of work that consumers without a ``prefetch`` of their own have claimed ahead, at the pace of lately."""
+"""Seconds of work that consumers without a ``prefetch`` of their own have claimed ahead, at their recent pace."""
 
 AHEAD_BYTES = 4 << 20
 """Bytes of payloads that are claimed ahead for the consumers of a queue, by the mean size of those seen lately."""
@@ -275,7 +275,7 @@ class Feed(Generic[T]):
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
     def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
-        """Tell those for whom this request was made and who would not wait: nothing there, or why not."""
+        """Answer the waiters of this request that would not wait: nothing is there, or the error."""
         for waiter in asking:
             if not waiter.patient and waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -287,7 +287,7 @@ class Feed(Generic[T]):
                     waiter.future.set_exception(self._failure(outcome))
 
     def _failure(self, reason: ZkrqError | str) -> ZkrqError:
-        """What a caller is told that would not wait."""
+        """The error for a caller that would not wait."""
         kind = ConfigError if isinstance(reason, ConfigError) else Unavailable
         return kind(f"queue {self._queue!r} could not be claimed from: {reason}")
 
@@ -308,7 +308,7 @@ class Feed(Generic[T]):
         return max(0, min(CLAIM_MAX, asked + self._ahead - len(self._buffer)))
 
     def _adapt(self) -> None:
-        """Expect of streams what they asked for, and of those that asked for nothing the pace of lately.
+        """Expect of streams what they asked for, and of the others their recent pace.
 
         A stream with a limit gets that at once, so that a short one needs one request only; by its pace after it has
         once taken nothing for ``AHEAD_SECONDS``.

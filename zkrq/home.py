@@ -2,7 +2,7 @@
 
 Its connections, futures and tasks belong to that loop.  A call from another one would wait for ever, and a call from a
 forked process would also write into the connections of its parent.  So every public call compares the running loop
-with the cluster's.  A process has none after a fork, and starts new ones: the loop tells both cases.
+with the cluster's.  A forked process has no running loop and starts new ones, so comparing loops covers both cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Home:
         self._process = 0
 
     def settle(self) -> None:
-        """Live here from now on."""
+        """Bind the cluster to the running loop."""
         self.loop = asyncio.get_running_loop()
         self._process = os.getpid()
 
@@ -37,7 +37,7 @@ class Home:
             raise self.elsewhere()
 
     def elsewhere(self) -> WrongLoop:
-        """What to tell a caller that is not at home."""
+        """The error for a call from another event loop or process."""
         if self._process != os.getpid():
             where, each = f"process {self._process}, and this is another one, made by a fork", "process"
         else:

@@ -110,7 +110,7 @@ class Wakeups:
             tried.set()
 
     def _note_refusal(self, server: ServerId, error: ServerError) -> None:
-        """Tell it once that a server does not let this process listen."""
+        """Report once that a server does not let this process listen."""
         if error.answer.verdict is not Verdict.CORRECT:
             self._refused.pop(server, None)
         elif server not in self._refused:

@@ -200,7 +200,7 @@ async def test_one_full_server_of_three(
             with pytest.raises(first, match=full.name):
                 await queue.push("first", id="first", key=key)
             for other in ("other", None):
-                with pytest.raises(zkrq.Unavailable, match=f"nothing was written: full is {full.name}"):
+                with pytest.raises(zkrq.Unavailable, match=f"nothing was written: no room on {full.name}"):
                     await queue.push("refused", key=other)
             with pytest.raises(zkrq.Unavailable, match="nothing was written") as many:
                 await queue.push_many(range(2000))

@@ -16,8 +16,8 @@ and the queue's source keep their lives.  That is enough because
   meanwhile before its client died.  So it is without any change of the view: the scrub tells the others;
 * tombstones are not dropped while there is a learner.
 
-A queue whose primary is now a server, or a life of it, from which it was not copied is copied from there: a cursor
-means nothing to another process.
+A queue whose primary is now another server, or another life of it, than the one it was copied from is copied anew from
+there: a cursor means nothing to another process.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A removal that took the payload along could lose it.  The ack of a primary that is being evicted reaches one follower;
 the next primary has not heard of it, claims the item again and refuses that ack; the follower takes the later record,
 and has no payload for it any more; then the primary dies.  So what is removed keeps its payload until a completed
-decision shows that every server has heard, which costs one small call for many items.  What a client leaves behind
-that dies before that call goes with the tombstones.
+decision shows that every server has heard, which costs one small call for many items.  Payloads left by a
+client that dies before that call go with the tombstones.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WAITING_MAX = 100_000
 
 
 class Cutter:
-    """Tells servers of payloads that nobody needs.  A call that fails is not repeated."""
+    """Has servers drop payloads that are no longer needed.  A call that fails is not repeated."""
 
     def __init__(self, membership: Membership, tasks: Tasks) -> None:
         self._membership = membership
@@ -39,7 +39,7 @@ class Cutter:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, queue: str, ids: Iterable[bytes]) -> None:
-        """Every server of the view knows these items as gone."""
+        """Gather items that every server of the view knows as gone."""
         if self._count >= WAITING_MAX:
             return
         waiting = self._waiting.setdefault(queue, [])
@@ -54,7 +54,7 @@ class Cutter:
             self._tasks.start(self.flush(), "drop payloads")
 
     async def flush(self) -> None:
-        """Tell the servers now."""
+        """Send what is gathered now."""
         if self._timer:
             self._timer.cancel()
             self._timer = None

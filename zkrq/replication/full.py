@@ -1,7 +1,7 @@
 """Servers that have reached their ``maxmemory``, as this client has found out by its pushes.
 
-A full server stays in the view: it drains, since claims and acks are still taken there.  Nobody can push meanwhile,
-because a push that the others took and this one did not has an outcome that nobody knows.  So a server that is known
+A full server stays in the view: it drains, since claims and acks are still taken there.  No push completes meanwhile,
+because one that the other servers took and this one did not has an unknown outcome.  So a server that is known
 to be full is asked for room before anything is written.
 """
 
@@ -23,7 +23,7 @@ FULL_RETRY_SECONDS = 1.0
 
 
 class FullServers:
-    """When each of them refused last."""
+    """Remembers when each of them last refused."""
 
     def __init__(self, namespace: str, events: Events) -> None:
         self._namespace = namespace

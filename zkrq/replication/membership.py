@@ -256,7 +256,7 @@ class Membership:
         return weigh_silence(self.view, server, self._name, standing=standing, seconds=now - since)
 
     def _note_accusations(self, view: View) -> None:
-        """Take note of what is new in the view, and call ``attend`` where another client wants to know something."""
+        """Take note of what is new in the view, and wake ``attend`` where another client accuses a server."""
         now, before = asyncio.get_running_loop().time(), self._accusations
         self._accusations = {}
         mine = set[ServerId]()
@@ -334,7 +334,7 @@ class Membership:
             self._unmet.discard(server)
             self._contradicted.discard(server)
             if server in accused(self.view):
-                self._summons.set()  # whoever has accused it, it answers
+                self._summons.set()  # it answers, whichever client has accused it
 
     def _note_failure(self, server: ServerId, answer: Answer) -> None:
         """Remember an answer that lies with this client, and forget the last one."""

@@ -250,7 +250,7 @@ class Replicas:
         answers = await self.membership.call_all(suspects, "room", "", view, ())
         full = self.membership.full.note(view, answers)
         if full:
-            raise Unavailable(f"refused, nothing was written: full is {_reasons({id: answers[id] for id in full})}")
+            raise Unavailable(f"refused, nothing was written: no room on {_reasons({id: answers[id] for id in full})}")
 
     async def push(
         self, queue: str, max_size: int, puts: Sequence[Put], *, seconds: float | None = None
