@@ -233,7 +233,8 @@ class Claim(Generic[T]):
         """The work is done: remove the item.  When this returns, it is never delivered again.
 
         Raises ``ClaimLost`` when the claim no longer holds; ``OutcomeUnknown`` when it may have been acked and
-        ``Unavailable`` when it was not: ack again.
+        ``Unavailable`` when it was not: ack again.  ``ConfigError`` names a server that does not let this client in:
+        ack again once it does.
         """
         await self._settle(Verb.ACK)
 
