@@ -25,7 +25,9 @@ MAX_DOUBLINGS = 64
 class RetryLater(Exception):
     """Raised by a handler: not now; the item comes again after ``delay`` seconds (None: as the policy says).
 
-    It counts as a failure.  Inside ``async with claim`` it is dealt with and goes no further.
+    It counts as a failure, so after the policy's ``max_attempts`` deliveries the item is a dead letter.  A handler that
+    polls for long needs a queue with ``Retry(max_attempts=None)``.  Inside ``async with claim`` it is dealt with and
+    goes no further.
     """
 
     def __init__(self, delay: Duration | None = None, reason: str | None = None) -> None:

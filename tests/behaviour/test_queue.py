@@ -166,6 +166,19 @@ async def test_handlers_say_what_they_want(queue: zkrq.Queue[Any], pass_time: Pa
     assert (await take(queue)).failures == 1
 
 
+@pytest.mark.parametrize(("max_attempts", "letters"), [(3, 1), (None, 0)])
+async def test_retry_later_counts_as_an_attempt(
+    cluster: zkrq.Cluster, name: str, max_attempts: int | None, letters: int
+) -> None:
+    """So a handler that polls for long needs a queue without a limit."""
+    queue = cluster.queue(name, retry=zkrq.Retry(max_attempts=max_attempts))
+    await queue.push("not yet")
+    for _ in range(3):
+        async with await take(queue):
+            raise zkrq.RetryLater(delay=0)
+    assert await queue.size() == (1 - letters, 0, 0, letters)
+
+
 async def test_a_failed_item_goes_behind_those_that_wait_and_a_released_one_does_not(queue: zkrq.Queue[Any]) -> None:
     await queue.push_many(["first", "second"])
     await (await take(queue)).nack(delay=0)
