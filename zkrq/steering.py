@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast, get_args
 
+from zkrq import clock
 from zkrq.checks import check_count, check_id, check_rate
 from zkrq.codecs import Codec
 from zkrq.errors import Closed, ConfigError
@@ -24,7 +25,7 @@ SEEN_AT_ONCE = 500
 """Items looked at, or removed by id, in one call."""
 
 CLEAR_PAGE = 500
-"""Items removed in one step of ``clear``."""
+"""Items looked at in one step of ``clear``."""
 
 
 class Sizes(NamedTuple):
@@ -175,16 +176,24 @@ class Steering(Generic[T]):
     async def clear(self) -> int:
         """Remove every item that is ready or scheduled; returns how many.  Claimed ones stay with their holders.
 
+        Ends however much is pushed meanwhile: what was pushed after this began, by the later one of the clocks of
+        this process and the queue's primary, stays.  So does an item whose producer's clock is further ahead.
         Cancelled or failed in the middle, the rest is still there.  Raises ``Unavailable``, ``OutcomeUnknown``.
         """
         self._check_open()
-        removed = 0
+        removed, before_ms, cursor = 0, clock.now_ms(), b""
         while True:
-            decision = await self._replicas.decide("clear", self.name, [CLEAR_PAGE, _new_call()], trim=True)
-            (executed_before,) = decision.body
-            if not decision.flat and not decision.carried and not executed_before:
-                return removed
+            leading = self._replicas.membership.view.primary(self.name)
+            given: Arguments = [CLEAR_PAGE, _new_call(), before_ms, cursor]
+            decision = await self._replicas.decide("clear", self.name, given, trim=True)
             removed += len(decision.ids) + len(decision.carried)
+            executed_before, before_ms, after = cast("tuple[int, int, bytes]", decision.body)
+            if self._replicas.membership.view.primary(self.name) != leading:
+                cursor = b"s"  # a cursor means nothing to another server: it begins again
+            elif executed_before or after:
+                cursor = after
+            else:
+                return removed
 
     async def cancel(self, id: str) -> Cancellation:
         """Remove one item, whatever its state; false where there is none of that id.

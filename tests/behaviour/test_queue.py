@@ -352,6 +352,31 @@ async def test_clear_leaves_what_is_claimed(queue: zkrq.Queue[Any]) -> None:
     await claim.ack()
 
 
+@pytest.mark.parametrize("delay", [0, 60])
+async def test_clear_ends_however_much_is_pushed(
+    queue: zkrq.Queue[Any], delay: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each of its steps something is pushed, of higher priority than what is there: so the queue is never empty.
+    What was there when it began is gone."""
+    old = {receipt.id for receipt in await queue.push_many(range(600), delay=delay)}
+    replicas = queue._replicas  # pyright: ignore[reportPrivateUsage]
+    decide, steps = replicas.decide, 0
+
+    async def push_and_decide(script: str, *arguments: Any, **options: Any) -> Any:
+        nonlocal steps
+        steps += script == "clear"
+        assert steps < 100, "it goes on and on"
+        if steps > 1:
+            await queue.push_many(["new"] * 100, priority=9, delay=delay / 2)
+        return await decide(script, *arguments, **options)
+
+    monkeypatch.setattr(replicas, "decide", push_and_decide)
+    assert await queue.clear() >= len(old)
+    left = {item.id async for item in queue.scan()}
+    assert left
+    assert not left & old
+
+
 async def test_queues_are_separate_and_named(cluster: zkrq.Cluster, name: str) -> None:
     before = await cluster.queues()
     one, two = f"{name}-1", f"{name}-2"

@@ -456,7 +456,7 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
             case "cancel":
                 await decide("cancel", PUT_WINDOW_MS, 0, "", 0, "", waiting[0])
             case "clear":
-                await decide("clear", PUT_WINDOW_MS, 0, 500, "")
+                await decide("clear", PUT_WINDOW_MS, 0, 500, "", 0, "")
             case "pause":
                 await decide("pause", "jobs", "P", "")
             case "redrive":

@@ -410,6 +410,8 @@ class OneServer(Connection):
             "skip": 0,
             "count": 0,
             "call": "",
+            "before_ms": 0,
+            "cursor": "",
         }
         names = SCRIPTS[script].arguments
         assert given.keys() <= set(names), "the header knows no other arguments"
@@ -553,8 +555,12 @@ class OneServer(Connection):
         return read_copies(*self.run("peek", state=state, count=count))
 
     def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
-        _, decided = self.run("clear", count=count, **options)
-        return read_decided(decided)
+        return self.clear_page(count, **options)[-1]
+
+    def clear_page(self, count: int, **options: Argument) -> tuple[int, bytes, dict[str, Decided]]:
+        """The moment and the cursor to go on with, and what was removed."""
+        _, before_ms, cursor, decided = self.run("clear", count=count, **options)
+        return cast("int", before_ms), cast("bytes", cursor), read_decided(decided)
 
     def read(self, *ids: str) -> dict[str, tuple[Decided, bytes | None]]:
         found, left_out = self.run("read", *ids)

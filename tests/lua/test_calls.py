@@ -16,7 +16,7 @@ Call = Callable[[OneServer, str], object]
 
 
 def clear(server: OneServer, call: str) -> object:
-    executed_before, _ = server.run("clear", count=10, call=call)
+    executed_before, *_ = server.run("clear", count=10, call=call)
     return executed_before
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from tests.lua.one_server import OneServer, Put, put_and_claim
 from zkrq.replication.records import State, Version
 
@@ -34,10 +38,63 @@ def test_clear_takes_no_more_than_count(server: OneServer) -> None:
     assert server.contents().faults == []
 
 
-def test_clear_stops_where_the_ready_ones_are_enough(server: OneServer) -> None:
+def test_clear_begins_with_what_is_scheduled(server: OneServer) -> None:
+    """It may become ready meanwhile; what is ready does not become scheduled again."""
     server.put("a", "b", Put("later", delay_ms=60_000))
-    assert set(server.clear(2)) == {"a", "b"}
-    assert server.count() == (0, 1, 0, 0)
+    assert set(server.clear(2)) == {"a", "later"}
+    assert server.count() == (1, 0, 0, 0)
+
+
+def clear_all(server: OneServer, count: int, meanwhile: Callable[[int], object]) -> list[str]:
+    """Page by page, with something between them."""
+    removed: list[str] = []
+    before_ms, cursor, page = 0, b"", 0
+    while True:
+        before_ms, cursor, decided = server.clear_page(count, before_ms=before_ms, cursor=cursor)
+        removed += decided
+        if not cursor:
+            return removed
+        page += 1
+        assert page < 100, "it ends"
+        meanwhile(page)
+
+
+def test_clear_passes_over_what_was_pushed_since(server: OneServer) -> None:
+    """At every place: before what is old and after it, of the same moment, ready and scheduled."""
+    old = [f"old{n}" for n in range(20)]
+    server.put(*(Put(id, delay_ms=n % 2 * 60_000, priority=n % 3) for n, id in enumerate(old)))
+    later_ms = server.now_us() // 1000 + 5_000  # as if the clock had gone on
+
+    def push(page: int) -> None:
+        puts = [
+            Put(f"new{page}-{delay_ms}-{priority}", delay_ms=delay_ms, priority=priority, pushed_at_ms=later_ms)
+            for delay_ms in (0, 30_000, 60_000, 90_000)
+            for priority in (0, 2, 9)
+        ]
+        server.put(*puts)
+
+    removed = clear_all(server, 5, lambda page: push(page) if page < 6 else None)
+    assert sorted(removed) == sorted(old)
+    assert server.contents().faults == []
+
+
+@pytest.mark.parametrize("gone", ["claimed", "moved"])
+def test_clear_goes_on_where_the_one_passed_over_last_has_left(server: OneServer, gone: str) -> None:
+    """The cursor names it, and its place."""
+    later_ms = server.now_us() // 1000 + 5_000
+    server.put(*(Put(f"new{n}", priority=9, pushed_at_ms=later_ms) for n in range(4)))
+    server.put(*(Put(f"old{n}") for n in range(8)))
+
+    def move(page: int) -> None:
+        if page > 2:
+            return
+        claimed = server.claim(count=2)
+        assert claimed.ids[0].startswith("new")
+        if gone == "moved":
+            server.settle(*(each.settle("nack", 0) for each in claimed.decided.values()))
+
+    assert sorted(clear_all(server, 2, move)) == [f"old{n}" for n in range(8)]
+    assert server.contents().faults == []
 
 
 def test_cleared_item_does_not_come_back_with_a_late_push(server: OneServer) -> None:

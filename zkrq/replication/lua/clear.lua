@@ -1,26 +1,55 @@
 #!lua flags=allow-oom
--- purpose: decide the removal of up to count items that are ready or scheduled; claimed ones stay with their holders.
+-- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay with
+-- their holders.  Looks at count items from the cursor on: first at scheduled ones, which may become ready meanwhile.
+-- What was pushed later is passed over, so that a call that began at some time ends, whatever is pushed.
 -- trim: 1 to drop old tombstones as well.  call: what names this call (_calls.lua).
+-- before_ms: the moment; at the first page of all, whose cursor is empty, this clock if that is later.
+-- cursor: s or r for scheduled or ready, score and id of the last item passed over there; s: from the beginning.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
--- ARGV: epoch generation put_window_ms trim count call
--- reply: OK executed_before [id record left_ms of each removed]
+-- ARGV: epoch generation put_window_ms trim count call before_ms cursor
+-- reply: OK executed_before before_ms cursor [id record left_ms of each removed]; the cursor is empty at the end
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index tombstones reply calls
 local executed_before = was_executed(call)
-for _, index in ipairs(executed_before and {} or {ready, scheduled}) do
-  local room = count - decided.n / 3
-  local ids = room > 0 and redis.call('ZRANGE', index, 0, room - 1) or {}
+local moment_ms, room = tonumber(before_ms), tonumber(count)
+if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
+
+-- Remove items of an index that follow the one passed over last; returns the score and id of the one passed over last.
+local function clear(index, score, passed)
+  local offset = 0
+  if redis.call('ZSCORE', index, passed) == score then
+    offset = redis.call('ZRANK', index, passed) + 1
+  elseif score ~= '' then
+    offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
+  end
+  local entries = redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES')
+  local ids = {}
+  for i = 1, #entries, 2 do ids[#ids + 1] = entries[i] end
   local held = #ids > 0 and redis.call('HMGET', records, unpack(ids)) or {}
   for i, id in ipairs(ids) do
     local r = held[i] and read_head(held[i])
     if not r or r.state ~= 'Q' then
       redis.call('ZREM', index, id)
+    elseif r.pushed_at > moment_ms then
+      score, passed = entries[2 * i], id
     elseif not position_of[id] then
       decide(id, r, 'X', '', now_us)
     end
   end
+  room = room - #ids
+  return score, passed
+end
+
+if not executed_before then
+  local at, score, passed = string.match(cursor, '^(%a)(%S*) ?(.*)$')
+  if at == 's' then
+    score, passed = clear(scheduled, score, passed)
+    if room > 0 then at, score, passed = 'r', '', '' end
+  end
+  if at == 'r' and room > 0 then score, passed = clear(ready, score, passed) end
+  cursor = room > 0 and '' or at .. score .. ' ' .. passed
 end
 commit()
 if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', executed_before and 1 or 0, decided}
+return {'OK', executed_before and 1 or 0, moment_ms, cursor, decided}
