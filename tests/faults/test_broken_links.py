@@ -152,3 +152,22 @@ async def test_a_dead_server_is_evicted_at_once_by_those_that_knew_it(servers: l
             await next(server for server in servers.redis if server.name == BROKEN).kill()
             assert (await newcomer.queue("jobs").push("after")).replicas == 2
             assert old.view.epoch == newcomer.view.epoch == 2
+
+
+async def test_an_accuser_that_hears_from_the_server_withdraws(servers: local.Servers) -> None:
+    """Also where no other client is there to refute it; else the next silence would find the time of grace over."""
+    namespace, hub = new_namespace(), Hub()
+    hanging = next(server for server in servers.redis if server.name == BROKEN)
+    async with in_process(servers, namespace, hub, command_timeout=0.3) as alone:
+        queue = alone.queue("jobs")
+        await queue.push("well")
+        hanging.pause()
+        await queue.push("without it")  # it had answered this client, and is evicted
+        hanging.resume()
+        await until(lambda: BROKEN in alone.view.members)
+        hanging.pause()
+        pushing = asyncio.create_task(queue.push("accused"))
+        await until(lambda: BROKEN in alone.view.accusations)
+        hanging.resume()
+        assert (await pushing).replicas == 3
+        await until(lambda: not alone.view.accusations)

@@ -450,7 +450,7 @@ class Membership:
                     self._failing_since.pop((id, lives[id]), None)
                 if self._kept_out:
                     self._kept_out.pop(id, None)
-                if self._unmet or self._contradicted:
+                if self._unmet or self._contradicted or self._accusations:
                     self._note_reached(id, lives[id])
             else:
                 self._note_failure(id, answer)
