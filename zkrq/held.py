@@ -76,6 +76,7 @@ class Held:
         self._sweep_at = SWEEP_LEAST
         self._tasks = tasks
         self._keeper: asyncio.Task[None] | None = None
+        self._extensions_fail = False
         self._batcher: Batcher[SettleCall, bool] = Batcher(
             self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
         )
@@ -202,15 +203,19 @@ class Held:
         """Extend one claim; the batcher makes one call of many.  Tried again until the deadline has passed."""
         while claim.kept:
             try:
-                return await claim.extended(self.claim_timeout)
+                await claim.extended(self.claim_timeout)
             except ZkrqError as error:
                 if claim.lost:
                     if claim.lost.reason == EXTENSION_REFUSED:  # any other loss was told by who noticed it
                         self._tell_lost([claim], claim.lost.reason)
-                    return None
-                self._log.info("item %s: extension failed, trying on: %s", claim.id, error)
+                    return
+                if not self._extensions_fail:
+                    self._log.info("claims cannot be extended for now, retrying until their deadlines: %s", error)
+                self._extensions_fail = True
                 await asyncio.sleep(MIN_LOOK_SECONDS)
-        return None
+            else:
+                self._extensions_fail = False
+                return
 
     def _expire(self, claim: Claim[Any]) -> None:
         if claim.kept:
