@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar, cast, get_args
 from zkrq import clock
 from zkrq.checks import check_count, check_id, check_rate
 from zkrq.codecs import Codec
-from zkrq.errors import Closed, ConfigError
+from zkrq.errors import Closed, ConfigError, OutcomeUnknown
 from zkrq.held import Held
 from zkrq.items import Item, ItemState, item_of
 from zkrq.replication.copying import read_copied
@@ -203,12 +203,16 @@ class Steering(Generic[T]):
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
         self._check_open()
-        decision = await self._replicas.decide("cancel", self.name, ["", 0, "", check_id("id", id)], trim=True)
+        given: Arguments = ["", 0, _new_call(), check_id("id", id)]
+        decision = await self._replicas.decide("cancel", self.name, given, trim=True)
         ((was,),) = cast("tuple[list[bytes]]", decision.body)
         if was == State.CLAIMED.value.encode():
             return Cancellation.SIGNALLED
-        gone = decision.carried or (decision.flat and was != State.GONE.value.encode())
-        return Cancellation.REMOVED if gone else Cancellation.NOT_FOUND
+        if was == State.GONE.value.encode():
+            return Cancellation.NOT_FOUND
+        if not was and not decision.carried and decision.repeated:
+            raise OutcomeUnknown(f"there is no {id}, but an earlier try may be executed after its push; cancel again")
+        return Cancellation.REMOVED if was or decision.carried else Cancellation.NOT_FOUND
 
     async def discard(self, ids: Sequence[str] | None = None) -> int:
         """Remove dead letters, None: all there are now; returns how many.  Other ids are passed over.
@@ -219,9 +223,10 @@ class Steering(Generic[T]):
         removed = 0
         left = (await self.size()).dead
         for count, some in _pages(ids, SEEN_AT_ONCE, left):
-            given: Arguments = [State.DEAD.value, count, "" if some else _new_call(), *some]
+            given: Arguments = [State.DEAD.value, count, _new_call(), *some]
             decision = await self._replicas.decide("cancel", self.name, given, trim=True)
-            removed += len(decision.ids) + len(decision.carried)
+            (states,) = cast("tuple[list[bytes]]", decision.body)
+            removed += states.count(State.DEAD.value.encode()) + len(decision.carried)
         return removed
 
     async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
@@ -238,7 +243,7 @@ class Steering(Generic[T]):
         left = (await self.size()).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
-            given: Arguments = [passed_over, count, "" if some else _new_call(), *some]
+            given: Arguments = [passed_over, count, _new_call(), *some]
             decision = await self._replicas.decide("redrive", self.name, given)
             (executed_before,) = decision.body
             now = len(decision.ids) + len(decision.carried)

@@ -302,11 +302,40 @@ def test_cancelled_items_are_gone_whatever_they_were(server: OneServer) -> None:
     one_of_each(server)
     states, decided = server.cancel(*STATES)
     assert states == list(STATES.values())
-    assert set(decided) == STATES.keys() - {"gone", "never"}
+    assert set(decided) == STATES.keys() - {"never"}
     contents = server.contents()
     assert contents.ids(State.GONE) == contents.records.keys() == STATES.keys() - {"never"}
     assert contents.faults == []
-    assert server.cancel("ready") == (["X"], {})
+    assert server.cancel("ready") == (["X"], {"ready": decided["ready"]})
+
+
+def test_cancel_that_is_repeated_says_the_same_again(server: OneServer) -> None:
+    """The reply may be lost; the other servers are to be told of the removal in any case."""
+    one_of_each(server)
+    first = server.cancel(*STATES, call="aaaaaaaa")
+    assert server.cancel(*STATES, call="aaaaaaaa") == first
+    states, decided = server.cancel(*STATES, call="aaaaaaaa", epoch=4)
+    assert (states, decided.keys()) == (first[0], first[1].keys())
+    assert {record.record.version.epoch for record in decided.values()} == {4}
+    states, decided = server.cancel(*STATES, call="bbbbbbbb", epoch=4)
+    assert (set(states), decided.keys()) == ({"X", ""}, first[1].keys())
+    assert server.contents().faults == []
+
+
+def test_tombstone_past_its_age_is_unknown_to_a_cancel(server: OneServer) -> None:
+    server.put("a")
+    server.cancel("a")
+    assert server.cancel("a", put_window_ms=0) == ([""], {})
+
+
+def test_redrive_that_is_repeated_tells_the_same_again(server: OneServer) -> None:
+    bury(server, "a")
+    first = server.redrive("a", call="aaaaaaaa")
+    assert server.redrive("a", call="aaaaaaaa").keys() == first.keys() == {"a"}
+    (again,) = server.redrive("a", call="aaaaaaaa", epoch=4).values()
+    assert (again.record.version.epoch, again.record.state) == (4, State.QUEUED)
+    assert server.redrive("a", call="bbbbbbbb", epoch=4) == {}
+    assert server.contents().faults == []
 
 
 def test_only_those_in_the_wanted_state_are_removed(server: OneServer) -> None:
@@ -314,7 +343,7 @@ def test_only_those_in_the_wanted_state_are_removed(server: OneServer) -> None:
     one_of_each(server)
     states, decided = server.cancel(*STATES, wanted="D")
     assert states == list(STATES.values())
-    assert set(decided) == {"dead"}
+    assert set(decided) == {"dead", "gone"}
     assert server.count() == (1, 1, 1, 0)
     assert server.contents().faults == []
 

@@ -248,11 +248,12 @@ class Walk:
             removable &= self.in_state(State.DEAD)
         states = [self.items[id].state.value if id in self.items else "" for id in ids]
         told, removed = self.server.cancel(*ids, wanted=wanted)
-        assert (told, set(removed)) == (states, removable)
-        for id in removed:
+        gone = {id for id in ids if id in self.items and self.items[id].state is State.GONE}
+        assert (told, set(removed)) == (states, removable | gone)
+        for id in removable:
             self.items[id] = Item(State.GONE)
         self.decided += removed.values()
-        return f"cancelled {set(removed)}"
+        return f"cancelled {removable}, and told of {gone}"
 
     def redrive(self) -> str:
         count = self.random.randint(1, 3)

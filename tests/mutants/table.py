@@ -72,6 +72,14 @@ MUTANTS: tuple[Mutant, ...] = (
         quick=True,
     ),
     Mutant(
+        "cancel-tells-of-no-earlier-removal",
+        _LUA + "cancel.lua",
+        "if r and r.state == 'X' and ARGV[first] then",
+        "if false then",
+        "a cancel whose reply was lost is told to the other servers, and its caller what it found",
+        Suite("tests/lua/test_dead_letters.py", "tests/simulation/test_scenarios.py"),
+    ),
+    Mutant(
         "repeated-decision-keeps-its-epoch",
         _LUA + "_reply.lua",
         "if r.epoch < epoch then",

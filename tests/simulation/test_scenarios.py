@@ -17,8 +17,9 @@ from tests.simulation.patches import determined
 from tests.simulation.scenario import forget
 from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
+from tests.simulation.wire import Break
 from tests.simulation.world import Client, World
-from zkrq import Cancellation, Queue, clock
+from zkrq import Cancellation, OutcomeUnknown, Queue, clock
 from zkrq.replication.view import ServerId, extend
 
 T = TypeVar("T")
@@ -204,6 +205,88 @@ async def _cancelled_claim(world: World) -> None:
 
 def test_an_item_that_is_cancelled_while_it_is_claimed_is_not_handed_out() -> None:
     _play(_cancelled_claim)
+
+
+async def _bury(client: Client, queue: Queue[Any], *items: str) -> list[str]:
+    """Dead letters; their ids."""
+    pushed = [await _run(client, queue.push(item)) for item in items]
+    for claim in await _run(client, queue.pop_many(len(items), timeout=5)):
+        await _run(client, claim.bury("test"))
+    return [receipt.id for receipt in pushed]
+
+
+async def _lost_reply(world: World, *, held: bool) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    primary = world.view.primary(world.queue)
+    path = world.network.path(near.name, primary)
+    pushed = await _run(near, queue.push("x"))
+    if held:
+        assert await _run(near, queue.pop_one(timeout=5))
+
+    # What the call did is not lost with the reply: neither to its caller nor to the other servers.
+    path.breaking = Break.REPLY_LOST
+    expected = Cancellation.SIGNALLED if held else Cancellation.REMOVED
+    assert await _run(near, queue.cancel(pushed.id)) is expected
+    assert path.breaking is None
+    ids = await _bury(near, queue, "y", "z")
+    path.breaking = Break.REPLY_LOST
+    assert await _run(near, queue.redrive(ids[:1])) == 1
+    path.breaking = Break.REPLY_LOST
+    assert await _run(near, queue.discard(ids[1:])) == 1
+    assert list(disagreements(world, scrubbed=True)) == []
+
+    world.servers[primary].kill()
+    assert [claim.item for claim in await _run(near, queue.pop_many(3, timeout=20))] == ["y"]
+    assert (await _run(near, queue.size())).dead == 0
+    await _close(near)
+
+
+def test_a_removal_whose_reply_is_lost_is_told_to_all_servers_and_to_its_caller() -> None:
+    _play(partial(_lost_reply, held=False))
+    _play(partial(_lost_reply, held=True))
+
+
+async def _half_a_cancel(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")
+    pushed = await _run(near, near_queue.push("x"))
+    assert world.view
+    primary = world.view.primary(world.queue)
+
+    # The cancel reaches the primary alone, and its caller dies: then whoever hears of it tells the others.
+    for server in world.view.members.keys() - {primary}:
+        world.network.path(near.name, server).cut = True
+    near.start(near_queue.cancel(pushed.id), "cancel")
+    await asyncio.sleep(HANGS)
+    world.drop(near)
+    assert await _run(far, far_queue.cancel(pushed.id)) is Cancellation.NOT_FOUND
+    world.servers[primary].kill()
+    assert await _run(far, far_queue.pop_many(1, timeout=20)) == []
+    await _close(far)
+
+
+def test_what_a_cancel_did_not_find_is_gone_for_good() -> None:
+    _play(_half_a_cancel)
+
+
+async def _late_cancel(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    path = world.network.path(near.name, world.view.primary(world.queue))
+    path.breaking = Break.EXECUTED_LATER
+    try:
+        await _run(near, queue.cancel("own"))
+    except OutcomeUnknown:
+        pass
+    else:
+        raise AssertionError("an earlier try may find it yet")
+    assert await _run(near, queue.cancel("own")) is Cancellation.NOT_FOUND
+    await _close(near)
+
+
+def test_a_cancel_that_may_be_executed_yet_is_not_told_as_not_found() -> None:
+    _play(_late_cancel)
 
 
 async def _half_covered(world: World) -> None:

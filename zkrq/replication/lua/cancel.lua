@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of items: those named, or, where none is, the count that died first.
 -- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
--- call: what names this call, if no ids do (_calls.lua).
+-- call: what names this call (_calls.lua).  A tombstone's token says which state the call found the item in, so that a
+-- repetition says the same.  One that is gone already is told of as well: it may be that only this server knows.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
--- reply: OK [state of each before, empty for an unknown one] [id record left_ms of each removed]
+-- reply: OK [state of each before this call, empty for an unknown one] [id record left_ms of each that is gone]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake tombstones reply calls
@@ -13,11 +14,14 @@ for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
 if #ids == 0 and tonumber(count) > 0 and not was_executed(call) then ids = redis.call('ZRANGE', dead, 0, count - 1) end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
-  local r = packed and read_head(packed)
+  local r = packed and not is_expired(packed, now_us, put_window_ms) and read_record(packed)
   states[#states + 1] = r and r.state or ''
-  if r and HAS_PAYLOAD[r.state] and (wanted == '' or r.state == wanted) then
+  if r and r.state == 'X' and ARGV[first] then
+    if call ~= '' and string.sub(r.token, 2) == call then states[#states] = string.sub(r.token, 1, 1) end
+    tell_as_is(id, packed, r)
+  elseif r and HAS_PAYLOAD[r.state] and (wanted == '' or r.state == wanted) then
     if r.state == 'C' then tell_cancelled(id, r.token) end
-    decide(id, r, 'X', '', now_us)
+    decide(id, r, 'X', call ~= '' and r.state .. call or '', now_us)
   elseif not ARGV[first] and not position_of[id] then
     redis.call('ZREM', dead, id)
   end

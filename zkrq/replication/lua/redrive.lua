@@ -2,14 +2,16 @@
 -- purpose: decide that dead letters are queued again, ready at once, as if they had never been tried: those named, or
 -- the count that died first.  One whose key is in use again stays where it is.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- skip: how many of those that died first are passed over.  call: what names this call, if no ids do (_calls.lua).
+-- skip: how many of those that died first are passed over.  call: what names this call (_calls.lua).
+-- It stands in the records as their token, so that a repetition tells of them again.
 -- ARGV: epoch generation skip count call / id
 -- reply: OK executed_before [id record left_ms of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply taken calls
-local ids, executed_before = {}, was_executed(call)
+local ids = {}
 for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+local executed_before = #ids == 0 and was_executed(call)
 if #ids == 0 and tonumber(count) > 0 and not executed_before then ids = redis.call('ZRANGE', dead, skip, skip + count - 1) end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
@@ -17,8 +19,10 @@ for _, id in ipairs(ids) do
   if r and r.state == 'D' then
     if r.marks < KEYED or not is_taken(read_tail(r.tail)) then
       r.attempts, r.failures = 0, 0
-      decide(id, r, 'Q', '', now_us)
+      decide(id, r, 'Q', call, now_us)
     end
+  elseif r and r.state == 'Q' and call ~= '' and r.token == call then
+    tell_as_is(id, packed, r)
   elseif not position_of[id] then
     redis.call('ZREM', dead, id)
   end
