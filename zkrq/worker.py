@@ -367,7 +367,7 @@ class Worker:
         claims: list[Claim[Any]] = []
         try:
             claims = await line.queue.pop_many(count, timeout=timeout)
-        except (ConfigError, Unavailable):  # told by who claims; whoever listens waits until it is over
+        except (ConfigError, Unavailable):  # the claiming task reports it; the listener waits until it is over
             pass
         finally:
             for claim in claims:

@@ -270,7 +270,7 @@ async def test_a_reader_founds_nothing_in_process_either(servers: local.Servers)
 
 @pytest.fixture
 def move_clock() -> Generator[Callable[[float], None]]:
-    """Moves this process's clock on the wall by so many seconds."""
+    """Moves this process's clock on the wall by a number of seconds."""
     yield lambda seconds: clock.go_by(lambda: clock.machine_us() + round(seconds * 1_000_000))
     clock.go_by(clock.machine_us)
 

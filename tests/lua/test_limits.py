@@ -88,7 +88,7 @@ def remembered_ms(server: OneServer) -> int:
 
 
 def test_floor_is_what_was_pushed(server: OneServer) -> None:
-    """However much is removed: whoever is less late than the least age is not refused."""
+    """However much is removed, a producer that is less late than the least age is not refused."""
     server.limits["TOMBSTONES_BYTES"] = THREE
     assert remembered_ms(server) == -1
     bury(server, 10, age_ms=90_000, pushed_ago_ms=100_000)

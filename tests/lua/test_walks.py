@@ -253,7 +253,7 @@ class Walk:
         for id in removable:
             self.items[id] = Item(State.GONE)
         self.decided += removed.values()
-        return f"cancelled {removable}, and told of {gone}"
+        return f"cancelled {removable}, and reported {gone}"
 
     def redrive(self) -> str:
         count = self.random.randint(1, 3)

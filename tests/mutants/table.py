@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
         _LUA + "_gate.lua",
         "redis.call('HSET', server, 'epoch', epoch)",
         "known[2] = epoch",
-        "a server that was told of a view refuses older ones from then on",
+        "a server that has seen a view refuses older ones from then on",
         Suite("tests/lua/test_gate.py"),
     ),
     # -- records -------------------------------------------------------------------------------------------------------

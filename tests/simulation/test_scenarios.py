@@ -254,7 +254,7 @@ async def _half_a_cancel(world: World) -> None:
     assert world.view
     primary = world.view.primary(world.queue)
 
-    # The cancel reaches the primary alone, and its caller dies: then whoever hears of it tells the others.
+    # The cancel reaches the primary alone, and its caller dies: then any client that finds it out tells the others.
     for server in world.view.members.keys() - {primary}:
         world.network.path(near.name, server).cut = True
     near.start(near_queue.cancel(pushed.id), "cancel")

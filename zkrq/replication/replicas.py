@@ -125,7 +125,7 @@ class Replicas:
         operation_timeout: float,
         removed: Callable[[str, Iterable[bytes]], None],
     ) -> None:
-        """``removed`` is told of a queue's items that every server of the view knows as gone."""
+        """``removed`` is called with the items of a queue that every server of the view knows as gone."""
         self.membership = membership
         self._clocks = Clocks()
         self.operation_timeout = operation_timeout

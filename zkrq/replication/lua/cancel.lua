@@ -2,7 +2,7 @@
 -- purpose: decide the removal of items: those named, or, where none is, the count that died first.
 -- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
 -- call: what names this call (_calls.lua).  A tombstone's token says which state the call found the item in, so that a
--- repetition says the same.  One that is gone already is told of as well: it may be that only this server knows.
+-- repetition says the same.  One that is gone already is reported too, since only this server may know of its removal.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
 -- reply: OK [state of each before this call, empty for an unknown one] [id record left_ms of each that is gone]

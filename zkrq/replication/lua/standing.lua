@@ -9,7 +9,7 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock
-local PAGE = 500 -- owners told of in one call
+local PAGE = 500 -- owners reported in one call
 
 local flat, next_cursor = {}, nil
 local function tell(owner, seq, fenced_ms)
