@@ -225,7 +225,7 @@ async def _lost_reply(world: World, *, held: bool) -> None:
         assert await _run(near, queue.pop_one(timeout=5))
 
     for call in (queue.redrive, queue.discard):
-        await _run(near, call(["none"]))  # so that the server knows its script: the reply to be lost is that of the call
+        await _run(near, call(["none"]))  # so that the server knows the script: the call's own reply is to be lost
     # What the call did is not lost with the reply: neither to its caller nor to the other servers.
     path.breaking = Break.REPLY_LOST
     expected = Cancellation.SIGNALLED if held else Cancellation.REMOVED
