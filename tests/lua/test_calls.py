@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import OneServer
+from tests.lua.one_server import Argument, OneServer, read_decided
 from tests.lua.test_dead_letters import bury
 from zkrq.replication.records import State
 
@@ -26,8 +26,9 @@ def redrive(server: OneServer, call: str) -> object:
 
 
 def discard(server: OneServer, call: str) -> object:
-    states, _ = server.run("cancel", wanted="D", count=10, call=call)
-    return 0 if states else 1
+    letters = server.contents().dead
+    server.run("cancel", wanted="D", count=10, call=call)
+    return int(server.contents().dead == letters)
 
 
 def prepare(server: OneServer, call: Call, *ids: str) -> None:
@@ -58,6 +59,23 @@ def test_late_first_try_does_nothing(server: OneServer, call: Call) -> None:
     assert left(server, call) == {"new"}
     assert call(server, "bbbbbbbb") == 0
     assert left(server, call) == set()
+    assert server.contents().faults == []
+
+
+@each_call
+def test_repetition_tells_of_what_the_first_try_did(server: OneServer, call: Call) -> None:
+    """Its reply may have been lost; no further item is concerned."""
+    name = "clear" if call is clear else "redrive" if call is redrive else "cancel"
+    wanted: dict[str, Argument] = {"wanted": "D"} if call is discard else {}
+    prepare(server, call, "a", "b")
+    *_, first = server.run(name, count=10, call="aaaaaaaa", **wanted)
+    if call is not redrive:  # burying would take what it has queued again
+        prepare(server, call, "new")
+    for epoch in (server.epoch, server.epoch + 1):
+        *_, again = server.run(name, count=10, call="aaaaaaaa", epoch=epoch, **wanted)
+        assert read_decided(again).keys() == read_decided(first).keys() == {"a", "b"}
+    server.epoch += 1
+    assert left(server, call) == ({"new"} if call is not redrive else set())
     assert server.contents().faults == []
 
 

@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "cancel-tells-of-no-earlier-removal",
         _LUA + "cancel.lua",
-        "if r and r.state == 'X' and ARGV[first] then",
+        "if r and r.state == 'X' and (named or executed_before) then",
         "if false then",
         "a cancel whose reply was lost is told to the other servers, and its caller what it found",
         Suite("tests/lua/test_dead_letters.py", "tests/simulation/test_scenarios.py"),

@@ -61,7 +61,7 @@ def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]
         # An extension that came too late decides anew, under a later epoch, what it finds gone; and may end half-way.
         if not scrubbed and (all(gone) or (ledger.open_clears and any(gone))):
             continue
-        if scrubbed and _is_forgotten(versions):
+        if scrubbed and _is_forgotten(versions, learned=id.decode() in ledger.by_id):
             continue
         if scrubbed or (id not in excused and not (id.decode() not in ledger.by_id and _is_unfinished(versions))):
             yield f"servers differ about {id.decode()}: {versions}"
@@ -73,16 +73,20 @@ def _is_open(lane: Lane, item: Item) -> bool:
     return bool(item.open_calls or dropped)
 
 
-def _is_forgotten(versions: Mapping[str, str]) -> bool:
-    """Whether a scrub has made a tombstone of an unfinished plain push that only followers knew of: no other tombstone
-    has epoch 0.  The other servers need none."""
-    return set(versions.values()) == {"unknown", "(0, 2) gone"}
+def _is_forgotten(versions: Mapping[str, str], *, learned: bool) -> bool:
+    """Whether a scrub has made a tombstone of an unfinished push that only followers knew of: no other tombstone has
+    epoch 0.  A later epoch: it had been claimed, and never handed out.  The other servers need none."""
+    texts = set(versions.values()) - {"unknown"}
+    return len(texts) < len(set(versions.values())) and (
+        texts == {"(0, 2) gone"} or (not learned and len(texts) == 1 and next(iter(texts)).endswith(" gone"))
+    )
 
 
 def _is_unfinished(versions: Mapping[str, str]) -> bool:
-    """Whether this is a push, by a producer that never learned the id: done, or refused for a full queue."""
+    """Whether this is a push, by a producer that never learned the id: done, claimed in vain, or refused for a full
+    queue."""
     texts = set(versions.values()) - {"unknown"}
-    return len(texts) == 1 and next(iter(texts)).endswith((", 1) queued", " gone"))
+    return len(texts) == 1 and next(iter(texts)).endswith((", 1) queued", " claimed", " gone"))
 
 
 def _brief(record: Record | None) -> str:

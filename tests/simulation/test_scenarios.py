@@ -249,6 +249,26 @@ def test_a_removal_whose_reply_is_lost_is_told_to_all_servers_and_to_its_caller(
     _play(partial(_lost_reply, held=True))
 
 
+async def _lost_reply_of_a_clear(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    primary = world.view.primary(world.queue)
+    path = world.network.path(near.name, primary)
+    await _run(near, queue.clear())  # so that the server knows the script: the call's own reply is to be lost
+    for item in ("x", "y"):
+        await _run(near, queue.push(item))
+    path.breaking = Break.REPLY_LOST
+    assert await _run(near, queue.clear()) == 2
+    assert list(disagreements(world, scrubbed=True)) == []
+    world.servers[primary].kill()
+    assert await _run(near, queue.pop_many(3, timeout=20)) == []
+    await _close(near)
+
+
+def test_what_a_clear_removed_whose_reply_is_lost_does_not_come_back() -> None:
+    _play(_lost_reply_of_a_clear)
+
+
 async def _half_a_cancel(world: World) -> None:
     near, near_queue = await _opened(world, "near")
     far, far_queue = await _opened(world, "far")

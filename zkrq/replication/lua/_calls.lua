@@ -1,6 +1,8 @@
 -- purpose: calls that name no items are executed once.  A call whose connection broke may be executed after its
--- repetition, and would take what came in between: so each has an id of its own, and the latest are remembered here.
+-- repetition, and would take what came in between: so each has an id of its own, and the latest are remembered here,
+-- the very latest with the items that they concerned: a repetition is to tell of these again.
 local CALLS_BYTES = 300
+local CALLS_WITH_ITEMS = 4
 
 local function was_executed(call)
   if call == '' then return false end
@@ -8,4 +10,21 @@ local function was_executed(call)
   if string.find(calls, call, 1, true) then return true end
   redis.call('HSET', lead, 'calls', string.sub(call .. ' ' .. calls, 1, CALLS_BYTES))
   return false
+end
+
+-- After the decision: ids is what it was about.
+local function remember_items(call, ids)
+  if call == '' or #ids == 0 then return end
+  redis.call('HSET', lead, 'items ' .. call, table.concat(ids, '\1'))
+  local at = 0
+  for other in string.gmatch(redis.call('HGET', lead, 'calls') or '', '%S+') do
+    at = at + 1
+    if at > CALLS_WITH_ITEMS then redis.call('HDEL', lead, 'items ' .. other) end
+  end
+end
+
+local function items_of(call)
+  local ids = {}
+  for id in string.gmatch(redis.call('HGET', lead, 'items ' .. call) or '', '[^\1]+') do ids[#ids + 1] = id end
+  return ids
 end

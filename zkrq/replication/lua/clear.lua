@@ -8,10 +8,12 @@
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
 -- ARGV: epoch generation put_window_ms trim count call before_ms cursor
 -- reply: OK executed_before before_ms cursor [id record left_ms of each removed]; the cursor is empty at the end
+-- A repetition tells of what the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index tombstones reply calls
 local executed_before = was_executed(call)
+local removed = {} -- their ids
 local moment_ms, room = tonumber(before_ms), tonumber(count)
 if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
 
@@ -34,7 +36,8 @@ local function clear(index, score, passed)
     elseif r.pushed_at > moment_ms then
       score, passed = entries[2 * i], id
     elseif not position_of[id] then
-      decide(id, r, 'X', '', now_us)
+      decide(id, r, 'X', call, now_us)
+      removed[#removed + 1] = id
     end
   end
   room = room - #ids
@@ -50,6 +53,12 @@ if not executed_before then
   if at == 'r' and room > 0 then score, passed = clear(ready, score, passed) end
   cursor = room > 0 and '' or at .. score .. ' ' .. passed
 end
+for _, id in ipairs(executed_before and items_of(call) or {}) do
+  local packed = redis.call('HGET', records, id)
+  local r = packed and read_record(packed)
+  if r and r.state == 'X' and r.token == call then tell_as_is(id, packed, r) end
+end
 commit()
+remember_items(call, removed)
 if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
 return {'OK', executed_before and 1 or 0, moment_ms, cursor, decided}

@@ -11,12 +11,17 @@
 -- include: gate clock record index wake reply taken calls
 local ids = {}
 for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
-local executed_before = #ids == 0 and was_executed(call)
-if #ids == 0 and tonumber(count) > 0 and not executed_before then ids = redis.call('ZRANGE', dead, skip, skip + count - 1) end
+local named = ids[1] ~= nil
+local executed_before = not named and was_executed(call)
+if executed_before then
+  ids = items_of(call)
+elseif not named and tonumber(count) > 0 then
+  ids = redis.call('ZRANGE', dead, skip, skip + count - 1)
+end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_record(packed)
-  if r and r.state == 'D' then
+  if r and r.state == 'D' and not executed_before then
     if r.marks < KEYED or not is_taken(read_tail(r.tail)) then
       r.attempts, r.failures = 0, 0
       decide(id, r, 'Q', call, now_us)
@@ -29,5 +34,6 @@ for _, id in ipairs(ids) do
 end
 local readied = decided.n / 3
 commit()
+if not named and not executed_before then remember_items(call, ids) end
 wake(readied)
 return {'OK', executed_before and 1 or 0, decided}
