@@ -101,7 +101,7 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         await queue.push("x")
         replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
         owner = await cluster._enrolment.get()  # pyright: ignore[reportPrivateUsage]
-        await replicas.decide("claim", "jobs", ["jobs", 300_000, owner, 1, 1, 5_000, "", 0, "X", 0, 0])
+        await replicas.decide("claim", "jobs", ["jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0], trim=True)
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
         claim = await take(queue)  # its feed begins with request number 1 as well

@@ -153,7 +153,12 @@ class Load:
         return self.rng.choice([0, 0, 1])
 
     def draw_cursor(self) -> Word:
+        if self._script == "clear":
+            return self.rng.choice(["", "", "s", "r", f"r0 {self.draw_id()}"])
         return "0"
+
+    def draw_before_ms(self) -> Word:
+        return self._mostly(self.now_us // 1000, 0)
 
     def draw_lease_ms(self) -> Word:
         return self.rng.choice([1_000, 60_000])

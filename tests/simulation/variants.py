@@ -180,7 +180,9 @@ def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
 def a_cancel_leaves_claims_alone() -> AbstractContextManager[object]:
     """What is cancelled is gone, also when it is claimed."""
     return _rewritten(
-        "decide(id, r, 'X', '', now_us)", "if r.state ~= 'C' then decide(id, r, 'X', '', now_us) end", "cancel"
+        "decide(id, r, 'X', call ~= '' and r.state .. call or '', now_us)",
+        "if r.state ~= 'C' then decide(id, r, 'X', call ~= '' and r.state .. call or '', now_us) end",
+        "cancel",
     )
 
 
