@@ -83,7 +83,7 @@ class SimHub(Hub):
     def resume(self, coordinator: MemoryCoordinator) -> None:
         """Let a client reach the hub again."""
         assert isinstance(coordinator, SimCoordinator)
-        self._keep(coordinator.session.id)
+        self._hear_of(coordinator)
         in_process(coordinator.process, coordinator.mend)
 
     def expire(self, session_id: str) -> None:
@@ -113,9 +113,14 @@ class SimHub(Hub):
 
     def break_silence(self, coordinator: SimCoordinator, delay: float) -> None:
         """Contact again; it learns after ``delay`` seconds what became of its session."""
-        self._keep(coordinator.session.id)
+        self._hear_of(coordinator)
         coordinator.deaf = False
         self.tell_of_end(coordinator, coordinator.session.id, delay)
+
+    def _hear_of(self, coordinator: SimCoordinator) -> None:
+        """A session is kept that its client goes on with; one that was closed during a cut times out."""
+        if coordinator.session.state is not SessionState.CLOSED:
+            self._keep(coordinator.session.id)
 
 
 class SimCoordinator(MemoryCoordinator):

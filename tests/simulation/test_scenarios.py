@@ -362,6 +362,28 @@ def test_a_leader_that_cannot_repair_leaves_it_to_the_others() -> None:
     _play(_blind_leader)
 
 
+async def _closed_while_cut_off(world: World) -> None:
+    near, _ = await _opened(world, "near")  # it leads
+    far, _ = await _opened(world, "far")
+    assert near.coordinator
+    assert far.coordinator
+
+    # Its session outlives it, and the network is back before that session has timed out.
+    session, coordinator = near.coordinator.session.id, near.coordinator
+    world.hub.suspend(coordinator)
+    await asyncio.sleep(HANGS)
+    await _close(near)
+    assert session in world.hub.sessions
+    world.hub.resume(coordinator)
+    await _until(lambda: session not in world.hub.sessions)
+    await _until(lambda: far.coordinator is not None and far.coordinator.leading)
+    await _close(far)
+
+
+def test_a_leader_that_closed_while_it_was_cut_off_leads_no_longer_than_its_session_lives() -> None:
+    _play(_closed_while_cut_off)
+
+
 async def _long_absence(world: World) -> None:
     near, queue = await _opened(world, "near")
     for item in ("x", "y"):
