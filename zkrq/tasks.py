@@ -68,10 +68,7 @@ class Tasks:
         if self._group is None:
             work.close()
             raise Closed(f"{self._name} is closed")
-        task = self._group.create_task(self._guard(work, name), name=f"{self._name}: {name}")
-        # One that is cancelled before its first step never comes to ``work``: then it is closed here.
-        task.add_done_callback(lambda _: work.close())
-        return task
+        return self._group.create_task(self._guard(work, name), name=f"{self._name}: {name}")
 
     def keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
         """Run ``work`` until the group is left; when a mistake of ours ends it, it is logged and begun again."""

@@ -88,7 +88,9 @@ class Wakeups:
         ear = self._ears.get(server)
         if ear is None:
             listening, tried = asyncio.Event(), asyncio.Event()
-            task = self._tasks.start(self._listen(server, listening, tried), f"listen to {server}")
+            work = self._listen(server, listening, tried)
+            task = self._tasks.start(work, f"listen to {server}")
+            task.add_done_callback(lambda _: work.close())  # one that is cancelled before its first step never begins it
             ear = self._ears[server] = _Ear(listening, tried, task)
         if not ear.tried.is_set():
             await ear.tried.wait()

@@ -15,7 +15,7 @@ import pytest
 
 from tests.simulation.variants import VARIANTS
 
-SEEDS = 250
+SEEDS = 150
 
 VARIANT_SEEDS = 150
 """Within so many seeds each broken variant is found out."""

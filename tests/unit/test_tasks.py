@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 
 import pytest
@@ -129,13 +128,3 @@ async def test_cancelled_before_it_began_it_leaves_nothing() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()} | {
         task for task in asyncio.all_tasks() if "test: tasks" not in task.get_name()
     }
-
-
-async def test_work_that_is_cancelled_before_its_first_step_is_closed() -> None:
-    """Else Python complains of a coroutine that was never awaited."""
-    work = fail()
-    async with Tasks("test") as tasks:
-        task = tasks.start(work, "work")
-        task.cancel()
-        await asyncio.wait([task])
-        assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
