@@ -90,7 +90,7 @@ class Wakeups:
             listening, tried = asyncio.Event(), asyncio.Event()
             work = self._listen(server, listening, tried)
             task = self._tasks.start(work, f"listen to {server}")
-            task.add_done_callback(lambda _: work.close())  # one that is cancelled before its first step never begins it
+            task.add_done_callback(lambda _: work.close())  # if it is cancelled before its first step
             ear = self._ears[server] = _Ear(listening, tried, task)
         if not ear.tried.is_set():
             await ear.tried.wait()

@@ -9,7 +9,7 @@ from benchmarks.counts import LIMITS, count
 pytestmark = pytest.mark.anyio
 
 TRIES = 3
-"""Batches are smaller on a busy machine, and then an item costs more: one count within the limits shows what it costs."""
+"""Batches are smaller on a busy machine, and an item costs more then: one count within the limits is enough."""
 
 
 async def test_no_item_costs_more_than_it_did() -> None:
