@@ -39,7 +39,7 @@ LIMITS: Mapping[str, float] = {
     "claim and ack: commands on a server": 0.3,
     "claim and ack: bytes to a server": 190.0,
     "claim and ack: bytes from a server": 78.0,
-    "claim and ack: Python calls of the client": 47.5,
+    "claim and ack: Python calls of the client": 50.0,
     "push, alone: script calls on a server": 1.01,
     "push, alone: commands on a server": 9.1,
     "push, alone: Python calls of the client": 430.0,
