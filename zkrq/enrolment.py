@@ -11,7 +11,7 @@ import math
 from zkrq.coordination.coordinator import Coordinator, SessionState, owner_id
 
 _ENDED_KEPT = 100
-"""Ended owners that are remembered, so that a claim that was under way meanwhile is not handed out."""
+"""Ended owners that are remembered, so that a claim that was in flight when its owner ended is not handed out."""
 
 
 class Enrolment:

@@ -38,9 +38,20 @@ def behind(proxy: Proxy, servers: local.Servers, namespace: str, hub: Hub, event
     )
 
 
+def broken_server(servers: local.Servers) -> local.LocalRedis:
+    return next(server for server in servers.redis if server.name == BROKEN)
+
+
+async def leave_one_dead(servers: local.Servers, namespace: str, hub: Hub) -> None:
+    """A namespace with one item, all clients gone, and a dead server that nobody has evicted."""
+    async with in_process(servers, namespace, hub) as first:
+        await first.queue("jobs").push("before")
+    await broken_server(servers).kill()
+
+
 @asynccontextmanager
 async def proxy_for(servers: local.Servers) -> AsyncGenerator[Proxy]:
-    server = next(server for server in servers.redis if server.name == BROKEN)
+    server = broken_server(servers)
     async with Proxy(server.host, server.port) as proxy:
         yield proxy
 
@@ -118,10 +129,7 @@ async def test_a_link_that_breaks_again_and_again_costs_one_eviction(servers: lo
 async def test_a_newcomer_alone_with_a_dead_server(servers: local.Servers) -> None:
     """Nobody refutes it, so after some seconds it goes on without that server."""
     namespace, hub = new_namespace(), Hub()
-    async with in_process(servers, namespace, hub) as first:
-        await first.queue("jobs").push("before")
-    dying = next(server for server in servers.redis if server.name == BROKEN)
-    await dying.kill()
+    await leave_one_dead(servers, namespace, hub)
     events: list[zkrq.Event] = []
     async with in_process(servers, namespace, hub, on_event=events.append) as newcomer:
         assert (await newcomer.queue("jobs").push("after")).replicas == 2
@@ -131,10 +139,7 @@ async def test_a_newcomer_alone_with_a_dead_server(servers: local.Servers) -> No
 async def test_newcomers_together_with_a_dead_server(servers: local.Servers) -> None:
     """One accuses, another bears witness."""
     namespace, hub = new_namespace(), Hub()
-    async with in_process(servers, namespace, hub) as first:
-        await first.queue("jobs").push("before")
-    dying = next(server for server in servers.redis if server.name == BROKEN)
-    await dying.kill()
+    await leave_one_dead(servers, namespace, hub)
     newcomer = partial(in_process, servers, namespace, hub)
     async with newcomer() as one, newcomer() as other:
         receipts = await asyncio.gather(*(each.queue("jobs").push("after") for each in (one, other)))
@@ -149,7 +154,7 @@ async def test_a_dead_server_is_evicted_at_once_by_those_that_knew_it(servers: l
     async with in_process(servers, namespace, hub, on_event=events.append) as old:
         await old.queue("jobs").push("before")
         async with proxy_for(servers) as proxy, behind(proxy, servers, namespace, hub, []) as newcomer:
-            await next(server for server in servers.redis if server.name == BROKEN).kill()
+            await broken_server(servers).kill()
             assert (await newcomer.queue("jobs").push("after")).replicas == 2
             assert old.view.epoch == newcomer.view.epoch == 2
 
@@ -157,7 +162,7 @@ async def test_a_dead_server_is_evicted_at_once_by_those_that_knew_it(servers: l
 async def test_an_accuser_that_hears_from_the_server_withdraws(servers: local.Servers) -> None:
     """Also where no other client is there to refute it; else the next silence would find the time of grace over."""
     namespace, hub = new_namespace(), Hub()
-    hanging = next(server for server in servers.redis if server.name == BROKEN)
+    hanging = broken_server(servers)
     async with in_process(servers, namespace, hub, command_timeout=0.3) as alone:
         queue = alone.queue("jobs")
         await queue.push("well")

@@ -310,7 +310,7 @@ def test_cancelled_items_are_gone_whatever_they_were(server: OneServer) -> None:
 
 
 def test_cancel_that_is_repeated_says_the_same_again(server: OneServer) -> None:
-    """The reply may be lost; the other servers are to be told of the removal in any case."""
+    """The reply may be lost; the removal has to reach the other servers in any case."""
     one_of_each(server)
     first = server.cancel(*STATES, call="aaaaaaaa")
     assert server.cancel(*STATES, call="aaaaaaaa") == first
