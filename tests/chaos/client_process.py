@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,8 @@ PAUSE_EVERY, PAUSE_SECONDS = 3.0, 0.5
 VERBS = {"ack": 0.9, "nack": 0.05, "release": 0.05}
 """How claims are settled, and how often so."""
 
+_log = logging.getLogger("zkrq.chaos")
+
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -127,7 +129,11 @@ class Client:
         self._stopping = False
         self._asked: dict[str, float] = {}
         self._cancelling: set[asyncio.Task[None]] = set()
-        self._cluster: Cluster = zkrq.connect(
+        self._cluster = self._connect()
+
+    def _connect(self) -> Cluster:
+        orders = self._orders
+        return zkrq.connect(
             orders.redis,
             orders.zookeeper,
             namespace=orders.namespace,
@@ -145,7 +151,8 @@ class Client:
             await self._run()
 
     async def _run(self) -> None:
-        async with self._cluster as cluster:
+        async with AsyncExitStack() as stack:
+            cluster = await self._connected(stack)
             retry = Retry(max_attempts=None, backoff=constant(0.1))
             timeout = self._orders.claim_timeout
             queue: zkrq.Queue[Any] = cluster.queue(QUEUE, claim_timeout=timeout, retry=retry)
@@ -165,6 +172,16 @@ class Client:
                     task.result()  # whatever ended it, it should not have ended
                 task.cancel()
             await asyncio.wait([*producers, *consumers])
+
+    async def _connected(self, stack: AsyncExitStack) -> Cluster:
+        """Connect, however long it takes: with short time-outs a busy machine is too slow for the first try."""
+        while True:
+            try:
+                return await stack.enter_async_context(self._cluster)
+            except zkrq.Unavailable as error:
+                _log.info("not connected yet: %s", error)
+                await asyncio.sleep(RETRY_PAUSE)
+                self._cluster = self._connect()
 
     async def _listen(self, producers: list[asyncio.Task[None]]) -> None:
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():

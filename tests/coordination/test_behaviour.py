@@ -295,6 +295,23 @@ async def test_cancelled_start_leaves_nothing(world: World) -> None:
     assert asyncio.all_tasks() == before
 
 
+async def test_start_that_is_cancelled_at_any_moment_leaves_no_leader_behind(world: World) -> None:
+    """A session that it had begun already ends, so the next client leads."""
+    for turns in (*range(8), 100, 1_000, 10_000):
+        one = await world.coordinator()
+        starting = asyncio.create_task(one.__aenter__())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait({starting})
+        if not starting.cancelled():
+            await one.__aexit__(None, None, None)
+    async with await world.coordinator() as two:
+        recorder = Recorder(two)
+        async with asyncio.timeout(HANG):
+            await recorder.until(lambda: two.leading)
+
+
 async def test_close_while_calls_wait(world: World) -> None:
     """Hazard 10: closing a session that is cut off is bounded, fails whoever waits, and leaves no task."""
     one = await world.coordinator()

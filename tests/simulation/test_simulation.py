@@ -15,7 +15,8 @@ import pytest
 
 from tests.simulation.variants import VARIANTS
 
-SEEDS = 150
+SEEDS = 60
+"""Enough for every fault and every kind of call; ``make simulate`` runs thousands."""
 
 VARIANT_SEEDS = 150
 """Within so many seeds each broken variant is found out."""

@@ -176,13 +176,17 @@ class MemoryCoordinator:
         try:
             await self._travel(self._connect)
         except BaseException:
-            self._life.closed()
+            self._end()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Close, and end the session if the hub can be reached and has begun one."""
         self._life.closed()
         if self.reachable:
             self._hub.leave(self.session.id)
