@@ -21,7 +21,7 @@ from benchmarks.raw import RawRedis
 from benchmarks.recording import Recording, ScriptCall
 from zkrq import Claim, Queue
 from zkrq.local import Servers
-from zkrq.replication.keys import key
+from zkrq.protocol.keys import key
 
 IN_FLIGHT = 2
 """Operations of one kind under way at once, as the library's group commit has."""

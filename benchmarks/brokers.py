@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from zkrq import guard
+from zkrq.local import guard
 
 START_TIMEOUT = 90.0
 END_TIMEOUT = 15.0

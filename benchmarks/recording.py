@@ -7,7 +7,7 @@ from typing import NamedTuple, cast
 
 import hiredis
 
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.wire import Wire, dial
 
 SCRIPT_OF = {

@@ -21,8 +21,9 @@ import zkrq
 from tests.harness import command, in_process, new_namespace
 from zkrq import local
 from zkrq.cluster import Cluster
+from zkrq.protocol import keys
 from zkrq.repair import scrub
-from zkrq.replication import copying, keys, replicas
+from zkrq.replication import copying, replicas
 
 PUT_WINDOW_MS = 2_000
 """Instead of five minutes: tombstones live for twice as long."""

@@ -49,15 +49,15 @@ from zkrq.events import (
 from zkrq.ids import new_id
 from zkrq.items import Item
 from zkrq.limits import DeadLetters
-from zkrq.outcomes import Counts, Ending, Outcome, WorkerStatistics
-from zkrq.pushing import Receipt, Receipts
+from zkrq.producing.pusher import Receipt, Receipts
+from zkrq.producing.schedules import Recurring, next_moments
+from zkrq.protocol.view import View
 from zkrq.queue import Deliveries, Queue
-from zkrq.recurring import Recurring, next_moments
 from zkrq.repair.catchup import Progress
-from zkrq.replication.view import View
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.steering import Cancellation, Sizes, Statistics
-from zkrq.worker import Worker
+from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
+from zkrq.working.worker import Worker
 
 __version__ = "0.1.0"
 

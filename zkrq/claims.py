@@ -21,8 +21,8 @@ from zkrq import clock
 from zkrq.checks import Duration, check_duration, check_lease, check_text
 from zkrq.errors import ClaimLost, ZkrqError
 from zkrq.home import Home, running_loop
+from zkrq.protocol.records import VERSION_BYTES, Record, unpack, version_of
 from zkrq.reasons import reason_of
-from zkrq.replication.records import VERSION_BYTES, Record, unpack, version_of
 from zkrq.retry import Again, Reject, RetryLater
 
 T = TypeVar("T")

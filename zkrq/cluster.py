@@ -19,34 +19,34 @@ import anyio
 from zkrq import local
 from zkrq.checks import Duration, check_count, check_duration, check_id, check_kind, check_lease, check_name
 from zkrq.codecs import JSON, Codec
+from zkrq.consuming.identity import Enrolment
+from zkrq.consuming.leases import Held
+from zkrq.consuming.prefetch import Feed
+from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.enrolment import Enrolment
 from zkrq.errors import Closed, ConfigError, ZkrqError
 from zkrq.events import DeclaredDead, Event, Events, SessionLost, SessionResumed, SessionSuspended
-from zkrq.feed import Feed
-from zkrq.held import Held
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
-from zkrq.pushing import Pusher
+from zkrq.producing.pusher import Pusher
+from zkrq.producing.schedules import MAX_CATCH_UP, Recurring, Schedules
+from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.view import ServerId, View
 from zkrq.queue import Queue
-from zkrq.reaper import Reaper, fence
-from zkrq.recurring import MAX_CATCH_UP, Recurring, Schedules
 from zkrq.repair.catchup import Progress
+from zkrq.repair.fencing import Reaper, fence
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
-from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.replication.cutting import Cutter
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
-from zkrq.replication.view import ServerId, View
 from zkrq.replication.wire import Dial, address, check_url, dial
 from zkrq.retry import Retry
 from zkrq.steering import Statistics, read_statistics
 from zkrq.tasks import Tasks
-from zkrq.wakeups import Wakeups
 
 T = TypeVar("T")
 

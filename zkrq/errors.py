@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from zkrq.pushing import Receipts
+    from zkrq.producing.pusher import Receipts
 
 
 class ZkrqError(Exception):

@@ -8,9 +8,9 @@ from typing import Generic, Literal, TypeVar
 
 from zkrq import clock
 from zkrq.codecs import Codec
+from zkrq.protocol.records import Record, State, unpack
 from zkrq.reasons import split
 from zkrq.replication.copying import Copied
-from zkrq.replication.records import Record, State, unpack
 
 T = TypeVar("T")
 

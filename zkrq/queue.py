@@ -13,15 +13,15 @@ from typing import Generic, Self, TypeVar
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
+from zkrq.consuming.leases import Held
+from zkrq.consuming.prefetch import Ahead, Feed
 from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
-from zkrq.feed import Ahead, Feed
-from zkrq.handlers import Handler
-from zkrq.held import Held
 from zkrq.home import running_loop
-from zkrq.pushing import Pusher, Receipt, Receipts, read_options, receipt
+from zkrq.producing.pusher import Pusher, Receipt, Receipts, read_options, receipt
 from zkrq.replication.replicas import Replicas
 from zkrq.steering import Steering
-from zkrq.worker import After, Before, work
+from zkrq.working.handlers import Handler
+from zkrq.working.worker import After, Before, work
 
 T = TypeVar("T")
 

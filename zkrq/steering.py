@@ -11,11 +11,11 @@ from typing import Generic, NamedTuple, TypeVar, cast, get_args
 from zkrq import clock
 from zkrq.checks import check_count, check_id, check_rate
 from zkrq.codecs import Codec
+from zkrq.consuming.leases import Held
 from zkrq.errors import Closed, ConfigError, OutcomeUnknown
-from zkrq.held import Held
 from zkrq.items import Item, ItemState, item_of
+from zkrq.protocol.records import State
 from zkrq.replication.copying import read_copied
-from zkrq.replication.records import State
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.wire import Arguments
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import zkrq
 from tests.harness import HANG
-from zkrq.outcomes import Ending, Outcome
-from zkrq.worker import Source, work
+from zkrq.working.outcomes import Ending, Outcome
+from zkrq.working.worker import Source, work
 
 FEW_ATTEMPTS = zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0))
 

@@ -15,7 +15,7 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, bury, working
 from tests.behaviour.test_queue import Careless
 from tests.harness import HANG, settled, take, until
-from zkrq.outcomes import Ending
+from zkrq.working.outcomes import Ending
 
 pytestmark = pytest.mark.anyio
 

@@ -11,12 +11,12 @@ import pytest
 
 import zkrq
 from tests.harness import take
+from zkrq.protocol.clocks import PUT_WINDOW, PUT_WINDOW_MS
+from zkrq.protocol.keys import key
+from zkrq.protocol.records import fresh
+from zkrq.protocol.scripts import SCRIPTS
 from zkrq.repair.repairer import SCRUB_SECONDS
-from zkrq.replication.clocks import PUT_WINDOW, PUT_WINDOW_MS
 from zkrq.replication.cutting import CUT_SECONDS
-from zkrq.replication.keys import key
-from zkrq.replication.records import fresh
-from zkrq.replication.scripts import SCRIPTS
 from zkrq.testing import Servers, TestCluster, cluster, servers
 
 pytestmark = pytest.mark.anyio

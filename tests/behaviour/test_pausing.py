@@ -11,7 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import are_sizes, is_empty, working
 from tests.harness import HANG, settled, take
-from zkrq import feed
+from zkrq.consuming import prefetch as feed
 
 pytestmark = pytest.mark.anyio
 

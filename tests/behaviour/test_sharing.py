@@ -11,7 +11,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import HANG, settled, take, until
-from zkrq import feed
+from zkrq.consuming import prefetch as feed
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ import pytest
 import zkrq
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, working
 from tests.harness import HANG, settled, until
-from zkrq.outcomes import Ending, Outcome
-from zkrq.worker import work
+from zkrq.working.outcomes import Ending, Outcome
+from zkrq.working.worker import work
 
 pytestmark = pytest.mark.anyio
 

@@ -24,8 +24,8 @@ from unittest.mock import patch
 import zkrq
 from tests.chaos.record import Kind, Recorder
 from zkrq.cluster import Cluster
+from zkrq.protocol.view import View
 from zkrq.replication.replicas import Decision, Replicas
-from zkrq.replication.view import View
 from zkrq.replication.wire import Arguments
 from zkrq.retry import Retry, constant
 

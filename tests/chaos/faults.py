@@ -22,7 +22,7 @@ from tests.chaos.record import Kind
 from tests.chaos.stage import PASSWORD, ClientProcess, Pace, Stage, command, info, let_in, until
 from tests.proxy import Proxy
 from zkrq import local
-from zkrq.replication.keys import key
+from zkrq.protocol.keys import key
 
 EVIDENCE_TIMEOUT = 5.0
 """Seconds within which a fault must be seen to have happened."""

@@ -20,7 +20,7 @@ from tests.chaos.client_process import CONNECTED, IDLE, QUEUE, SMALL, SMALL_FILL
 from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
 from zkrq import local
-from zkrq.replication.keys import key
+from zkrq.protocol.keys import key
 from zkrq.replication.wire import Word, dial, pack
 
 CLIENTS = 2

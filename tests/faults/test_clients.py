@@ -14,19 +14,19 @@ from unittest.mock import AsyncMock
 import pytest
 
 import zkrq
-import zkrq.reaper
+import zkrq.repair.fencing
 from tests.harness import HANG, command, in_process, new_namespace, settled, take, until
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.cluster import Cluster
+from zkrq.consuming.prefetch import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.feed import AHEAD_BYTES
+from zkrq.protocol.keys import key
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import ServerId
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
-from zkrq.replication.keys import key
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
-from zkrq.replication.replies import Answer, Status
-from zkrq.replication.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
@@ -265,14 +265,14 @@ async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
                 await take(dies.queue(name))
             monkeypatch.setattr(dies, "_retire", AsyncMock())
             reaper = lives._reaper  # pyright: ignore[reportPrivateUsage]
-            fence, failing = zkrq.reaper.fence, ["a"]
+            fence, failing = zkrq.repair.fencing.fence, ["a"]
 
             async def fence_some(replicas: Replicas, queue: str, owner: str) -> int:
                 if queue in failing:
                     raise zkrq.Unavailable("the test says so")
                 return await fence(replicas, queue, owner)
 
-            monkeypatch.setattr(zkrq.reaper, "fence", fence_some)
+            monkeypatch.setattr(zkrq.repair.fencing, "fence", fence_some)
         with pytest.raises(zkrq.Unavailable, match=r"in 1 queue.*'a': the test says so"):
             await reaper.reap()
         sizes = {name: (await lives.queue(name).size())[:3] for name in "abc"}

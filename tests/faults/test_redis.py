@@ -12,7 +12,7 @@ from tests.harness import HANG, command, new_namespace, over_zookeeper, until
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.cluster import Cluster
-from zkrq.replication.view import ServerId
+from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,8 @@ from tests.load import QUEUE, Load
 from zkrq import events, local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
-from zkrq.replication.records import fresh
-from zkrq.replication.view import ServerId, View, encode, evict, restored
+from zkrq.protocol.records import fresh
+from zkrq.protocol.view import ServerId, View, encode, evict, restored
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ from zkrq import local
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
-from zkrq.reaper import fence
+from zkrq.repair.fencing import fence
 
 pytestmark = pytest.mark.anyio
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from zkrq import demo, local
-from zkrq.demo.display import Display, Status
-from zkrq.demo.tally import Report, Tally
+from zkrq import local
+from zkrq.cli import demo
+from zkrq.cli.demo.display import Display, Status
+from zkrq.cli.demo.tally import Report, Tally
 
 DEMO_TIMEOUT = 60.0  # seconds for a shortened demo; twelve are usual
 NOTICE = 10.0  # seconds within which processes must be gone

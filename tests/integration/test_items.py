@@ -17,10 +17,10 @@ from tests.behaviour.helpers import bury, is_empty
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take, until
 from zkrq import clock, local
 from zkrq.coordination.memory import Hub
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.records import fresh
+from zkrq.protocol.replies import Status
 from zkrq.repair import scrub
-from zkrq.replication.clocks import PUT_WINDOW_MS
-from zkrq.replication.records import fresh
-from zkrq.replication.replies import Status
 
 pytestmark = pytest.mark.anyio
 

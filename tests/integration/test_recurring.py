@@ -16,7 +16,7 @@ from tests.harness import in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
-from zkrq.recurring import Schedules, now
+from zkrq.producing.schedules import Schedules, now
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio

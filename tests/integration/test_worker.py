@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import zkrq
-import zkrq.worker
+import zkrq.working.worker
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, stop, working
 from tests.harness import HANG, in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.checks import Duration
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
-from zkrq.outcomes import Counts, Ending
-from zkrq.worker import Line, Worker, next_line, work
+from zkrq.working.outcomes import Counts, Ending
+from zkrq.working.worker import Line, Worker, next_line, work
 
 pytestmark = pytest.mark.anyio
 
@@ -217,7 +217,7 @@ async def test_a_lost_claim_stops_the_handler_and_the_loop_goes_on(cluster: Clus
     assert stopped == ["stolen"]
     assert Counter(outcomes.endings) == {Ending.LOST: 1, Ending.ACKED: 2}
     assert isinstance(next(o.error for _, o in outcomes.list if o.error), zkrq.ClaimLost)
-    assert worker.statistics() == zkrq.worker.WorkerStatistics(0, 2, 0, 1, 0, {"jobs": Counts(0, 2, 0, 1, 0)})
+    assert worker.statistics() == zkrq.working.worker.WorkerStatistics(0, 2, 0, 1, 0, {"jobs": Counts(0, 2, 0, 1, 0)})
 
 
 async def test_an_ack_is_repeated_while_the_claim_holds(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,7 +412,7 @@ async def test_a_cancelled_scope_of_anyio_leaves_the_grace(cluster: Cluster) -> 
 async def test_a_handler_that_will_not_end_is_left_behind_and_its_item_goes_back(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(zkrq.worker, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(zkrq.working.worker, "STOP_SECONDS", 0.2)
     queue, begun, gate = cluster.queue("jobs", claim_timeout=1000), asyncio.Event(), asyncio.Event()
     await queue.push("x")
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Self, cast
 
 import hiredis
 
-from zkrq.replication.keys import key, script_keys
-from zkrq.replication.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
-from zkrq.replication.scripts import SCRIPTS, sha
+from zkrq.protocol.keys import key, script_keys
+from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
+from zkrq.protocol.scripts import SCRIPTS, sha
 
 NAMESPACE = "t"
 QUEUE = "q"

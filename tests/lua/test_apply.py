@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.one_server import Applied, Decided, OneServer, Put, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 
 def queued(epoch: int, n: int) -> bytes:

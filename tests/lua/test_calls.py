@@ -8,7 +8,7 @@ import pytest
 
 from tests.lua.one_server import Argument, OneServer, read_decided
 from tests.lua.test_dead_letters import bury
-from zkrq.replication.records import State
+from zkrq.protocol.records import State
 
 REMEMBERED = 30  # calls at least, of eight characters each
 

@@ -16,7 +16,7 @@ from tests.lua.one_server import (
     Refused,
     put_and_claim,
 )
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 SHORT_MS = 40
 """A lease or a delay that a test lets pass."""

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, put_and_claim
-from zkrq.replication.records import FIRST, Record, State, Version, fresh, pack
+from zkrq.protocol.records import FIRST, Record, State, Version, fresh, pack
 
 
 @pytest.fixture

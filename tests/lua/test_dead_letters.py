@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.lua.one_server import Applied, OneServer, Put, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 LONG_MS = 60_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.one_server import Argument, OneServer, Refused, ScriptFailed, put_and_claim
-from zkrq.replication.records import VERSION_BYTES, fresh
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.records import VERSION_BYTES, fresh
+from zkrq.protocol.scripts import SCRIPTS
 
 ARGUMENTS: dict[str, dict[str, Argument]] = {
     "affirm": {},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.lua.one_server import PAUSE, Applied, OneServer, Put
 from zkrq import local
-from zkrq.replication.records import FIRST, Record, State, Version, pack
+from zkrq.protocol.records import FIRST, Record, State, Version, pack
 
 IDS = ("a", "b", "c")
 ITEM_STATES = [state for state in State if state is not State.PAUSED]

@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from tests.lua.one_server import LEASE_MS, Applied, OneServer, Put, ScriptFailed, put_and_claim
-from zkrq.replication.records import Record, State, Version, fresh, pack
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.records import Record, State, Version, fresh, pack
+from zkrq.protocol.scripts import SCRIPTS
 
 WINDOW_MS = 10
 """So small that a test can let it pass."""

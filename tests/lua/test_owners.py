@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from tests.lua.one_server import Applied, OneServer, Put, Refused, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 
 def claims_of(server: OneServer, owner: str) -> set[str]:

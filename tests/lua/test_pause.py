@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.lua.one_server import LEASE_MS, PAUSE, WINDOW_MS, Applied, OneServer, Put, Refused, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 LONG_MS = 60_000
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.one_server import WINDOW_MS, Applied, Decided, OneServer, Put, ScriptFailed, put_and_claim
-from zkrq.replication.records import FIRST, Record, State, Version, pack
+from zkrq.protocol.records import FIRST, Record, State, Version, pack
 
 LONG_MS = 60_000
 

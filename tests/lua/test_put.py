@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, put_and_claim
-from zkrq.replication.records import FIRST, Record, State, Version, pack
+from zkrq.protocol.records import FIRST, Record, State, Version, pack
 
 
 def test_new_item_is_ready_in_its_first_version(server: OneServer) -> None:

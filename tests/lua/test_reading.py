@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.one_server import OneServer, Put, put_and_claim
-from zkrq.replication.records import State, Version
+from zkrq.protocol.records import State, Version
 
 
 def one_of_each(server: OneServer) -> None:

@@ -30,12 +30,12 @@ from tests.lua.one_server import (
     read_decided,
 )
 from zkrq import local
+from zkrq.protocol.records import Record, State, Version, fresh, pack
+from zkrq.protocol.replies import Answer, read_reply
+from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.view import ServerId
 from zkrq.replication import copying
 from zkrq.replication.copying import Copied, Place, copy_items, copy_queue, queues_at, read_items
-from zkrq.replication.records import Record, State, Version, fresh, pack
-from zkrq.replication.replies import Answer, read_reply
-from zkrq.replication.scripts import SCRIPTS
-from zkrq.replication.view import ServerId
 from zkrq.replication.wire import Arguments
 
 KIB = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.lua.one_server import Call, Decided, OneServer, Put, put_and_claim
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 VERBS = {"ack": State.GONE, "nack": State.QUEUED, "release": State.QUEUED, "bury": State.DEAD, "extend": State.CLAIMED}
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 
 SHORT_MS = 40
 """A time to live that a test lets pass."""

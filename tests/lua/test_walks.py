@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from tests.lua.one_server import PAUSE, Applied, Call, Claimed, Contents, Decided, OneServer, Put, Refused
-from zkrq.replication.records import Record, State, Version
+from zkrq.protocol.records import Record, State, Version
 
 STEPS = 300
 SEEDS = range(8)

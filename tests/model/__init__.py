@@ -14,7 +14,7 @@ power cut.  With all rules no promise is broken, and without a rule that bears l
     promises.py     what clients were told, and what follows from it
     explore.py      many schedules; trace.py tells what happened in one
 
-Changes of the view are those of ``zkrq.replication.view``.  Left out: time (a lease is over when the reaper says so, a
+Changes of the view are those of ``zkrq.protocol.view``.  Left out: time (a lease is over when the reaper says so, a
 push is old when its producer has gone), priorities and delays, several queues, several items in one claim, memory
 pressure, and ZooKeeper's own failures.  ``python -m tests.model --help`` explores and replays.
 """

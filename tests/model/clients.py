@@ -8,7 +8,7 @@ from tests.model.operations import PAUSE, TRIES, Client, Outcome, Steps
 from tests.model.rules import Rule
 from tests.model.server import By, Item, Server, Status, Token
 from tests.model.world import World
-from zkrq.replication.view import accused, refute
+from zkrq.protocol.view import accused, refute
 
 
 class Producer(Client):

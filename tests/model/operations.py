@@ -24,7 +24,7 @@ from tests.model.server import (
     Token,
 )
 from tests.model.world import World
-from zkrq.replication.view import Life, ServerId, Silence, View, accuse, evict, weigh_silence
+from zkrq.protocol.view import Life, ServerId, Silence, View, accuse, evict, weigh_silence
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Answer], T]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tests.model.operations import PAUSE, QUEUE, Client, Steps
 from tests.model.rules import Rule
 from tests.model.server import Item, Record, Records, Request, Server, State, Status
-from zkrq.replication.view import Life, ServerId, View, admit, promote, recover, restored
+from zkrq.protocol.view import Life, ServerId, View, admit, promote, recover, restored
 
 
 class Repairer(Client):

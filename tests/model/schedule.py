@@ -13,7 +13,7 @@ from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.server import TIMED_OUT, Answer, Request, Server, State
 from tests.model.world import SERVERS, Links, World
-from zkrq.replication.view import ServerId
+from zkrq.protocol.view import ServerId
 
 T = TypeVar("T")
 

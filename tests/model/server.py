@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.model.rules import Rule, Rules
-from zkrq.replication.view import Life, ServerId
+from zkrq.protocol.view import Life, ServerId
 
 Item = int
 Token = int

@@ -7,7 +7,7 @@ from typing import cast
 
 from tests.model.server import Answer, Record, Records, Request
 from tests.model.world import Event
-from zkrq.replication.view import View
+from zkrq.protocol.view import View
 
 
 def narrate(event: Event) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.model.promises import Ledger
 from tests.model.rules import Rules
 from tests.model.server import OK, Request, Server, Token
-from zkrq.replication.view import ServerId, View
+from zkrq.protocol.view import ServerId, View
 
 SERVERS = tuple(ServerId(id) for id in "ABC")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.trial import Mutant, Seeds, Suite
 
-_LUA = "zkrq/replication/lua/"
+_LUA = "zkrq/protocol/lua/"
 _WITHOUT_TOMBSTONES = """write('HSET', records, new_records)
   for at = 2, new_records.n, 2 do
     if string.byte(new_records[at], STATE_AT) == GONE then redis.call('HDEL', records, new_records[at - 1]) end
@@ -238,7 +238,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- the view ------------------------------------------------------------------------------------------------------
     Mutant(
         "learners-get-no-writes",
-        "zkrq/replication/view.py",
+        "zkrq/protocol/view.py",
         "{**self.members, **self.learners}",
         "{**self.members}",
         "what is written during a catch-up is on the new member as well",
@@ -246,7 +246,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last-member-may-go",
-        "zkrq/replication/view.py",
+        "zkrq/protocol/view.py",
         "if left == 0:",
         "if left < 0:",
         "a view keeps one member",
@@ -254,7 +254,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody-stays-eligible",
-        "zkrq/replication/view.py",
+        "zkrq/protocol/view.py",
         "eligible = {**view.eligible, **evicted}",
         "eligible = view.eligible",
         "what was evicted below min_replicas still holds every pushed item",
@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wiped-server-stays-eligible",
-        "zkrq/replication/view.py",
+        "zkrq/protocol/view.py",
         "if server in view.eligible and life.generation == restored(view.eligible[server]):",
         "if server in view.eligible:",
         "a server that was wiped vouches for nothing",
@@ -270,7 +270,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "learner-of-another-life-is-promoted",
-        "zkrq/replication/view.py",
+        "zkrq/protocol/view.py",
         "if view.learners.get(server) != life:",
         "if server not in view.learners:",
         "only the life that was given everything becomes a member",
@@ -353,7 +353,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unknown-outcomes-are-failures",
-        "zkrq/replication/replies.py",
+        "zkrq/protocol/replies.py",
         "frozenset({Status.OK, Status.TIMEOUT, Status.UNREACHABLE, Status.BROKEN})",
         "frozenset({Status.OK, Status.BROKEN})",
         "what may have happened is never told as what did not",
@@ -362,7 +362,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "wrong-password-evicts",
-        "zkrq/replication/replies.py",
+        "zkrq/protocol/replies.py",
         "Status.DENIED: Verdict.CORRECT",
         "Status.DENIED: Verdict.EVICT",
         "what lies with one client evicts nobody",
@@ -396,7 +396,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- claims in the client ------------------------------------------------------------------------------------------
     Mutant(
         "superseded-claims-are-handed-out",
-        "zkrq/feed.py",
+        "zkrq/consuming/prefetch.py",
         "if payload is None or id in decision.superseded:",
         "if payload is None:",
         "an item that somebody has decided about since the claim is not handed out",
@@ -405,7 +405,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "uncertain-session-hands-out",
-        "zkrq/feed.py",
+        "zkrq/consuming/prefetch.py",
         "if not fresh and not self._held.is_certain():",
         "if False:",
         "what was claimed ahead is not handed out once others may have fenced this process",
@@ -413,7 +413,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claims-of-an-ended-session-are-taken",
-        "zkrq/feed.py",
+        "zkrq/consuming/prefetch.py",
         "if self._enrolment.is_over(owner):",
         "if False:",
         "claims of a session that is over are others' already",
@@ -421,7 +421,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fenced-owner-keeps-its-id",
-        "zkrq/enrolment.py",
+        "zkrq/consuming/identity.py",
         "self._incarnation += 1",
         "pass",
         "a live consumer that was declared dead goes on under a new id",
@@ -447,7 +447,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "fence-leaves-the-followers",
-        "zkrq/reaper.py",
+        "zkrq/repair/fencing.py",
         "await replicas.align_claims(queue, owner)",
         "pass",
         "what a dead consumer had decided on the primary alone is carried on",

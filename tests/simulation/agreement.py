@@ -8,8 +8,8 @@ from typing import cast
 
 from tests.simulation.ledger import Item
 from tests.simulation.world import NAMESPACE, Lane, World
-from zkrq.replication.keys import key
-from zkrq.replication.records import Record, State, unpack
+from zkrq.protocol.keys import key
+from zkrq.protocol.records import Record, State, unpack
 
 PAUSE = b"\1pause"
 """The id of the record that says that a queue is paused."""

@@ -20,7 +20,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
-from zkrq.held import Held
+from zkrq.consuming.leases import Held
 from zkrq.items import Item as SeenItem
 from zkrq.replication.replicas import Decision, Replicas
 from zkrq.replication.wire import Arguments

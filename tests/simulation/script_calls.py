@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from zkrq.replication.keys import key
-from zkrq.replication.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.keys import key
+from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
+from zkrq.protocol.scripts import SCRIPTS
 from zkrq.testing.redis.server import MiniRedis
 
 NAMESPACE = "t"

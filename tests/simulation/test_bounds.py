@@ -12,8 +12,8 @@ from typing import cast
 import pytest
 
 from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed
-from zkrq.replication.records import fresh
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.records import fresh
+from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 

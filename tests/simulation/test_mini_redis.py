@@ -13,8 +13,8 @@ import pytest
 from tests.lua.one_server import Connection, Listener
 from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
 from zkrq import local
-from zkrq.replication.keys import script_keys
-from zkrq.replication.scripts import SCRIPTS, sha
+from zkrq.protocol.keys import script_keys
+from zkrq.protocol.scripts import SCRIPTS, sha
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis.arguments import LONG
 from zkrq.testing.redis.commands import COMMANDS

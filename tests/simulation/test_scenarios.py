@@ -20,7 +20,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
 from tests.simulation.world import Client, World
 from zkrq import Cancellation, OutcomeUnknown, Queue, clock
-from zkrq.replication.view import ServerId, extend
+from zkrq.protocol.view import ServerId, extend
 
 T = TypeVar("T")
 

@@ -16,12 +16,12 @@ import hiredis
 
 from tests.simulation.ensemble import SimHub
 from zkrq.coordination.coordinator import Versioned
-from zkrq.replication import scripts
+from zkrq.protocol import scripts
+from zkrq.protocol.records import State
+from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
+from zkrq.protocol.scripts import SCRIPTS, Script, Text
+from zkrq.protocol.view import ServerId, View
 from zkrq.replication.membership import Membership
-from zkrq.replication.records import State
-from zkrq.replication.replies import VERDICTS, Answer, Status, Verdict
-from zkrq.replication.scripts import SCRIPTS, Script, Text
-from zkrq.replication.view import ServerId, View
 from zkrq.replication.wire import Arguments, Packed
 
 _HEAD_AT_STATE = 9

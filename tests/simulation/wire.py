@@ -19,7 +19,7 @@ import hiredis
 from tests.simulation.loop import WORLD, Loop, Process
 from tests.simulation.servers import SimServer, Status
 from tests.simulation.trace import Trace
-from zkrq.replication.replies import read_error
+from zkrq.protocol.replies import read_error
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire
 
 
@@ -312,13 +312,13 @@ def _describe(command: list[bytes]) -> str:
 
 def scripts_by_sha() -> dict[bytes, str]:
     """The names of the scripts as EVALSHA calls them."""
-    from zkrq.replication.scripts import SCRIPTS
+    from zkrq.protocol.scripts import SCRIPTS
 
     return {script.with_flags.sha.encode(): name for name, script in SCRIPTS.items()}
 
 
 def _name_of_text(text: bytes) -> str:
-    from zkrq.replication.scripts import SCRIPTS
+    from zkrq.protocol.scripts import SCRIPTS
 
     with contextlib.suppress(StopIteration):
         return next(name for name, script in SCRIPTS.items() if script.with_flags.text.encode() == text)

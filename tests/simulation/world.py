@@ -31,7 +31,7 @@ from zkrq import (
     ZkrqError,
 )
 from zkrq.cluster import Cluster
-from zkrq.replication.view import ServerId, View, decode
+from zkrq.protocol.view import ServerId, View, decode
 from zkrq.retry import constant
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkrq.protocol.view import Life, ServerId, View, admit, evict, extend, promote, recover, remove
 from zkrq.repair.backoff import FIRST_PAUSE, MAX_PAUSE, STEADY, Backoff
-from zkrq.replication.view import Life, ServerId, View, admit, evict, extend, promote, recover, remove
 
 A, B, C = (ServerId(name) for name in "abc")
 MOMENT = 1e-6

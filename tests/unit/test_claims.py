@@ -9,7 +9,7 @@ import pytest
 
 from zkrq.claims import Claim, Verb
 from zkrq.home import Home
-from zkrq.replication.records import Record, State, Version, pack
+from zkrq.protocol.records import Record, State, Version, pack
 from zkrq.retry import Again
 
 pytestmark = pytest.mark.anyio

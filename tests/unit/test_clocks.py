@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.replication.clocks import Clocks, find_apart
-from zkrq.replication.view import Life, ServerId
+from zkrq.protocol.clocks import Clocks, find_apart
+from zkrq.protocol.view import Life, ServerId
 
 
 @pytest.mark.parametrize(

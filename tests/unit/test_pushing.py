@@ -15,7 +15,7 @@ from zkrq import clock
 from zkrq.checks import MAX_DURATION, MAX_ID
 from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.ids import Ids, new_ids_at
-from zkrq.pushing import (
+from zkrq.producing.pusher import (
     PUT_BYTES,
     Options,
     Receipt,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zkrq.claims import Verb
-from zkrq.replication.records import (
+from zkrq.protocol.records import (
     FIRST,
     FORMAT,
     MOVES,
@@ -23,7 +23,7 @@ from zkrq.replication.records import (
     unpack,
     version_of,
 )
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.scripts import SCRIPTS
 
 u32 = st.integers(0, 2**32 - 1)
 moments = st.floats(0, 2**53, allow_nan=False)
@@ -165,7 +165,7 @@ def settle_verbs() -> dict[str, str]:
 
 def decided_states(script: str) -> set[str]:
     """The states that a script writes down by name."""
-    text = (resources.files("zkrq.replication") / "lua" / f"{script}.lua").read_text()
+    text = (resources.files("zkrq.protocol") / "lua" / f"{script}.lua").read_text()
     return set(re.findall(r"\bdecide\(\w+, \w+, '(\w)'", text))
 
 

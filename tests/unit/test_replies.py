@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.replication.replies import (
+from zkrq.protocol.replies import (
     MAY_HAVE_HAPPENED,
     VERDICTS,
     Answer,

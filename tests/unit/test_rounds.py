@@ -11,10 +11,10 @@ import pytest
 
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.events import Events
+from zkrq.protocol.replies import Status
+from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.membership import Membership
-from zkrq.replication.replies import Status
 from zkrq.replication.server import Server
-from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import ErrorReply, Wire
 from zkrq.tasks import Tasks
 

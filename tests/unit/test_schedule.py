@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from zkrq.checks import Duration
 from zkrq.errors import ConfigError
 from zkrq.ids import made_at_ms, new_id_at
-from zkrq.recurring import EPOCH, id_of, latest, next_moments, read_schedule
+from zkrq.producing.schedules import EPOCH, id_of, latest, next_moments, read_schedule
 
 HOUR = timedelta(hours=1)
 

@@ -9,13 +9,13 @@ from importlib import resources
 
 import pytest
 
-from zkrq.replication import keys as key_table
-from zkrq.replication import records
-from zkrq.replication.keys import key, script_keys
-from zkrq.replication.replies import Status
-from zkrq.replication.scripts import SCRIPTS, Script, sha
+from zkrq.protocol import keys as key_table
+from zkrq.protocol import records
+from zkrq.protocol.keys import key, script_keys
+from zkrq.protocol.replies import Status
+from zkrq.protocol.scripts import SCRIPTS, Script, sha
 
-FOLDER = resources.files("zkrq.replication") / "lua"
+FOLDER = resources.files("zkrq.protocol") / "lua"
 FILES = {entry.name: entry.read_text() for entry in FOLDER.iterdir()}
 PARTS = sorted(name for name in FILES if name.startswith("_"))
 

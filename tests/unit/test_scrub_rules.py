@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.records import FIRST, Record, State, Version
 from zkrq.repair.scrub import Verdict, judge
-from zkrq.replication.clocks import PUT_WINDOW_MS
-from zkrq.replication.records import FIRST, Record, State, Version
 
 NOW = 1_800_000_000_000.0
 OLD = NOW - 2 * PUT_WINDOW_MS

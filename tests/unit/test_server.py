@@ -10,9 +10,9 @@ from typing import Any
 import hiredis
 import pytest
 
-from zkrq.replication.replies import Status
+from zkrq.protocol.replies import Status
+from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.server import LATE_SECONDS, Server
-from zkrq.replication.view import Life, ServerId
 from zkrq.replication.wire import Dial, Wire, pack
 from zkrq.tasks import Tasks
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from zkrq.replication.view import (
+from zkrq.protocol.view import (
     ACCUSATION_GRACE,
     ACCUSE_AGAIN,
     FOUNDING,

@@ -22,7 +22,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from zkrq.errors import ConfigError
-from zkrq.replication.replies import Status
+from zkrq.protocol.replies import Status
 from zkrq.replication.wire import (
     NoConnection,
     RedisWire,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkrq.replication.view import ServerId, View
+from zkrq.protocol.view import ServerId, View
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
 """Seconds between an eviction and the first try; doubled with each eviction, from the one to the other."""

@@ -29,15 +29,15 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, cast
 
+from zkrq.protocol.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.replies import Status, Verdict
+from zkrq.protocol.view import Life, ServerId, View, admit, promote, restored
 from zkrq.repair.places import NotNow, Reservation, meet, place
-from zkrq.replication.clocks import PUT_WINDOW, find_apart
 from zkrq.replication.copying import CopyFailed, Place, QueueCopy, queues_at
 from zkrq.replication.founding import enrol
 from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
-from zkrq.replication.replies import Status, Verdict
 from zkrq.replication.server import Server
-from zkrq.replication.view import Life, ServerId, View, admit, promote, restored
 
 COPY_TRIES = 20
 """How often the view may move in a row without anything being copied, before another look is taken."""

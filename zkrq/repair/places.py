@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.copying import Place
 from zkrq.replication.founding import identify
 from zkrq.replication.link import Identity
-from zkrq.replication.replies import Answer, Status
 from zkrq.replication.server import Server
-from zkrq.replication.view import Life, ServerId
 from zkrq.replication.wire import Arguments
 
 HOLD_MS = 10_000

@@ -16,14 +16,14 @@ from functools import partial
 from typing import NamedTuple
 
 from zkrq.errors import ConfigError
+from zkrq.protocol.replies import Status
+from zkrq.protocol.view import Life, ServerId, View, recover, restored
 from zkrq.repair.places import NotNow, Reservation, meet, place
 from zkrq.replication.copying import CopyFailed, copy_queue, queues_at
 from zkrq.replication.founding import enrol, identify
 from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership, someone_lives
-from zkrq.replication.replies import Status
 from zkrq.replication.server import Server
-from zkrq.replication.view import Life, ServerId, View, recover, restored
 
 
 class Outcome(NamedTuple):

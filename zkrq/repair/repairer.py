@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
 from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.protocol.view import ServerId, View
 from zkrq.repair.backoff import Backoff
 from zkrq.repair.catchup import CatchUp, Progress
 from zkrq.repair.places import NotNow, Taken
@@ -23,7 +24,6 @@ from zkrq.repair.recovery import Outcome, Recovery
 from zkrq.repair.scrub import Scrub
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
-from zkrq.replication.view import ServerId, View
 
 LOOK_SECONDS = 1.0
 """Between looks; nobody is asked anything while all servers are in sync and connected to."""

@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 
 from zkrq.errors import ConfigError, Unavailable
-from zkrq.replication.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.replies import Status, denial
+from zkrq.protocol.view import Life, ServerId, View, extend, remove
 from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.link import Identity, ServerError
 from zkrq.replication.membership import Membership
-from zkrq.replication.replies import Status, denial
 from zkrq.replication.server import Server
-from zkrq.replication.view import Life, ServerId, View, extend, remove
 from zkrq.replication.wire import redact, without_credentials
 
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from zkrq.clock import now_ms
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.records import Record, State, Version, pack, unpack
 from zkrq.repair.places import NotNow
-from zkrq.replication.clocks import PUT_WINDOW_MS
 from zkrq.replication.copying import Copied, CopyFailed, Place, install_items, queues_at, read_items
-from zkrq.replication.records import Record, State, Version, pack, unpack
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.wire import Arguments
 

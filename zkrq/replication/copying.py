@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
-from zkrq.replication.clocks import PUT_WINDOW_MS
-from zkrq.replication.replies import Answer, Status
-from zkrq.replication.view import ServerId
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import ServerId
 from zkrq.replication.wire import Arguments
 
 READ_MAX = 200

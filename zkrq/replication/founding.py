@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 from zkrq.coordination.coordinator import Coordinator, no_namespace
 from zkrq.errors import ConfigError, Unavailable
-from zkrq.replication.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
+from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
+from zkrq.protocol.replies import Answer, Status, denial
+from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.link import Identity, ServerError
-from zkrq.replication.replies import Answer, Status, denial
 from zkrq.replication.server import Server
-from zkrq.replication.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.wire import without_credentials
 
 TRIES = 5

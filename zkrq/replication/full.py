@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping
 
 from zkrq.events import Events, ServerFull, ServerHasRoom
-from zkrq.replication.replies import Answer, Status
-from zkrq.replication.view import ServerId, View
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import ServerId, View
 
 FULL_SECONDS = 10.0
 """Seconds since the last refusal until a server that takes items again is no longer asked beforehand."""

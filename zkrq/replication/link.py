@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from zkrq.replication.replies import Answer, Status, ends_connection, read_error, read_reply
+from zkrq.protocol.replies import Answer, Status, ends_connection, read_error, read_reply
 from zkrq.replication.wire import ErrorReply, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001

@@ -17,13 +17,8 @@ from typing import Final, Protocol
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import ConfigError, NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
-from zkrq.replication.copying import Place
-from zkrq.replication.founding import Founder, Identities, decode_register
-from zkrq.replication.full import FullServers
-from zkrq.replication.link import Begun, Identity, Round
-from zkrq.replication.replies import IMPRESSIONS, Answer, Status, Verdict, denial
-from zkrq.replication.server import Server
-from zkrq.replication.view import (
+from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
+from zkrq.protocol.view import (
     Accusation,
     Eviction,
     Life,
@@ -38,6 +33,11 @@ from zkrq.replication.view import (
     weigh_eviction,
     weigh_silence,
 )
+from zkrq.replication.copying import Place
+from zkrq.replication.founding import Founder, Identities, decode_register
+from zkrq.replication.full import FullServers
+from zkrq.replication.link import Begun, Identity, Round
+from zkrq.replication.server import Server
 from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
 
 EVICTION_GRACE = 5.0

@@ -15,13 +15,13 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from zkrq.errors import ClaimLost, ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
-from zkrq.replication.clocks import PUT_WINDOW, PUT_WINDOW_MS, Clocks
+from zkrq.protocol.clocks import PUT_WINDOW, PUT_WINDOW_MS, Clocks
+from zkrq.protocol.records import GONE_BYTE, STATE_AT, above
+from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.copying import CopyFailed, copy_items
 from zkrq.replication.full import FULL_RETRY_SECONDS
 from zkrq.replication.membership import RETRY_PAUSE, Membership, check_let_in
-from zkrq.replication.records import GONE_BYTE, STATE_AT, above
-from zkrq.replication.replies import Answer, Status, Verdict
-from zkrq.replication.view import Life, ServerId, View
 from zkrq.replication.wire import Arguments, Word, pack_words
 
 

@@ -15,11 +15,11 @@ from typing import cast
 
 from zkrq import clock
 from zkrq.errors import Closed
-from zkrq.replication.keys import key, script_keys
+from zkrq.protocol.keys import key, script_keys
+from zkrq.protocol.replies import Answer, Status, read_error, read_reply
+from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.link import Begun, Identity, Link, Round, ServerError, deadline
-from zkrq.replication.replies import Answer, Status, read_error, read_reply
-from zkrq.replication.scripts import SCRIPTS
-from zkrq.replication.view import Life, ServerId
 from zkrq.replication.wire import Dial, ErrorReply, NoConnection, Packed, Word, dial, join, pack, pack_words, redact
 from zkrq.tasks import Tasks
 

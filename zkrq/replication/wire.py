@@ -21,7 +21,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from zkrq.errors import ConfigError
-from zkrq.replication.replies import Answer, Status, read_error
+from zkrq.protocol.replies import Answer, Status, read_error
 
 Word = bytes | str | int
 

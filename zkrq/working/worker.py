@@ -32,9 +32,9 @@ import anyio.to_thread
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim
 from zkrq.errors import Closed, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
-from zkrq.handlers import Handler, read_handler
-from zkrq.outcomes import COUNTED_AS, ENDINGS, Counts, Ending, Outcome, WorkerStatistics
 from zkrq.retry import Reject, RetryLater
+from zkrq.working.handlers import Handler, read_handler
+from zkrq.working.outcomes import COUNTED_AS, ENDINGS, Counts, Ending, Outcome, WorkerStatistics
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class Worker:
         self._returns: set[asyncio.Task[None]] = set()
         self._limiter: anyio.CapacityLimiter | None = None
         self._task: asyncio.Task[None] | None = None
-        self._log = logging.getLogger("zkrq.worker")
+        self._log = logging.getLogger("zkrq.working.worker")
 
     def __repr__(self) -> str:
         names = ", ".join(line.queue.name for line in self._lines)

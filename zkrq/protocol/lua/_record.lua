@@ -1,4 +1,4 @@
--- purpose: the record of an item, packed; zkrq/replication/records.py holds the same layout and the table of states.
+-- purpose: the record of an item, packed; zkrq/protocol/records.py holds the same layout and the table of states.
 -- Q queued (ready or scheduled, by its due time), C claimed, D dead letter, X gone (a tombstone); P is no item: the
 -- record of PAUSE says that the queue is paused.
 -- The tail (key and note, each after its length, then how long the item may live) is carried along unread.

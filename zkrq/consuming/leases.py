@@ -16,9 +16,9 @@ from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
+from zkrq.protocol.records import Record, State, Version, pack
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
-from zkrq.replication.records import Record, State, Version, pack
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.wire import Arguments
 from zkrq.retry import Again, Retry

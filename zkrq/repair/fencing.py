@@ -43,7 +43,7 @@ class Reaper:
         self._events = events
         self._alarm = asyncio.Event()
         self._looks = 0
-        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.reaper"), {"cluster": cluster})
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.fencing"), {"cluster": cluster})
 
     def look(self) -> None:
         """Look for orphans now: somebody may have died."""

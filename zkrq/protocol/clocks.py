@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zkrq.replication.view import Life, ServerId
+from zkrq.protocol.view import Life, ServerId
 
 PUT_WINDOW = 300.0
 """Seconds after which a push that is still on its way is refused; tombstones live twice as long.  Of a client and a

@@ -22,13 +22,13 @@ from typing import Any
 import anyio
 
 from zkrq import local
+from zkrq.cli.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
+from zkrq.cli.demo.crew import Worker, crew
+from zkrq.cli.demo.display import Display, Status
+from zkrq.cli.demo.tally import Report, Tally, Verdict
+from zkrq.cli.demo.words import count, sentence
 from zkrq.cluster import Cluster, connect
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
-from zkrq.demo.crew import Worker, crew
-from zkrq.demo.display import Display, Status
-from zkrq.demo.tally import Report, Tally, Verdict
-from zkrq.demo.words import count, sentence
 from zkrq.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
 from zkrq.events import Event
 from zkrq.ids import new_id

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from zkrq.demo.display import Display, Status, stamped
+from zkrq.cli.demo.display import Display, Status, stamped
 
 
 class _Live:

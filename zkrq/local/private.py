@@ -7,7 +7,7 @@
 
 They are real server processes with a directory each, below one temporary directory, and outside the terminal's process
 group: Ctrl-C reaches them only through their owner.  Processes and directory are gone when the context ends, and also
-when this process ends in any other way (see ``zkrq.guard``).
+when this process ends in any other way (see ``zkrq.local.guard``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import BinaryIO, Literal
 
 import anyio
 
-from zkrq import guard
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.local import guard
 
 # All in seconds.
 START_TIMEOUT = 60.0  # from launch to ready; some two seconds are usual

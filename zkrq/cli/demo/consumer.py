@@ -1,4 +1,4 @@
-"""A consumer in a process of its own: ``python -m zkrq.demo.consumer NAME REDIS ZOOKEEPER``.
+"""A consumer in a process of its own: ``python -m zkrq.cli.demo.consumer NAME REDIS ZOOKEEPER``.
 
 It reports on stdout, one line each, written at once so that nothing is forgotten when it is killed:
 
@@ -23,9 +23,9 @@ from typing import Any
 import anyio
 
 from zkrq.claims import Claim
+from zkrq.cli.demo.tally import Report
+from zkrq.cli.demo.words import sentence
 from zkrq.cluster import connect
-from zkrq.demo.tally import Report
-from zkrq.demo.words import sentence
 from zkrq.errors import ClaimLost, OutcomeUnknown, Unavailable
 from zkrq.events import Event
 from zkrq.queue import Queue

@@ -20,8 +20,8 @@ from zkrq.checks import Duration, check_count, check_duration, check_id, check_m
 from zkrq.codecs import Codec
 from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, ZkrqError
 from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
+from zkrq.protocol.records import PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.records import PRIORITIES, fresh
 from zkrq.replication.replicas import Done, Duplicate, Pushed, Put, Replicas
 from zkrq.tasks import Tasks
 

@@ -27,7 +27,7 @@ waiting         zset   channels of waiting consumers by when they last asked; fo
 
 from __future__ import annotations
 
-from zkrq.replication.scripts import SCRIPTS
+from zkrq.protocol.scripts import SCRIPTS
 
 _SERVER_KEYS = frozenset({"server", "queues"})
 

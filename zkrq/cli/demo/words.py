@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkrq.demo.tally import Verdict
+from zkrq.cli.demo.tally import Verdict
 from zkrq.events import (
     ClaimsLost,
     DeclaredDead,

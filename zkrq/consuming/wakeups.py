@@ -15,17 +15,17 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from zkrq.events import Events, WakeupsRefused
-from zkrq.replication.keys import key
+from zkrq.protocol.keys import key
+from zkrq.protocol.replies import Verdict
+from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
-from zkrq.replication.replies import Verdict
 from zkrq.replication.server import Server
-from zkrq.replication.view import ServerId
 from zkrq.tasks import Tasks
 
 RETRY_SECONDS = 0.5
 """Pause before listening to a server again that could not be listened to."""
 
-_log = logging.getLogger("zkrq.wakeups")
+_log = logging.getLogger("zkrq.consuming.wakeups")
 
 
 class _Ear(NamedTuple):

@@ -20,16 +20,16 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
-from zkrq.enrolment import Enrolment
+from zkrq.consuming.identity import Enrolment
+from zkrq.consuming.leases import Held
+from zkrq.consuming.wakeups import Wakeups
 from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
-from zkrq.held import Held
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
 from zkrq.replication.replicas import Decision, Replicas
 from zkrq.replication.wire import Arguments
 from zkrq.tasks import Tasks
-from zkrq.wakeups import Wakeups
 
 T = TypeVar("T")
 

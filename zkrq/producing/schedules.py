@@ -21,8 +21,8 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
 from zkrq.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
+from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.queue import Queue
-from zkrq.replication.clocks import PUT_WINDOW
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LASTING = (ConfigError, CodecError, PayloadTooLarge)
 """Errors of an item that the same push would meet again."""
 
-_log = logging.getLogger("zkrq.recurring")
+_log = logging.getLogger("zkrq.producing.schedules")
 
 
 # -- moments, without a clock --------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 
-from zkrq.demo import consumer
-from zkrq.demo.tally import Report, Tally
+from zkrq.cli.demo import consumer
+from zkrq.cli.demo.tally import Report, Tally
 from zkrq.errors import Unavailable
 
 CONNECT_TIMEOUT = 30.0

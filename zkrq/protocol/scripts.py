@@ -110,7 +110,7 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
 
 
 def _load() -> dict[str, Script]:
-    folder = resources.files("zkrq.replication") / "lua"
+    folder = resources.files("zkrq.protocol") / "lua"
     files = {entry.name.removesuffix(".lua"): entry.read_text() for entry in folder.iterdir() if ".lua" in entry.name}
     return {name: _build(name, files) for name in sorted(files) if not name.startswith("_")}
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TextIO
 
-from zkrq.demo.display import Display, Plain
-from zkrq.demo.story import RATE, SECONDS, run
-from zkrq.demo.words import describe
+from zkrq.cli.demo.display import Display, Plain
+from zkrq.cli.demo.story import RATE, SECONDS, run
+from zkrq.cli.demo.words import describe
 
 __all__ = ["RATE", "SECONDS", "describe", "display", "run"]
 
@@ -25,7 +25,7 @@ __all__ = ["RATE", "SECONDS", "describe", "display", "run"]
 def display(stream: TextIO) -> Generator[Display, None, None]:
     """The best that ``stream`` can show."""
     if stream.isatty() and find_spec("rich"):
-        from zkrq.demo.live import live
+        from zkrq.cli.demo.live import live
 
         with live(stream) as shown:
             yield shown

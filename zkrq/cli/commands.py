@@ -24,11 +24,12 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn, cast
 
 import zkrq
-from zkrq import demo, local
+from zkrq import local
 from zkrq.claims import Claim
+from zkrq.cli import demo
+from zkrq.cli.demo.words import count
 from zkrq.cluster import Cluster, connect
 from zkrq.codecs import RAW
-from zkrq.demo.words import count
 from zkrq.errors import ConfigError, ZkrqError
 
 EXIT_TROUBLE, EXIT_USAGE, EXIT_SIGNAL = 1, 2, 128

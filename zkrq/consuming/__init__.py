@@ -1,0 +1,1 @@
+"""Claims: how a process gets them, keeps them, and under which name."""

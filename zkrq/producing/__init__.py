@@ -1,0 +1,1 @@
+"""Pushes: prepared, gathered into batches, and repeated on a schedule."""

@@ -1,0 +1,1 @@
+"""The worker: calls a handler for each claimed item."""
