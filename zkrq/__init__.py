@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zkrq import typed
+from zkrq.administration import Cancellation
 from zkrq.claims import Claim, Lost
 from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded, found
 from zkrq.codecs import JSON, RAW, Codec
@@ -47,6 +48,7 @@ from zkrq.events import (
     WakeupsRefused,
 )
 from zkrq.ids import new_id
+from zkrq.inspection import Sizes, Statistics
 from zkrq.items import Item
 from zkrq.limits import DeadLetters
 from zkrq.producing.pusher import Receipt, Receipts
@@ -55,7 +57,6 @@ from zkrq.protocol.view import View
 from zkrq.queue import Deliveries, Queue
 from zkrq.repair.catchup import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
-from zkrq.steering import Cancellation, Sizes, Statistics
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
 

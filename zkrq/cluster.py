@@ -29,6 +29,7 @@ from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.errors import Closed, ConfigError, ZkrqError
 from zkrq.events import DeclaredDead, Event, Events, SessionLost, SessionResumed, SessionSuspended
 from zkrq.home import Home
+from zkrq.inspection import Statistics, read_statistics
 from zkrq.limits import DeadLetters
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring, Schedules
@@ -45,7 +46,6 @@ from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
 from zkrq.replication.wire import Dial, address, check_url, dial
 from zkrq.retry import Retry
-from zkrq.steering import Statistics, read_statistics
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")

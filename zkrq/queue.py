@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from zkrq.administration import Administration
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
@@ -19,7 +20,6 @@ from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
 from zkrq.home import running_loop
 from zkrq.producing.pusher import Pusher, Receipt, Receipts, read_options, receipt
 from zkrq.replication.replicas import Replicas
-from zkrq.steering import Steering
 from zkrq.working.handlers import Handler
 from zkrq.working.worker import After, Before, work
 
@@ -32,7 +32,7 @@ POP_MANY_MAX = 1_000
 """Claims that one ``pop_many`` may ask for."""
 
 
-class Queue(Steering[T]):
+class Queue(Administration[T]):
     """Items of type ``T`` by name.  Made with ``Cluster.queue``; lives as long as the cluster is open."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Looking at queues and steering them: what needs no server."""
+"""Administering queues: what needs no server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkrq.administration import Cancellation, _pages  # pyright: ignore[reportPrivateUsage]
 from zkrq.checks import MAX_DURATION
 from zkrq.errors import ConfigError
 from zkrq.limits import DEAD_LETTERS_MAX, DeadLetters
-from zkrq.steering import Cancellation, _pages  # pyright: ignore[reportPrivateUsage]
 
 # -- cancel --------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,157 @@
+"""Change a queue without claiming from it: pause and clear it, cancel items, discard and redrive dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TypeVar, cast
+
+from zkrq import clock
+from zkrq.checks import check_id, check_rate
+from zkrq.errors import ConfigError, OutcomeUnknown
+from zkrq.inspection import SEEN_AT_ONCE, Inspection
+from zkrq.protocol.records import State
+from zkrq.replication.wire import Arguments
+
+T = TypeVar("T")
+
+CLEAR_PAGE = 500
+"""Items that one call of the script ``clear`` looks at."""
+
+
+class Cancellation(enum.Enum):
+    """Tell what ``cancel`` found.  True if there was an item."""
+
+    REMOVED = "removed"
+    """The item was ready, scheduled or a dead letter, and is removed."""
+    SIGNALLED = "signalled"
+    """The item was claimed and is removed.  Its claim is lost, and its handler is told to stop."""
+    NOT_FOUND = "not found"
+    """No item has that id: it was never pushed, or it is done."""
+
+    def __bool__(self) -> bool:
+        return self is not Cancellation.NOT_FOUND
+
+
+class Administration(Inspection[T]):
+    """Provide the part of a queue that changes items without claiming them."""
+
+    async def pause(self) -> None:
+        """Stop new claims from the queue, in every process, until ``resume``.
+
+        Pushes continue, and so does the work on claimed items, including those claimed ahead (``prefetch``).  The pause
+        is stored with the queue, so it outlives this process and any server.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, pause again.
+        """
+        await self._set_paused(State.PAUSED)
+
+    async def resume(self) -> None:
+        """Allow claims again.  Does nothing if the queue is not paused.  Raises as ``pause`` does."""
+        await self._set_paused(State.GONE)
+
+    async def _set_paused(self, state: State) -> None:
+        self._check_open()
+        await self._replicas.decide("pause", self.name, [self.name, state.value, _new_call()])
+
+    async def clear(self) -> int:
+        """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
+
+        Items pushed after the start of this call stay, so it ends even while producers push.  The start is taken from
+        the clock of this process or that of the queue's primary, whichever is later; an item whose producer's clock
+        is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
+        Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        self._check_open()
+        removed, before_ms, cursor = 0, clock.now_ms(), b""
+        while True:
+            leading = self._replicas.membership.view.primary(self.name)
+            given: Arguments = [CLEAR_PAGE, _new_call(), before_ms, cursor]
+            decision = await self._replicas.decide("clear", self.name, given, trim=True)
+            removed += len(decision.ids) + len(decision.carried)
+            executed_before, before_ms, after = cast("tuple[int, int, bytes]", decision.body)
+            if self._replicas.membership.view.primary(self.name) != leading:
+                cursor = b"s"  # a cursor is valid on one server only: the next one starts over
+            elif executed_before or after:
+                cursor = after
+            else:
+                return removed
+
+    async def cancel(self, id: str) -> Cancellation:
+        """Remove one item in any state; the result is false if no item has that id.
+
+        The holder of a claimed item is notified immediately: its claim is lost and its handler stopped.  If the
+        notification does not arrive, this happens when the claim is next extended or settled.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
+        """
+        self._check_open()
+        given: Arguments = ["", 0, _new_call(), check_id("id", id)]
+        decision = await self._replicas.decide("cancel", self.name, given, trim=True)
+        ((was,),) = cast("tuple[list[bytes]]", decision.body)
+        if was == State.CLAIMED.value.encode():
+            return Cancellation.SIGNALLED
+        if was == State.GONE.value.encode():
+            return Cancellation.NOT_FOUND
+        if not was and not decision.carried and decision.repeated:
+            raise OutcomeUnknown(f"no item {id} was found, but an earlier attempt may run after its push; cancel again")
+        return Cancellation.REMOVED if was or decision.carried else Cancellation.NOT_FOUND
+
+    async def discard(self, ids: Sequence[str] | None = None) -> int:
+        """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
+
+        Ids of other items are skipped.  Raises as ``cancel`` does; some letters may be removed by then.
+        """
+        self._check_open()
+        removed = 0
+        left = (await self.size()).dead
+        for count, some in _pages(ids, SEEN_AT_ONCE, left):
+            given: Arguments = [State.DEAD.value, count, _new_call(), *some]
+            decision = await self._replicas.decide("cancel", self.name, given, trim=True)
+            (states,) = cast("tuple[list[bytes]]", decision.body)
+            removed += states.count(State.DEAD.value.encode()) + len(decision.carried)
+        return removed
+
+    async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
+        """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
+
+        They are ready immediately and start with no attempts.  ``rate``: at most this many per second, None: no limit.
+        Ids of other items are skipped, and so are letters whose key is taken by another item.  If the call fails or is
+        cancelled, the rest stay dead letters.  Raises as ``cancel`` does.
+        """
+        if rate is not None:
+            check_rate("rate", rate)
+        self._check_open()
+        revived = passed_over = 0
+        left = (await self.size()).dead
+        page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
+        for count, some in _pages(ids, page, left):
+            given: Arguments = [passed_over, count, _new_call(), *some]
+            decision = await self._replicas.decide("redrive", self.name, given)
+            (executed_before,) = decision.body
+            now = len(decision.ids) + len(decision.carried)
+            revived += now
+            passed_over += 0 if executed_before else max(0, count - now)
+            if rate is not None:
+                await asyncio.sleep(count / rate)
+        return revived
+
+
+def _new_call() -> str:
+    """Return a fresh id for one call of a script, so that a server executes the call once."""
+    return secrets.token_hex(4)
+
+
+def _pages(ids: Sequence[str] | None, page: int, dead: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """Split the ids into pages of at most ``page``, each with its length.
+
+    Without ids (None), yield empty pages whose lengths add up to ``dead``.
+    """
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
+    if ids is not None:
+        for id in ids:
+            check_id("id", id)
+    for start in range(0, dead if ids is None else len(ids), page):
+        some = () if ids is None else ids[start : start + page]
+        yield min(page, dead - start) if ids is None else len(some), some

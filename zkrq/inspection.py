@@ -1,0 +1,145 @@
+"""Read a queue without claiming from it: count its items, look at them, follow its figures."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Generic, NamedTuple, TypeVar, cast, get_args
+
+from zkrq.checks import check_count, check_id
+from zkrq.codecs import Codec
+from zkrq.consuming.leases import Held
+from zkrq.errors import Closed, ConfigError
+from zkrq.items import Item, ItemState, item_of
+from zkrq.replication.copying import read_copied
+from zkrq.replication.replicas import Replicas
+
+T = TypeVar("T")
+
+SEEN_AT_ONCE = 500
+"""Items that one call of a script reads, or removes by id."""
+
+
+class Sizes(NamedTuple):
+    """Count the items of a queue: ready, scheduled for later, claimed, and dead letters."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+
+
+class Statistics(NamedTuple):
+    """Sum up a queue, as its primary knows it.
+
+    ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
+    ``keyed`` and ``expiring``: items that have a key, and items that have a time to live.
+    ``tombstones``: removed items that are still remembered, for ten minutes each.
+    ``held``: claims of this process, including those claimed ahead.
+    """
+
+    sizes: Sizes
+    paused: bool
+    oldest_ready: float | None
+    keyed: int
+    expiring: int
+    tombstones: int
+    held: int
+
+
+class Inspection(Generic[T]):
+    """Provide the part of a queue that only reads."""
+
+    def __init__(self, name: str, *, codec: Codec[T], replicas: Replicas, held: Held) -> None:
+        self.name = name
+        self._codec = codec
+        self._replicas = replicas
+        self._held = held
+        self._home = held.home
+        self._closed = False
+
+    @property
+    def held(self) -> int:
+        """Return how many claims this process holds, including those claimed ahead."""
+        return len(self._held)
+
+    def _check_open(self) -> None:
+        self._home.check()
+        if self._closed:
+            raise Closed()
+
+    async def size(self) -> Sizes:
+        """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
+        self._check_open()
+        return Sizes(*cast("tuple[int, int, int, int]", await self._replicas.ask("count", self.name)))
+
+    async def statistics(self) -> Statistics:
+        """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""
+        self._check_open()
+        return await read_statistics(self._replicas, self.name, self.held)
+
+    async def get(self, id: str) -> Item[T] | None:
+        """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
+        self._check_open()
+        found, _ = await self._replicas.ask("read", self.name, [0, check_id("id", id)])
+        return next(iter(self._items(found)), None)
+
+    async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
+        """Return the first ``n`` items of one state, in their order.  Nothing changes.
+
+        ``n`` is at most 500.  Fewer items are returned if they are large.  Raises ``Unavailable``.
+        """
+        self._check_open()
+        check_count("n", n, least=1, most=SEEN_AT_ONCE)
+        _check_state(state)
+        found, _ = await self._replicas.ask("peek", self.name, [0, state, n])
+        return self._items(found)
+
+    async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
+        """Iterate over all items in no particular order, page by page; ``state``: only over those of that state.
+
+        An item that exists during the whole scan is yielded at least once.  After a change of the primary the scan
+        starts over, so items may be yielded twice.  Raises ``Unavailable``.
+        """
+        self._check_open()
+        if state is not None:
+            _check_state(state)
+        cursor, primary = b"0", ""
+        while True:
+            leading = self._replicas.membership.view.primary(self.name)
+            if leading != primary:
+                cursor, primary = b"0", leading  # a cursor is valid on one server only
+            body = await self._replicas.ask("page", self.name, [0, cursor, SEEN_AT_ONCE])
+            if self._replicas.membership.view.primary(self.name) != primary:
+                continue
+            cursor, found, beyond = cast("tuple[bytes, object, list[bytes]]", body)
+            while True:
+                for item in self._items(found):
+                    if state in (None, item.state):
+                        yield item
+                if not beyond:
+                    break
+                body = await self._replicas.ask("read", self.name, [0, *beyond])
+                found, beyond = cast("tuple[object, list[bytes]]", body)
+            if cursor == b"0":
+                return
+
+    async def dead_letters(self, n: int = 100) -> list[Item[T]]:
+        """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
+        return await self.peek(n, "dead")
+
+    def _items(self, found: object) -> list[Item[T]]:
+        items = (item_of(copied, self._codec) for copied in read_copied(found))
+        return [item for item in items if item is not None]
+
+
+async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:
+    """Read the statistics of a queue from its primary.  Raises ``Unavailable``."""
+    body = cast("tuple[int, ...]", await replicas.ask("statistics", queue))
+    paused, waited_ms, keyed, expiring, tombstones = body[4:]
+    oldest = None if waited_ms < 0 else waited_ms / 1000
+    return Statistics(Sizes(*body[:4]), bool(paused), oldest, keyed, expiring, tombstones, held)
+
+
+def _check_state(state: ItemState) -> None:
+    if state not in get_args(ItemState):
+        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
