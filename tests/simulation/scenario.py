@@ -223,6 +223,9 @@ class _Scenario:
         async def work() -> None:
             while not client.stopping and not await client.open():
                 await asyncio.sleep(0.5)
+            if client.stopping:  # all clients were told to end while this one was connecting
+                await client.close()
+                return
             for workload in workloads:
                 workload.begin()
 

@@ -135,7 +135,7 @@ class Client:
 
     def _declare(self, cluster: Cluster) -> None:
         """Have pushes recur; every process declares the same."""
-        for lane in self.world.lanes if self.takes_part else ():
+        for lane in self.world.lanes if self.takes_part and not self.stopping else ():
             if lane.setting.every and (queue := self.queue(lane)):
                 cluster.every(lane.setting.every, queue, lane.ledger.recurring, name=f"every {lane.name}")
 
