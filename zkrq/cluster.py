@@ -41,6 +41,7 @@ from zkrq.repair.fencing import Reaper, fence
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.cutting import Cutter
+from zkrq.replication.fleet import Fleet
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
@@ -119,10 +120,10 @@ class Cluster:
         make_server = partial(
             Server, namespace=namespace, command_timeout=command_timeout, tasks=self._tasks, dial=dial
         )
+        fleet = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
         self._membership = Membership(
             coordinator,
-            {ServerId(id): url for id, url in servers.items()},
-            make_server,
+            fleet,
             namespace=namespace,
             min_replicas=min_replicas,
             found=found,
@@ -130,14 +131,14 @@ class Cluster:
         )
         self._cutter = Cutter(self._membership, self._tasks)
         self._replicas = Replicas(self._membership, operation_timeout=operation_timeout, removed=self._cutter.note)
-        self._wakeups = Wakeups(self._membership.servers, namespace=namespace, tasks=self._tasks, events=self._events)
+        self._wakeups = Wakeups(fleet.servers, namespace=namespace, tasks=self._tasks, events=self._events)
         self._reaper = Reaper(coordinator, self._replicas, cluster=namespace, events=self._events)
         self._repairer = Repairer(
             coordinator, self._replicas, cluster=namespace, events=self._events, missed=self._reaper.look
         )
         self._recover_with: frozenset[ServerId] = frozenset()
         self._schedules = Schedules(self._tasks)
-        self._roster = Roster(self._membership, make_server, namespace=namespace)
+        self._roster = Roster(self._membership, namespace=namespace)
         self._enrolment = Enrolment(coordinator, owner)
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
         self._stack = AsyncExitStack()
@@ -410,7 +411,7 @@ class Cluster:
         view = self.view
         servers: dict[str, ServerHealth] = {
             id: ServerHealth(_place(view, id), server.identity is not None, self._repairer.progress.get(id))
-            for id, server in sorted(self._membership.servers.items())
+            for id, server in sorted(self._membership.fleet.servers.items())
         }
         trouble = self._membership.trouble + self._wakeups.trouble
         ok = self._open and view.writable and not trouble

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
-from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.events import Events
 from zkrq.protocol.replies import Status
-from zkrq.protocol.view import Life, ServerId, View
-from zkrq.replication.membership import Membership
+from zkrq.protocol.view import Life, ServerId
+from zkrq.replication.fleet import Fleet
 from zkrq.replication.server import Server
 from zkrq.replication.wire import ErrorReply, Wire
 from zkrq.tasks import Tasks
@@ -77,7 +75,7 @@ class FakeWire:
     async def close(self) -> None: ...
 
 
-Make = Callable[..., Membership]
+Make = Callable[..., Fleet]
 
 
 @pytest.fixture
@@ -88,7 +86,7 @@ async def tasks() -> AsyncGenerator[Tasks, None]:
 
 @pytest.fixture
 def make(tasks: Tasks) -> Make:
-    def make(**redis: Redis) -> Membership:
+    def make(**redis: Redis) -> Fleet:
         def make_server(id: ServerId, url: str) -> Server:
             def make_wire() -> Wire:
                 return FakeWire(redis[id])
@@ -98,30 +96,28 @@ def make(tasks: Tasks) -> Make:
             )
 
         urls = {ServerId(id): f"redis://{id}" for id in redis}
-        coordinator, events = MemoryCoordinator(Hub()), Events(None)
-        return Membership(coordinator, urls, make_server, namespace="n", min_replicas=None, events=events)
+        return Fleet(urls, make_server, namespace="n")
 
     return make
 
 
-async def connected(membership: Membership, *ids: str) -> None:
+async def connected(fleet: Fleet, *ids: str) -> None:
     for id in ids:
-        await membership.servers[ServerId(id)].identify()
+        await fleet.servers[ServerId(id)].identify()
 
 
-async def ask(membership: Membership, *ids: str) -> dict[str, tuple[Status, bool]]:
+async def ask(fleet: Fleet, *ids: str) -> dict[str, tuple[Status, bool]]:
     """What each answered, and whether that answers a second try."""
     lives = {ServerId(id): Life("r1", "g1") for id in ids}
-    view = View(1, lives, {}, {}, {ServerId(id): "" for id in ids}, 1, "test")
-    answers = await membership.call_all(list(lives), "seal", "", view, ())
+    answers = await fleet.ask(1, lives, "seal", "")
     return {id: (answer.status, answer.repeated) for id, answer in answers.items()}
 
 
 async def test_all_answer(make: Make) -> None:
     a, b = Redis(), Redis()
-    membership = make(a=a, b=b)
-    await connected(membership, "a", "b")
-    assert await ask(membership, "a", "b") == {"a": (Status.OK, False), "b": (Status.OK, False)}
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
+    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.OK, False)}
     assert a.asked == b.asked == [b"EVALSHA"]
 
 
@@ -132,21 +128,21 @@ async def test_a_complaint_is_dealt_with_while_another_server_is_silent(
 ) -> None:
     """It has its whole time for that: the silent one is to blame for its own silence only."""
     a, b = Redis([first, OK]), Redis()
-    membership = make(a=a, b=b)
-    await connected(membership, "a", *("b" if known else ""))
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", *("b" if known else ""))
     b.silent = True
-    assert await ask(membership, "a", "b") == {"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}
+    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}
     assert len(a.asked) == 2
 
 
 async def test_broken_connection_is_made_again_while_another_server_is_silent(make: Make) -> None:
     a, b = Redis([BROKEN, OK]), Redis()
-    membership = make(a=a, b=b)
-    await connected(membership, "a", "b")
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
     b.silent = True
     loop = asyncio.get_running_loop()
     before = loop.time()
-    asking = asyncio.create_task(ask(membership, "a", "b"))
+    asking = asyncio.create_task(ask(fleet, "a", "b"))
     while len(a.asked) < 2:
         await asyncio.sleep(0)
     assert loop.time() < before + PATIENCE, "before the other one's time was over"
@@ -156,36 +152,36 @@ async def test_broken_connection_is_made_again_while_another_server_is_silent(ma
 async def test_silent_server_does_not_hold_up_the_next_rounds(make: Make) -> None:
     """It is left alone for a while, and nobody's answer is taken for another one's."""
     a, b = Redis(), Redis()
-    membership = make(a=a, b=b)
-    await connected(membership, "a", "b")
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
     b.silent = True
-    answers = await asyncio.gather(*(ask(membership, "a", "b") for _ in range(5)))
+    answers = await asyncio.gather(*(ask(fleet, "a", "b") for _ in range(5)))
     assert answers == [{"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}] * 5
     b.silent = False
-    assert (await ask(membership, "a", "b"))["b"] == (Status.UNREACHABLE, False)
+    assert (await ask(fleet, "a", "b"))["b"] == (Status.UNREACHABLE, False)
 
 
 async def test_server_that_is_removed_meanwhile_is_gone(make: Make) -> None:
     a, b = Redis(), Redis([SILENCE])
-    membership = make(a=a, b=b)
-    await connected(membership, "a", "b")
-    asking = asyncio.create_task(ask(membership, "a", "b"))
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
+    asking = asyncio.create_task(ask(fleet, "a", "b"))
     while not b.asked:
         await asyncio.sleep(0)
-    membership.servers.pop(ServerId("b")).drop()
+    fleet.servers.pop(ServerId("b")).drop()
     assert await asking == {"a": (Status.OK, False), "b": (Status.GONE, True)}
-    assert await ask(membership, "a", "b") == {"a": (Status.OK, False), "b": (Status.GONE, False)}
+    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.GONE, False)}
 
 
 async def test_rounds_land_in_their_order(make: Make) -> None:
     """Also those that have to load the script first."""
     a, b = Redis([*[NOSCRIPT] * 4, OK]), Redis()
-    membership = make(a=a, b=b)
-    await connected(membership, "a", "b")
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
     landed: list[int] = []
 
     async def one(number: int) -> None:
-        await ask(membership, "a", "b")
+        await ask(fleet, "a", "b")
         landed.append(number)
 
     await asyncio.gather(*map(one, range(8)))
@@ -196,12 +192,11 @@ async def test_rounds_land_in_their_order(make: Make) -> None:
 
 async def test_cancelled_round_leaves_the_connection_in_step(make: Make) -> None:
     a = Redis([[b"OK", number] for number in range(3)])
-    membership = make(a=a)
-    await connected(membership, "a")
-    asking = asyncio.create_task(ask(membership, "a"))
+    fleet = make(a=a)
+    await connected(fleet, "a")
+    asking = asyncio.create_task(ask(fleet, "a"))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    view = View(1, {ServerId("a"): Life("r1", "g1")}, {}, {}, {ServerId("a"): ""}, 1, "test")
-    answer = await membership.call(ServerId("a"), "seal", "", view)
-    assert answer.body == (1,), "not what the cancelled one was answered"
+    answers = await fleet.ask(1, {ServerId("a"): Life("r1", "g1")}, "seal", "")
+    assert answers[ServerId("a")].body == (1,), "not what the cancelled one was answered"

@@ -32,12 +32,11 @@ from typing import NamedTuple, cast
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.view import Life, ServerId, View, admit, promote, restored
-from zkrq.repair.places import NotNow, Reservation, meet, place
+from zkrq.repair.places import NotNow, Reservation, meet
 from zkrq.replication.copying import CopyFailed, Place, QueueCopy, queues_at
 from zkrq.replication.founding import enrol
 from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
-from zkrq.replication.server import Server
 
 COPY_TRIES = 20
 """How often the view may move in a row without anything being copied, before another look is taken."""
@@ -71,6 +70,7 @@ class CatchUp:
         report: Callable[[Progress], None],
     ) -> None:
         self._membership = membership
+        self._fleet = membership.fleet
         self._id = server
         self._repairer = repairer
         self._report = report
@@ -85,19 +85,18 @@ class CatchUp:
         Left in the middle it is continued, or begun anew, by whoever looks next.  Raises ``NotNow``, ``Unavailable``.
         """
         view = await self._membership.refresh(self._membership.view)
-        server = self._membership.servers.get(self._id)
-        if server is None:
+        if self._id not in view.servers:
             raise NotNow(f"{self._id} is no longer a server of this namespace")
-        who = (await meet({self._id: server}))[self._id]
+        who = (await meet(self._fleet, [self._id]))[self._id]
         if self._id not in view.learners:
             self._check(view, who)
         # Before the reservation: a client that cannot do the work must not keep it from those that can.
         await self._reach_members(view)
-        self._reservation = Reservation(server, who.run_id, self._repairer)
+        self._reservation = Reservation(self._fleet, self._id, who.run_id, self._repairer)
         await self._reservation.take()
         try:
             if self._id not in view.learners:
-                view = await self._admit(view, server, who)
+                view = await self._admit(view, who)
             return await self._complete(view)
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
@@ -121,34 +120,35 @@ class CatchUp:
         if apart:
             raise NotNow(apart[0])
 
-    async def _admit(self, view: View, server: Server, who: Identity) -> View:
+    async def _admit(self, view: View, who: Identity) -> View:
         """Enrol and wipe it, make it a learner."""
         await self._check_room(view, who)
         kept = self._kept(view, who)
         if not kept:
-            who = await self._wipe(view, server, who)
+            who = await self._wipe(view, who)
         life = Life(who.run_id, kept or secrets.token_hex(8))
-        await self._enrol(view, server, who, life, holding=kept is not None)
+        await self._enrol(view, who, life, holding=kept is not None)
         changed = await self._membership.change(view, partial(admit, server=self._id, life=life))
         if changed.learners.get(self._id) != life:
             raise NotNow("the view moved meanwhile")
         return changed
 
-    async def _wipe(self, view: View, server: Server, who: Identity) -> Identity:
+    async def _wipe(self, view: View, who: Identity) -> Identity:
         """Empty it, under a generation that no view will ever name: not even a dump that is made meanwhile can bring
         the old data back under a generation that is believed."""
         passing = Life(who.run_id, secrets.token_hex(8))
-        await self._enrol(view, server, who, passing, holding=not who.is_foreign(view.deployment))
-        here = place(server, view.epoch, passing)
+        await self._enrol(view, who, passing, holding=not who.is_foreign(view.deployment))
+        here = self._fleet.place(view.epoch, self._id, passing)
         for queue in await queues_at(here):
             await here.ask("wipe", queue, [queue])
-        again = (await meet({self._id: server}))[self._id]
+        again = (await meet(self._fleet, [self._id]))[self._id]
         if (again.run_id, again.generation) != passing:
             raise NotNow(f"{self._id} has changed while it was wiped")
         return again
 
-    async def _enrol(self, view: View, server: Server, who: Identity, life: Life, *, holding: bool) -> None:
-        answer = await enrol(server, who, view.epoch, life, deployment=view.deployment, holding=holding)
+    async def _enrol(self, view: View, who: Identity, life: Life, *, holding: bool) -> None:
+        deployment = view.deployment
+        answer = await enrol(self._fleet, self._id, who, view.epoch, life, deployment=deployment, holding=holding)
         if answer.status is not Status.OK:
             raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
 
@@ -158,7 +158,7 @@ class CatchUp:
         if not who.maxmemory:
             return
         id = view.primary("")
-        needed = (await meet({id: self._membership.servers[id]}))[id].used_memory
+        needed = (await meet(self._fleet, [id]))[id].used_memory
         if needed > who.maxmemory * (1 - HEAD_ROOM):
             raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
 

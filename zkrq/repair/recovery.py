@@ -18,12 +18,11 @@ from typing import NamedTuple
 from zkrq.errors import ConfigError
 from zkrq.protocol.replies import Status
 from zkrq.protocol.view import Life, ServerId, View, recover, restored
-from zkrq.repair.places import NotNow, Reservation, meet, place
+from zkrq.repair.places import NotNow, Reservation, meet
 from zkrq.replication.copying import CopyFailed, copy_queue, queues_at
-from zkrq.replication.founding import enrol, identify
+from zkrq.replication.founding import enrol
 from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership, someone_lives
-from zkrq.replication.server import Server
 
 
 class Outcome(NamedTuple):
@@ -38,6 +37,7 @@ class Recovery:
 
     def __init__(self, membership: Membership, *, repairer: str) -> None:
         self._membership = membership
+        self._fleet = membership.fleet
         self._repairer = repairer
 
     async def run(self) -> Outcome | None:
@@ -46,7 +46,7 @@ class Recovery:
         wanted = {**view.members, **view.eligible}
         if await self._is_alive(view):
             return None
-        met = await meet(self._servers(wanted))
+        met = await meet(self._fleet, self._present(wanted))
         if someone_lives(view, met):
             return None
         taking_part: dict[ServerId, Identity] = {}
@@ -75,7 +75,7 @@ class Recovery:
             raise ConfigError(f"no server of this namespace: {', '.join(unknown) or '(none named)'}")
         if await self._is_alive(view):
             raise ConfigError("nothing to recover: a server of the view lives")
-        met = await meet(self._servers(named))
+        met = await meet(self._fleet, self._present(named))
         if someone_lives(view, met):
             raise ConfigError("nothing to recover: a server of the view lives")
         foreign = [id for id, who in met.items() if who.queues and who.is_foreign(view.deployment)]
@@ -89,23 +89,22 @@ class Recovery:
         return await self._carry_out(view, taking_part, tuple(sorted(missing)))
 
     async def _is_alive(self, view: View) -> bool:
-        return someone_lives(view, await identify(self._servers(view.members)))
+        return someone_lives(view, await self._fleet.identify(self._present(view.members)))
 
-    def _servers(self, ids: Iterable[ServerId]) -> dict[ServerId, Server]:
-        known = self._membership.servers
-        missing = [id for id in ids if id not in known]
+    def _present(self, ids: Iterable[ServerId]) -> list[ServerId]:
+        """Return the ids, sorted.  Raises ``NotNow`` where one was removed from the namespace."""
+        missing = [id for id in ids if id not in self._fleet.servers]
         if missing:
             raise NotNow(f"the view moved meanwhile: {missing[0]} was removed")
-        return {id: known[id] for id in sorted(ids)}
+        return sorted(ids)
 
     async def _carry_out(self, view: View, met: Mapping[ServerId, Identity], missing: tuple[ServerId, ...]) -> Outcome:
-        servers = self._servers(met)
-        held = {id: Reservation(servers[id], who.run_id, self._repairer) for id, who in met.items()}
+        held = {id: Reservation(self._fleet, id, who.run_id, self._repairer) for id, who in met.items()}
         try:
             for reservation in held.values():
                 await reservation.take()
-            await self._merge(view, servers, met, held)
-            lives = {id: await self._renew(view, servers[id], who) for id, who in met.items()}
+            await self._merge(view, met, held)
+            lives = {id: await self._renew(view, id, who) for id, who in met.items()}
         except CopyFailed as failure:
             raise NotNow(str(failure)) from failure
         changed = await self._membership.change(view, partial(recover, lives=lives))
@@ -113,13 +112,7 @@ class Recovery:
             raise NotNow("the view moved meanwhile")
         return Outcome(changed, missing)
 
-    async def _merge(
-        self,
-        view: View,
-        servers: Mapping[ServerId, Server],
-        met: Mapping[ServerId, Identity],
-        held: Mapping[ServerId, Reservation],
-    ) -> None:
+    async def _merge(self, view: View, met: Mapping[ServerId, Identity], held: Mapping[ServerId, Reservation]) -> None:
         """Afterwards each of them holds what any of them held."""
 
         async def keep(_: int) -> None:
@@ -127,7 +120,7 @@ class Recovery:
                 await reservation.keep()
 
         places = [
-            place(servers[id], view.epoch, Life(who.run_id, who.generation))
+            self._fleet.place(view.epoch, id, Life(who.run_id, who.generation))
             for id, who in sorted(met.items())
             if who.generation
         ]
@@ -138,16 +131,16 @@ class Recovery:
             for queue in await queues_at(places[0]):
                 await copy_queue(places[0], other, queue, keep)
 
-    async def _renew(self, view: View, server: Server, who: Identity) -> Life:
+    async def _renew(self, view: View, id: ServerId, who: Identity) -> Life:
         """Give a server that took part the generation that follows its own; a new one to one that holds nothing."""
-        known = {**view.members, **view.eligible}.get(server.id, Life(who.run_id, who.generation))
+        known = {**view.members, **view.eligible}.get(id, Life(who.run_id, who.generation))
         life = Life(who.run_id, restored(known) if who.generation else secrets.token_hex(8))
         # Merging took its time: only its clock is asked for again, so that one that was flushed meanwhile is found out.
-        again = (await meet({server.id: server}))[server.id]
+        again = (await meet(self._fleet, [id]))[id]
         who = replace(who, clock_us=again.clock_us)
-        answer = await enrol(server, who, view.epoch, life, deployment=view.deployment, holding=True)
+        answer = await enrol(self._fleet, id, who, view.epoch, life, deployment=view.deployment, holding=True)
         if answer.status is not Status.OK:
-            raise NotNow(f"{server.id} was not enrolled: {answer.reason}")
+            raise NotNow(f"{id} was not enrolled: {answer.reason}")
         return life
 
 

@@ -123,7 +123,7 @@ class Repairer:
                 await self._catch_up(id)
 
     def _server(self, id: ServerId) -> Server | None:
-        return self._membership.servers.get(id)
+        return self._membership.fleet.servers.get(id)
 
     def _is_my_turn(self, id: ServerId, now: float) -> bool:
         return self._coordinator.leading or now - self._outside_since[id] >= self._patience

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from zkrq.errors import ConfigError, Unavailable
+from zkrq.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
-from zkrq.protocol.replies import Status, denial
+from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.view import Life, ServerId, View, extend, remove
+from zkrq.replication.fleet import Fleet
 from zkrq.replication.founding import check_name, enrol
-from zkrq.replication.link import Identity, ServerError
+from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
-from zkrq.replication.server import Server
 from zkrq.replication.wire import redact, without_credentials
 
 
 class Roster:
     """Changes the list of servers in the view."""
 
-    def __init__(
-        self, membership: Membership, make_server: Callable[[ServerId, str], Server], *, namespace: str
-    ) -> None:
+    def __init__(self, membership: Membership, *, namespace: str) -> None:
         self._membership = membership
-        self._make_server = make_server
         self._namespace = namespace
 
     async def add(self, id: ServerId, url: str, *, force: bool = False) -> None:
@@ -34,22 +30,18 @@ class Roster:
 
         Raises ``ConfigError``, ``Unavailable``.
         """
-        server = self._make_server(id, url)
+        guest = self._membership.fleet.guest(id, url)
         try:
-            await self._add(server, url, force=force)
-        except ServerError as error:
-            if error.answer.status is Status.UNFIT:
-                raise ConfigError(f"server {id}: {error}") from error
-            if error.answer.status is Status.DENIED:
-                raise ConfigError(denial(id, error.answer)) from error
-            raise Unavailable(f"server {id} at {redact(url)} does not answer: {error}") from error
+            await self._add(guest, id, url, force=force)
         finally:
-            server.drop()
+            guest.drop()
 
-    async def _add(self, server: Server, url: str, *, force: bool) -> None:
-        id, public = server.id, without_credentials(url)
+    async def _add(self, guest: Fleet, id: ServerId, url: str, *, force: bool) -> None:
+        public = without_credentials(url)
         while True:
-            who = await server.identify(anew=True)
+            who = (await guest.identify([id]))[id]
+            if isinstance(who, Answer):
+                raise _refusal(id, url, who)
             view = await self._membership.refresh(self._membership.view)
             if view.servers.get(id, public) != public:
                 raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or take another name")
@@ -61,7 +53,7 @@ class Roster:
                 raise ConfigError(f"{apart[0]}; nothing was changed")
             if who.is_foreign(view.deployment):
                 if force:
-                    await self._take_over(view, server, who)
+                    await self._take_over(view, guest, id, who)
                 elif who.queues or who.epoch > view.epoch:
                     raise ConfigError(
                         f"server {id} belongs to another deployment of a namespace {self._namespace!r}, that of "
@@ -74,19 +66,19 @@ class Roster:
                     f"{view.epoch}: ZooKeeper has lost data; nothing was changed"
                 )
             else:
-                check_name(id, who.name if who.name in view.servers else "", server.url, self._namespace)
+                check_name(id, who.name if who.name in view.servers else "", redact(url), self._namespace)
             if id in view.servers:
                 return
-            self._membership.know(id, url)
+            self._membership.fleet.know(id, url)
             await self._membership.change(view, partial(extend, server=id, url=public))
 
-    async def _take_over(self, view: View, server: Server, who: Identity) -> None:
+    async def _take_over(self, view: View, guest: Fleet, id: ServerId, who: Identity) -> None:
         """Make a server ours, under a generation that no view names: its own deployment finds it out of sync from here
         on, and any client of this one may wipe it."""
         passing = Life(who.run_id, secrets.token_hex(8))
-        answer = await enrol(server, who, view.epoch, passing, deployment=view.deployment, holding=True)
+        answer = await enrol(guest, id, who, view.epoch, passing, deployment=view.deployment, holding=True)
         if answer.status is not Status.OK:
-            raise Unavailable(f"server {server.id} was not taken over: {answer.reason}; retry")
+            raise Unavailable(f"server {id} was not taken over: {answer.reason}; retry")
 
     async def wait_in_sync(self, id: ServerId, timeout: float) -> bool:
         """Wait until a server is a member; False after ``timeout`` seconds.  Raises ``ConfigError`` when it is removed
@@ -127,3 +119,14 @@ class Roster:
             raise Unavailable(
                 f"server {leaving} is in sync, and only {well} other(s) answer; nothing was changed, retry later"
             )
+
+
+def _refusal(id: ServerId, url: str, answer: Answer) -> ZkrqError:
+    """Return the error to raise for a server that cannot be added."""
+    match answer.status:
+        case Status.UNFIT:
+            return ConfigError(f"server {id}: {answer.reason}")
+        case Status.DENIED:
+            return ConfigError(denial(id, answer))
+        case _:
+            return Unavailable(f"server {id} at {redact(url)} does not answer: {answer.reason}")

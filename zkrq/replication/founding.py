@@ -17,8 +17,8 @@ from zkrq.errors import ConfigError, Unavailable
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
 from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
-from zkrq.replication.link import Identity, ServerError
-from zkrq.replication.server import Server
+from zkrq.replication.fleet import Fleet
+from zkrq.replication.link import Identity
 from zkrq.replication.wire import without_credentials
 
 TRIES = 5
@@ -48,8 +48,7 @@ class Founder:
     def __init__(
         self,
         coordinator: Coordinator,
-        servers: Mapping[ServerId, Server],
-        urls: Mapping[ServerId, str],
+        fleet: Fleet,
         *,
         namespace: str,
         min_replicas: int | None,
@@ -58,8 +57,8 @@ class Founder:
         """``found``: whether the namespace may be founded, with ``min_replicas``, None: 2, or 1 of 1.  One that exists
         must have been founded with that number, None: with any."""
         self._coordinator = coordinator
-        self._servers = servers
-        self._urls = urls
+        self._fleet = fleet
+        self._servers = fleet.servers
         self._namespace = namespace
         self._min_replicas = min_replicas
         self._found = found
@@ -73,7 +72,7 @@ class Founder:
         ahead: ServerId | None = None
         for _ in range(TRIES):
             # Before the view: whatever epoch a server has seen, the view is at least as new.
-            identities = await identify(self._servers)
+            identities = await self._fleet.identify(self._servers)
             self._check_identities(identities)
             register = await self._coordinator.read_view()
             known = decode_register(register.data, self._namespace)
@@ -147,7 +146,7 @@ class Founder:
                 )
             lives[id] = Life(who.run_id, secrets.token_hex(8))
         min_replicas = min(2, len(self._servers)) if self._min_replicas is None else self._min_replicas
-        urls = {id: without_credentials(url) for id, url in self._urls.items()}
+        urls = {id: without_credentials(url) for id, url in self._fleet.urls.items()}
         planned = plan(lives, urls, min_replicas=min_replicas, by=secrets.token_hex(8))
         await self._coordinator.swap_view(encode(planned), version)
 
@@ -158,8 +157,8 @@ class Founder:
             who = identities[id]
             if isinstance(who, Answer):
                 return False
-            server = self._servers[id]
-            answer = await enrol(server, who, FOUNDING + 1, life, deployment=planned.deployment, holding=False)
+            deployment = planned.deployment
+            answer = await enrol(self._fleet, id, who, FOUNDING + 1, life, deployment=deployment, holding=False)
             if answer.status is not Status.OK:
                 _log.info("server %s was not enrolled: %s", id, answer.reason, extra=self._extra(id))
                 return False
@@ -216,26 +215,15 @@ class Founder:
         return {"cluster": self._namespace, "server": server}
 
 
-async def identify(servers: Mapping[ServerId, Server]) -> dict[ServerId, Identity | Answer]:
-    """Ask servers who they are; who does not answer, or cannot be used, is an ``Answer`` that says why."""
-
-    async def ask(server: Server) -> Identity | Answer:
-        try:
-            return await server.identify(anew=True)
-        except ServerError as error:
-            return error.answer
-
-    found_out = await asyncio.gather(*map(ask, servers.values()))
-    return dict(zip(servers, found_out, strict=True))
-
-
-async def enrol(server: Server, who: Identity, epoch: int, life: Life, *, deployment: str, holding: bool) -> Answer:
+async def enrol(
+    fleet: Fleet, id: ServerId, who: Identity, epoch: int, life: Life, *, deployment: str, holding: bool
+) -> Answer:
     """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
 
     Sent once and short-lived: a late duplicate could make a server believed that was flushed meanwhile.
     """
-    arguments = [who.generation, server.id, deployment, who.clock_us, ENROL_WINDOW_MS, int(holding)]
-    return await server.call("enrol", "", epoch, life, arguments, once=True)
+    arguments = [who.generation, id, deployment, who.clock_us, ENROL_WINDOW_MS, int(holding)]
+    return (await fleet.ask(epoch, {id: life}, "enrol", "", arguments, once=True))[id]
 
 
 def check_name(id: ServerId, name: str, url: str, namespace: str) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Final, Protocol
 
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ConfigError, NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
+from zkrq.errors import NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.view import (
@@ -34,11 +34,11 @@ from zkrq.protocol.view import (
     weigh_silence,
 )
 from zkrq.replication.copying import Place
+from zkrq.replication.fleet import Fleet
 from zkrq.replication.founding import Founder, Identities, decode_register
 from zkrq.replication.full import FullServers
-from zkrq.replication.link import Begun, Identity, Round
-from zkrq.replication.server import Server
-from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
+from zkrq.replication.link import Identity
+from zkrq.replication.wire import Packed, Word
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -69,13 +69,12 @@ class ViewChange(Protocol):
 
 
 class Membership:
-    """Holds the present view, a ``Server`` for each that it names, and changes it.  ``join`` comes first."""
+    """Holds the present view and changes it; ``fleet`` follows it.  ``join`` comes first."""
 
     def __init__(
         self,
         coordinator: Coordinator,
-        urls: Mapping[ServerId, str],
-        make_server: Callable[[ServerId, str], Server],
+        fleet: Fleet,
         *,
         namespace: str,
         min_replicas: int | None,
@@ -83,11 +82,8 @@ class Membership:
         events: Events,
         eviction_grace: float = EVICTION_GRACE,
     ) -> None:
-        self.servers: Final = {id: make_server(id, url) for id, url in urls.items()}
-        """By id; follows the view."""
-        self._urls = dict(urls)
-        self._first_url = next(iter(urls.values()))
-        self._make_server = make_server
+        self.fleet: Final = fleet
+        fleet.report_to(self._note_answers)
         self._coordinator = coordinator
         self._namespace = namespace
         self._min_replicas = min_replicas
@@ -130,10 +126,6 @@ class Membership:
         finally:
             self._watchers.remove(changed)
 
-    def know(self, server: ServerId, url: str) -> None:
-        """Use this URL for a server that is about to be in the view."""
-        self._urls[server] = url
-
     async def join(self) -> bool:
         """Read the view, or found the namespace where that is allowed.
 
@@ -141,8 +133,7 @@ class Membership:
         """
         founder = Founder(
             self._coordinator,
-            self.servers,
-            self._urls,
+            self.fleet,
             namespace=self._namespace,
             min_replicas=self._min_replicas,
             found=self._found,
@@ -156,10 +147,6 @@ class Membership:
             if isinstance(answer := identities.get(id), Answer):
                 self._note_failure(id, answer)
         return someone_lives(view, identities)
-
-    def url_for(self, url: str) -> str:
-        """A URL from the view as this client is to use it: with the credentials of the first server it was given."""
-        return with_credentials_of(url, self._first_url)
 
     # -- reading and changing ------------------------------------------------------------------------------------------
 
@@ -330,11 +317,10 @@ class Membership:
     def _note_reached(self, server: ServerId, life: Life) -> None:
         """This client has standing against this life of a server now, and is no longer contradicted."""
         self._met[server] = life
-        if self.view.receivers.get(server) == life:
-            self._unmet.discard(server)
-            self._contradicted.discard(server)
-            if server in accused(self.view):
-                self._summons.set()  # it answers, whichever client has accused it
+        self._unmet.discard(server)
+        self._contradicted.discard(server)
+        if server in accused(self.view):
+            self._summons.set()  # it answers, whichever client has accused it
 
     def _note_failure(self, server: ServerId, answer: Answer) -> None:
         """Remember an answer that lies with this client, and forget the last one."""
@@ -349,9 +335,7 @@ class Membership:
 
     async def seal(self, view: View, servers: Iterable[ServerId]) -> dict[ServerId, Answer]:
         """Have servers of ``view`` adopt its epoch, which also tells who answers."""
-        ids = sorted(servers)
-        answers = await asyncio.gather(*(self.call(id, "seal", "", view) for id in ids))
-        return dict(zip(ids, answers, strict=True))
+        return await self.call_all(sorted(servers), "seal", "", view)
 
     def _failing(self, view: View, failed: Iterable[ServerId]) -> float:
         """Since when all of these have failed this client."""
@@ -367,7 +351,7 @@ class Membership:
                 self._view, self._version = view, version
                 self._note_accusations(view)
             return
-        self._follow(view, old)
+        self.fleet.follow(view, old)
         self._view, self._version = view, version
         self.nobody_answers = False
         kept = view.receivers
@@ -383,33 +367,11 @@ class Membership:
         for changed in tuple(self._watchers):
             changed(view)
 
-    def _follow(self, view: View, old: View | None) -> None:
-        """Have a ``Server`` for everyone in the namespace, and nobody else."""
-        for id in sorted(self.servers.keys() - view.servers.keys()):
-            self.servers.pop(id).drop()
-            if old and id in old.servers:
-                self._urls.pop(id, None)  # should the name come back, it is another server's
-        for id in sorted(view.servers.keys() - self.servers.keys()):
-            self.servers[id] = self._make(id, view.servers[id])
-
-    def _make(self, id: ServerId, url: str) -> Server:
-        try:
-            return self._make_server(id, self._urls.get(id) or self.url_for(url))
-        except ConfigError as error:
-            _log.warning("server %s is tried without credentials: %s", id, error, extra=self._extra(id))
-            return self._make_server(id, url)
-
-    def _extra(self, server: ServerId) -> dict[str, str]:
-        return {"cluster": self._namespace, "server": server}
-
-    # -- calling -------------------------------------------------------------------------------------------------------
-
     async def call(
-        self, server: ServerId, script: str, queue: str, view: View, arguments: Arguments | Packed | None = None
+        self, server: ServerId, script: str, queue: str, view: View, arguments: Sequence[Word] | Packed | None = None
     ) -> Answer:
-        """One call of one script on one server of ``view``, in the life that the view names."""
-        answers = await self.call_all([server], script, queue, view, arguments or ())
-        return answers[server]
+        """Run one script on one server of ``view``, in the life that the view names."""
+        return (await self.call_all([server], script, queue, view, arguments or ()))[server]
 
     async def call_all(
         self,
@@ -417,52 +379,36 @@ class Membership:
         script: str,
         queue: str,
         view: View,
-        arguments: Sequence[Word] | Packed,
+        arguments: Sequence[Word] | Packed = (),
     ) -> dict[ServerId, Answer]:
-        """The same call on several servers of ``view`` at once."""
-        rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
-        lives, answers = view.receivers, dict[ServerId, Answer]()
-        begun: dict[ServerId, tuple[Server, Begun | None]] = {}
-        round, unconnected = Round(), False
-        for id in servers:
-            if server := self.servers.get(id):
-                call = server.begin(script, queue, view.epoch, lives[id], rest, round)
-                begun[id] = server, call
-                unconnected = unconnected or call is None
-            else:
-                answers[id] = Answer(Status.GONE, (), "it was removed from the namespace")
-        if not unconnected:  # who has to be connected to first is not to wait for the others
-            await round.landed()
-        slow: list[ServerId] = []
-        for id, (_, call) in begun.items():
-            if call and (answer := call.answer()):
-                answers[id] = answer
-            else:
-                slow.append(id)
-        if slow:
-            tries = ((id, *begun[id]) for id in slow)
-            calls = (each.call(script, queue, view.epoch, lives[id], rest, begun=call) for id, each, call in tries)
-            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
+        """Run one script on several servers of ``view`` at the same time, in the lives that the view names."""
+        lives = {id: view.receivers[id] for id in servers}
+        return await self.fleet.ask(view.epoch, lives, script, queue, arguments)
+
+    def place(self, view: View, server: ServerId) -> Place:
+        """Return a server of ``view``, to copy from or to."""
+        return self.fleet.place(view.epoch, server, view.receivers[server])
+
+    def _note_answers(self, lives: Mapping[ServerId, Life], answers: Mapping[ServerId, Answer]) -> None:
+        """Learn from the answers of servers that were called in the lives that the view names.  Those that repair calls
+        in other lives say nothing about the servers of the view."""
+        if self._view is None:
+            return
+        known = self._view.receivers
         for id, answer in answers.items():
+            life = lives[id]
+            if life != known.get(id):
+                continue
             if answer.status in (Status.OK, Status.STALE):
                 self.nobody_answers = False
                 if self._failing_since:
-                    self._failing_since.pop((id, lives[id]), None)
+                    self._failing_since.pop((id, life), None)
                 if self._kept_out:
                     self._kept_out.pop(id, None)
                 if self._unmet or self._contradicted or self._accusations:
-                    self._note_reached(id, lives[id])
+                    self._note_reached(id, life)
             else:
                 self._note_failure(id, answer)
-        return answers
-
-    def place(self, view: View, server: ServerId) -> Place:
-        """A server of ``view``, to copy from or to."""
-
-        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
-            return await self.call(server, script, queue, view, arguments)
-
-        return Place(server, call)
 
     def check_writable(self, view: View) -> None:
         """Raises ``NotEnoughReplicas`` where no push can complete."""

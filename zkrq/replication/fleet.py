@@ -1,0 +1,155 @@
+"""The servers that a client knows, and the one way to call them.
+
+A call names the *life* of each server that it is meant for: a run of its process and the generation that it was given
+when it was enrolled.  A server that has been restarted, flushed or enrolled anew does not execute a call that was meant
+for an earlier life.  Operations take the lives from the view; repair chooses lives that no view names yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from zkrq.errors import ConfigError
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import Life, ServerId, View
+from zkrq.replication.copying import Place
+from zkrq.replication.link import Begun, Identity, Round, ServerError
+from zkrq.replication.server import Server
+from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
+
+MakeServer = Callable[[ServerId, str], Server]
+"""Makes the ``Server`` of a URL; connects to nothing."""
+
+Observer = Callable[[Mapping[ServerId, Life], Mapping[ServerId, Answer]], None]
+"""Is told the answers to every call, and the lives that were called."""
+
+_REMOVED = Answer(Status.GONE, (), "it was removed from the namespace")
+
+_log = logging.getLogger("zkrq.view")
+
+
+class Fleet:
+    """Owns the ``Server`` of every server id: of those given at first, from then on of those that the view names."""
+
+    def __init__(self, urls: Mapping[ServerId, str], make_server: MakeServer, *, namespace: str) -> None:
+        self.servers: Final = {id: make_server(id, url) for id, url in urls.items()}
+        """By id; follows the view."""
+        self._urls = dict(urls)
+        self._first_url = next(iter(urls.values()))
+        self._make_server = make_server
+        self._namespace = namespace
+        self._observer: Observer | None = None
+
+    def report_to(self, observer: Observer) -> None:
+        """Have ``observer`` called with the answers to every call, before the caller gets them."""
+        self._observer = observer
+
+    # -- which servers -------------------------------------------------------------------------------------------------
+
+    @property
+    def urls(self) -> Mapping[ServerId, str]:
+        """URLs that this client was given, credentials included."""
+        return self._urls
+
+    def know(self, server: ServerId, url: str) -> None:
+        """Use this URL for a server that is about to be in the view."""
+        self._urls[server] = url
+
+    def url_for(self, url: str) -> str:
+        """Return a URL of the view as this client uses it: with the credentials of the first server it was given."""
+        return with_credentials_of(url, self._first_url)
+
+    def follow(self, view: View, old: View | None) -> None:
+        """Drop the servers that ``view`` no longer names, and make those that are new in it."""
+        for id in sorted(self.servers.keys() - view.servers.keys()):
+            self.servers.pop(id).drop()
+            if old and id in old.servers:
+                self._urls.pop(id, None)  # should the name come back, it is another server's
+        for id in sorted(view.servers.keys() - self.servers.keys()):
+            self.servers[id] = self._make(id, view.servers[id])
+
+    def _make(self, id: ServerId, url: str) -> Server:
+        try:
+            return self._make_server(id, self._urls.get(id) or self.url_for(url))
+        except ConfigError as error:
+            extra = {"cluster": self._namespace, "server": id}
+            _log.warning("server %s is tried without credentials: %s", id, error, extra=extra)
+            return self._make_server(id, url)
+
+    def guest(self, server: ServerId, url: str) -> Fleet:
+        """Return a fleet of one server that no view names yet; ``drop`` it after use."""
+        return Fleet({server: url}, self._make_server, namespace=self._namespace)
+
+    def drop(self) -> None:
+        """Close the connections of all servers, for good."""
+        for server in self.servers.values():
+            server.drop()
+
+    # -- asking --------------------------------------------------------------------------------------------------------
+
+    async def identify(self, servers: Iterable[ServerId]) -> dict[ServerId, Identity | Answer]:
+        """Ask servers who they are; one that does not answer, or cannot be used, is an ``Answer`` that says why."""
+
+        async def identify(id: ServerId) -> Identity | Answer:
+            server = self.servers.get(id)
+            try:
+                return await server.identify(anew=True) if server else _REMOVED
+            except ServerError as error:
+                return error.answer
+
+        ids = list(servers)
+        return dict(zip(ids, await asyncio.gather(*map(identify, ids)), strict=True))
+
+    async def ask(
+        self,
+        epoch: int,
+        lives: Mapping[ServerId, Life],
+        script: str,
+        queue: str,
+        arguments: Sequence[Word] | Packed = (),
+        *,
+        once: bool = False,
+    ) -> dict[ServerId, Answer]:
+        """Run one script on several servers at the same time, on each in the life that ``lives`` names.
+
+        The calls to connected servers are sent before anything else runs in this event loop.  Never raises for what a
+        server does: its answer says so.  ``once``: a call is not repeated when its connection breaks.
+        """
+        rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
+        answers: dict[ServerId, Answer] = {}
+        begun: dict[ServerId, tuple[Server, Begun | None]] = {}
+        round, unconnected = Round(), False
+        for id, life in lives.items():
+            if server := self.servers.get(id):
+                call = server.begin(script, queue, epoch, life, rest, round)
+                begun[id] = server, call
+                unconnected = unconnected or call is None
+            else:
+                answers[id] = _REMOVED
+        if not unconnected:  # a server that has to be connected to first does not wait for the others
+            await round.landed()
+        slow: list[ServerId] = []
+        for id, (_, call) in begun.items():
+            if call and (answer := call.answer()):
+                answers[id] = answer
+            else:
+                slow.append(id)
+        if slow:
+            tries = ((id, *begun[id]) for id in slow)
+            calls = (s.call(script, queue, epoch, lives[id], rest, once=once, begun=call) for id, s, call in tries)
+            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
+        if self._observer:
+            self._observer(lives, answers)
+        return answers
+
+    def place(self, epoch: int, server: ServerId, life: Life) -> Place:
+        """Return a server in one life under one epoch, to copy from or to."""
+        lives = {server: life}
+
+        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
+            return (await self.ask(epoch, lives, script, queue, arguments))[server]
+
+        return Place(server, call)
