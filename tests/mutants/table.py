@@ -440,7 +440,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "server-comes-back-unwiped",
         "zkrq/repair/catchup.py",
-        "            who = await self._wipe(view, server, who)\n",
+        "            who = await self._wipe(view, who)\n",
         "            pass\n",
         "what a server held before it fell out is not believed",
         Seeds(200, "restart,restart_old,flush,stop,cut"),
