@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import Argument, OneServer, read_decided
+from tests.lua.one_server import Argument, OneServer, Put, read_decided
 from tests.lua.test_dead_letters import bury
 from zkrq.protocol.records import State
 
@@ -77,6 +77,22 @@ def test_repetition_tells_of_what_the_first_try_did(server: OneServer, call: Cal
     server.epoch += 1
     assert left(server, call) == ({"new"} if call is not redrive else set())
     assert server.contents().faults == []
+
+
+def test_repetition_of_a_redrive_leaves_dead_letters_alone(server: OneServer) -> None:
+    """One has died again since, the key of another is in use.  Both keep their place: peek shows them, the next redrive
+    finds them, and the caps of the queue count them."""
+    bury(server, "again", Put("keyed", key="k"))
+    server.push(Put("new", key="k"))
+    assert redrive(server, "aaaaaaaa") == 0
+    server.settle(*server.claim().settle("bury", 0, "why"))
+    letters = {"again", "keyed", "new"}
+    assert server.contents().dead.keys() == letters
+    assert redrive(server, "aaaaaaaa") == 1
+    assert server.contents().faults == []
+    assert server.contents().dead.keys() == letters
+    redrive(server, "bbbbbbbb")
+    assert left(server, redrive) == {"new"}
 
 
 @each_call

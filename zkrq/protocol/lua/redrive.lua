@@ -21,8 +21,9 @@ end
 for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_record(packed)
-  if r and r.state == 'D' and not executed_before then
-    if r.marks < KEYED or not is_taken(read_tail(r.tail)) then
+  if r and r.state == 'D' then
+    -- What a repetition finds dead stays as it is: its key was in use, or it has died again since.
+    if not executed_before and (r.marks < KEYED or not is_taken(read_tail(r.tail))) then
       r.attempts, r.failures = 0, 0
       decide(id, r, 'Q', call, now_us)
     end
