@@ -21,6 +21,8 @@ from zkrq.errors import (
     OutcomeUnknown,
     PayloadTooLarge,
     QueueFull,
+    Receipt,
+    Receipts,
     Unavailable,
     WrongLoop,
     ZkrqError,
@@ -51,7 +53,6 @@ from zkrq.ids import new_id
 from zkrq.inspection import Sizes, Statistics
 from zkrq.items import Item
 from zkrq.limits import DeadLetters
-from zkrq.producing.pusher import Receipt, Receipts
 from zkrq.producing.schedules import Recurring, next_moments
 from zkrq.protocol.view import View
 from zkrq.queue import Deliveries, Queue

@@ -12,22 +12,37 @@
       Closed              stop: the queue or the cluster is closed
       WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
 
-The docstring of a class is its message where none is given.  Exceptions of redis and aiozk never leave the
-package: they are the ``__cause__`` of one of these.
+The docstring of a class is its default message.  Exceptions of redis and aiozk never leave the package: they are the
+``__cause__`` of one of these.
+
+Receipts are defined here too: an error of ``push_many`` carries them, and they carry the errors of single items.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
 
-if TYPE_CHECKING:
-    from zkrq.producing.pusher import Receipts
+
+class Receipt(NamedTuple):
+    """Tell what a push did: the item ``id`` is on ``replicas`` servers.
+
+    ``duplicate``: nothing was pushed, because another item with the same key is queued, scheduled or claimed; ``id`` is
+    the id of that item.  ``done``: nothing was pushed, because an item with this id was pushed before, by an earlier
+    push or an earlier attempt of this one, and is already acked, cancelled, cleared or dropped.
+    """
+
+    id: str
+    replicas: int
+    duplicate: bool = False
+    done: bool = False
 
 
 class ZkrqError(Exception):
     """Something went wrong in zkrq.
 
-    ``outcomes`` is what became of each item where ``push_many`` raises it, otherwise None.
+    ``outcomes``: the receipts and errors of the single items if ``push_many`` raises this error, otherwise None.
     """
 
     outcomes: Receipts | None = None
@@ -45,6 +60,44 @@ def _restore(kind: type[ZkrqError], args: tuple[object, ...], attributes: dict[s
     error.args = args
     error.__dict__.update(attributes)
     return error
+
+
+class Receipts(Sequence[Receipt]):
+    """The receipts of a ``push_many``, one per item, in order; each is made when it is read.
+
+    As the ``outcomes`` of an error it holds, for every item that was not pushed, the error of that item: reading such
+    a receipt raises it.
+    """
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Receipt]: ...
+
+    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        outcome = self.outcome(index)
+        if isinstance(outcome, ZkrqError):
+            raise outcome
+        return outcome
+
+    def __add__(self, others: Sequence[Receipt]) -> list[Receipt]:
+        return [*self, *others]
+
+    @abstractmethod
+    def outcome(self, index: int) -> Receipt | ZkrqError:
+        """Return the receipt of the item at this position, or the error that kept it from being pushed."""
+
+    def outcomes(self) -> Iterator[Receipt | ZkrqError]:
+        """Iterate over the receipts and errors of all items, in order."""
+        return map(self.outcome, range(len(self)))
+
+    @property
+    @abstractmethod
+    def errors(self) -> list[ZkrqError]:
+        """The errors of the items that were not pushed, in order."""
 
 
 class ConfigError(ZkrqError, ValueError):

@@ -16,9 +16,10 @@ from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
 from zkrq.consuming.leases import Held
 from zkrq.consuming.prefetch import Ahead, Feed
-from zkrq.errors import ClaimLost, Closed, OutcomeUnknown
+from zkrq.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, Receipts
 from zkrq.home import running_loop
-from zkrq.producing.pusher import Pusher, Receipt, Receipts, read_options, receipt
+from zkrq.producing.pusher import Pusher, read_options
+from zkrq.producing.receipts import receipt
 from zkrq.replication.replicas import Replicas
 from zkrq.working.handlers import Handler
 from zkrq.working.worker import After, Before, work

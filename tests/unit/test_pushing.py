@@ -13,18 +13,16 @@ from hypothesis import strategies as st
 
 from zkrq import clock
 from zkrq.checks import MAX_DURATION, MAX_ID
-from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
+from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
 from zkrq.ids import Ids, new_ids_at
 from zkrq.producing.pusher import (
     PUT_BYTES,
     Options,
-    Receipt,
-    Receipts,
     _chunks,  # pyright: ignore[reportPrivateUsage]
     _worst,  # pyright: ignore[reportPrivateUsage]
     read_options,
-    receipt,
 )
+from zkrq.producing.receipts import PackedReceipts, receipt
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 from zkrq.replication.replicas import Done, Duplicate, Pushed
 
@@ -113,9 +111,9 @@ def ids(length: int, first: int = 0) -> Ids:
     return Ids("i", first, length)
 
 
-def receipts(*parts: Sequence[Pushed | ZkrqError]) -> Receipts:
+def receipts(*parts: Sequence[Pushed | ZkrqError]) -> PackedReceipts:
     """Receipts of several calls, whose ids count on in hexadecimal."""
-    receipts = Receipts()
+    receipts = PackedReceipts()
     for results in parts:
         receipts.add(ids(len(results), len(receipts)), results)
     return receipts
@@ -198,7 +196,7 @@ def test_item_that_was_not_pushed_raises_its_error() -> None:
 
 def test_receipts_of_a_million_are_small() -> None:
     """A few bytes each, made when they are looked at."""
-    told = Receipts()
+    told = PackedReceipts()
     for start in range(0, 1_000_000, MAX_BATCH):
         told.add(ids(MAX_BATCH, start), [3] * MAX_BATCH)
     assert len(told) == 1_000_000
@@ -230,7 +228,7 @@ def test_first_error_is_as_bad_as_any_other() -> None:
 
 def test_receipts_tell_the_ids_that_were_sent() -> None:
     sent = new_ids_at(1_700_000_000_000, 40)
-    told = Receipts()
+    told = PackedReceipts()
     told.add(sent, [3] * 40)
     assert [receipt.id for receipt in told] == list(sent)
 

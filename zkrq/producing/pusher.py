@@ -8,41 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar, overload
+from typing import Generic, NamedTuple, TypeVar
 
 from zkrq import clock
 from zkrq.checks import Duration, check_count, check_duration, check_id, check_moment
 from zkrq.codecs import Codec
-from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, ZkrqError
+from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipts, ZkrqError
 from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
+from zkrq.producing.receipts import PackedReceipts
 from zkrq.protocol.records import PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Done, Duplicate, Pushed, Put, Replicas
+from zkrq.replication.replicas import Pushed, Put, Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
 
 PUT_BYTES = 120
 """What a push weighs beside its payload, about."""
-
-
-class Receipt(NamedTuple):
-    """What ``push`` returns: the item is on ``replicas`` servers.
-
-    ``duplicate``: nothing was pushed, because another item of the same key is queued, scheduled or claimed; ``id`` is
-    that one's.  ``done``: nothing was pushed, because an item of this id was pushed before, by an earlier push or an
-    earlier try of this one, and is gone by now: acked, cancelled, cleared, dropped.
-    """
-
-    id: str
-    replicas: int
-    duplicate: bool = False
-    done: bool = False
 
 
 class Options(NamedTuple):
@@ -75,70 +61,6 @@ def read_options(
     if ttl_ms is not None and ttl_ms <= seconds * 1000:
         raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
     return Options(round(seconds * 1000), priority, "" if key is None else check_id("key", key), ttl_ms)
-
-
-class Receipts(Sequence[Receipt]):
-    """One receipt per item of a ``push_many``, in order; a few bytes each, made when they are looked at.
-
-    In the ``outcomes`` of an error there stands, for every item that was not pushed, the error instead.
-    """
-
-    def __init__(self) -> None:
-        self._ids: list[Ids] = []
-        self._starts: list[int] = []
-        self._results: list[bytes] = []
-        self._others: dict[int, Receipt | ZkrqError] = {}
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Receipt: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Receipt]: ...
-
-    def __getitem__(self, index: int | slice) -> Receipt | list[Receipt]:
-        if isinstance(index, slice):
-            return [self[at] for at in range(*index.indices(self._length))]
-        outcome = self.outcome(index)
-        if isinstance(outcome, ZkrqError):
-            raise outcome
-        return outcome
-
-    def __add__(self, others: Sequence[Receipt]) -> list[Receipt]:
-        return [*self, *others]
-
-    def outcome(self, index: int) -> Receipt | ZkrqError:
-        """What became of the item at this position."""
-        at = index + self._length if index < 0 else index
-        if not 0 <= at < self._length:
-            raise IndexError(index)
-        if at in self._others:
-            return self._others[at]
-        part = bisect_right(self._starts, at) - 1
-        within = at - self._starts[part]
-        return Receipt(self._ids[part][within], self._results[part][within])
-
-    def outcomes(self) -> Iterator[Receipt | ZkrqError]:
-        """What became of each item, in order."""
-        return map(self.outcome, range(self._length))
-
-    def add(self, ids: Ids, results: Sequence[Pushed | ZkrqError]) -> None:
-        """Note what became of some more."""
-        self._ids.append(ids)
-        self._starts.append(self._length)
-        self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
-        for at, result in enumerate(results):
-            if not isinstance(result, int):
-                self._others[self._length + at] = result if isinstance(result, ZkrqError) else receipt(ids[at], result)
-        self._length += len(results)
-
-    @property
-    def errors(self) -> list[ZkrqError]:
-        """Why items were not pushed, in order."""
-        return [outcome for outcome in self._others.values() if isinstance(outcome, ZkrqError)]
 
 
 class Pusher(Generic[T]):
@@ -181,7 +103,7 @@ class Pusher(Generic[T]):
         payloads: Iterable[bytes] = map(self._encode, items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # a bad one is found before the first is written
-        receipts = Receipts()
+        receipts = PackedReceipts()
         under_way: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
 
         async def land() -> None:
@@ -273,15 +195,6 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         raise
     if chunk:
         yield chunk
-
-
-def receipt(id: str, result: Pushed) -> Receipt:
-    """What is told of a push."""
-    if isinstance(result, Duplicate):
-        return Receipt(result.first, result.replicas, duplicate=True)
-    if isinstance(result, Done):
-        return Receipt(id, result.replicas, done=True)
-    return Receipt(id, result)
 
 
 def _interrupted(id: str) -> OutcomeUnknown:

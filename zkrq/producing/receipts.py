@@ -1,0 +1,61 @@
+"""Hold the receipts of many pushes in a few bytes each."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from zkrq.errors import Receipt, Receipts, ZkrqError
+from zkrq.ids import Ids
+from zkrq.replication.replicas import Done, Duplicate, Pushed
+
+
+class PackedReceipts(Receipts):
+    """Collect the results of a ``push_many``, call by call.
+
+    The ids of a call are kept as their first one and their number, its results as one byte each (the number of servers
+    that hold the item); only duplicates, items that were done and errors take an object each.
+    """
+
+    def __init__(self) -> None:
+        self._ids: list[Ids] = []
+        self._starts: list[int] = []
+        self._results: list[bytes] = []
+        self._others: dict[int, Receipt | ZkrqError] = {}
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def outcome(self, index: int) -> Receipt | ZkrqError:
+        at = index + self._length if index < 0 else index
+        if not 0 <= at < self._length:
+            raise IndexError(index)
+        if at in self._others:
+            return self._others[at]
+        part = bisect_right(self._starts, at) - 1
+        within = at - self._starts[part]
+        return Receipt(self._ids[part][within], self._results[part][within])
+
+    @property
+    def errors(self) -> list[ZkrqError]:
+        return [outcome for outcome in self._others.values() if isinstance(outcome, ZkrqError)]
+
+    def add(self, ids: Ids, results: Sequence[Pushed | ZkrqError]) -> None:
+        """Append the results of one call, in the order of its ids."""
+        self._ids.append(ids)
+        self._starts.append(self._length)
+        self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
+        for at, result in enumerate(results):
+            if not isinstance(result, int):
+                self._others[self._length + at] = result if isinstance(result, ZkrqError) else receipt(ids[at], result)
+        self._length += len(results)
+
+
+def receipt(id: str, result: Pushed) -> Receipt:
+    """Make the receipt of one push."""
+    if isinstance(result, Duplicate):
+        return Receipt(result.first, result.replicas, duplicate=True)
+    if isinstance(result, Done):
+        return Receipt(id, result.replicas, done=True)
+    return Receipt(id, result)
