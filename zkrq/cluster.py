@@ -19,9 +19,9 @@ import anyio
 from zkrq import local
 from zkrq.checks import Duration, check_count, check_duration, check_id, check_kind, check_lease, check_name
 from zkrq.codecs import JSON, Codec
-from zkrq.consuming.identity import Enrolment
-from zkrq.consuming.leases import Held
-from zkrq.consuming.prefetch import Feed
+from zkrq.consuming.identity import Identity
+from zkrq.consuming.leases import Leases
+from zkrq.consuming.prefetch import Prefetcher
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -139,7 +139,7 @@ class Cluster:
         self._recover_with: frozenset[ServerId] = frozenset()
         self._schedules = Schedules(self._tasks)
         self._roster = Roster(self._membership, namespace=namespace)
-        self._enrolment = Enrolment(coordinator, owner)
+        self._identity = Identity(coordinator, owner)
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
         self._stack = AsyncExitStack()
         self._open = False
@@ -218,10 +218,10 @@ class Cluster:
 
     async def _retire(self, queue: Queue[Any]) -> None:
         """Leave no trace of this owner in a queue that it claimed from."""
-        if self._enrolment.owner is None:
+        if self._identity.owner is None:
             return
         try:
-            await fence(self._replicas, queue.name, self._enrolment.owner)
+            await fence(self._replicas, queue.name, self._identity.owner)
         except ZkrqError as error:
             _log.info("queue %s: %s", queue.name, error, extra={"cluster": self.namespace, "queue": queue.name})
 
@@ -288,7 +288,7 @@ class Cluster:
                     f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
                 )
             return queue
-        held = Held(
+        leases = Leases(
             self._replicas,
             cluster=self.namespace,
             queue=name,
@@ -297,7 +297,7 @@ class Cluster:
             dead_letters=dead_letters or DeadLetters(),
             tasks=self._tasks,
             events=self._events,
-            is_certain=self._enrolment.is_certain,
+            is_certain=self._identity.is_certain,
             home=self._home,
         )
         pusher: Pusher[Any] = Pusher(
@@ -308,22 +308,24 @@ class Cluster:
             max_payload_bytes=max_payload_bytes,
             max_size=max_size,
         )
-        feed: Feed[Any] = Feed(
+        prefetcher: Prefetcher[Any] = Prefetcher(
             self._replicas,
-            held,
+            leases,
             self._wakeups,
             cluster=self.namespace,
             queue=name,
             codec=codec,
             dead_letters=dead_letters or DeadLetters(),
-            enrolment=self._enrolment,
+            identity=self._identity,
             declared_dead=self._declared_dead,
             tasks=self._tasks,
             events=self._events,
             home=self._home,
         )
-        queue: Queue[Any] = Queue(name, codec=codec, replicas=self._replicas, held=held, feed=feed, pusher=pusher)
-        self._wakeups.register(name, feed.wake, held.cancelled)
+        queue: Queue[Any] = Queue(
+            name, codec=codec, replicas=self._replicas, leases=leases, prefetcher=prefetcher, pusher=pusher
+        )
+        self._wakeups.register(name, prefetcher.wake, leases.cancelled)
         self._queues[name] = (queue, options)
         return queue
 
@@ -491,7 +493,7 @@ class Cluster:
                 self._events.tell(SessionSuspended(self.namespace, session.id), logging.WARNING)
             case SessionState.LOST:
                 self._events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
-                self._lose_all(self._enrolment.end(session.id), "the ZooKeeper session is over")
+                self._lose_all(self._identity.end(session.id), "the ZooKeeper session is over")
             case SessionState.CONNECTED:
                 if before is SessionState.SUSPENDED:
                     self._events.tell(SessionResumed(self.namespace, session.id))
@@ -501,7 +503,7 @@ class Cluster:
 
     def _declared_dead(self, owner: str) -> None:
         """A server refuses this owner's claim requests: others have fenced it."""
-        if self._enrolment.replace(owner):
+        if self._identity.replace(owner):
             self._events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
             self._lose_all(owner, "this consumer was declared dead")
 

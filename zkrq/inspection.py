@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar, cast, get_args
 
 from zkrq.checks import check_count, check_id
 from zkrq.codecs import Codec
-from zkrq.consuming.leases import Held
+from zkrq.consuming.leases import Leases
 from zkrq.errors import Closed, ConfigError
 from zkrq.items import Item, ItemState, item_of
 from zkrq.replication.copying import read_copied
@@ -49,18 +49,18 @@ class Statistics(NamedTuple):
 class Inspection(Generic[T]):
     """Provide the part of a queue that only reads."""
 
-    def __init__(self, name: str, *, codec: Codec[T], replicas: Replicas, held: Held) -> None:
+    def __init__(self, name: str, *, codec: Codec[T], replicas: Replicas, leases: Leases) -> None:
         self.name = name
         self._codec = codec
         self._replicas = replicas
-        self._held = held
-        self._home = held.home
+        self._leases = leases
+        self._home = leases.home
         self._closed = False
 
     @property
     def held(self) -> int:
         """Return how many claims this process holds, including those claimed ahead."""
-        return len(self._held)
+        return len(self._leases)
 
     def _check_open(self) -> None:
         self._home.check()

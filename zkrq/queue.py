@@ -14,8 +14,8 @@ from zkrq.administration import Administration
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, Verb
 from zkrq.codecs import Codec
-from zkrq.consuming.leases import Held
-from zkrq.consuming.prefetch import Ahead, Feed
+from zkrq.consuming.leases import Leases
+from zkrq.consuming.prefetch import Prefetcher, PrefetchLimit
 from zkrq.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, Receipts
 from zkrq.home import running_loop
 from zkrq.producing.pusher import Pusher, read_options
@@ -37,10 +37,17 @@ class Queue(Administration[T]):
     """Items of type ``T`` by name.  Made with ``Cluster.queue``; lives as long as the cluster is open."""
 
     def __init__(
-        self, name: str, *, codec: Codec[T], replicas: Replicas, held: Held, feed: Feed[T], pusher: Pusher[T]
+        self,
+        name: str,
+        *,
+        codec: Codec[T],
+        replicas: Replicas,
+        leases: Leases,
+        prefetcher: Prefetcher[T],
+        pusher: Pusher[T],
     ) -> None:
-        super().__init__(name, codec=codec, replicas=replicas, held=held)
-        self._feed = feed
+        super().__init__(name, codec=codec, replicas=replicas, leases=leases)
+        self._prefetcher = prefetcher
         self._pusher = pusher
 
     def __repr__(self) -> str:
@@ -117,7 +124,7 @@ class Queue(Administration[T]):
             check_count("prefetch", prefetch, most=POP_MANY_MAX)
         if limit is not None:
             check_count("limit", limit)
-        return Deliveries(self._feed, prefetch, limit, wait)
+        return Deliveries(self._prefetcher, prefetch, limit, wait)
 
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """One claim, or None after ``timeout`` seconds (None: wait for ever; 0: take what is ready).
@@ -135,7 +142,7 @@ class Queue(Administration[T]):
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)
         seconds = None if timeout is None else check_duration("timeout", timeout)
-        return await self._feed.take(n, patient=seconds != 0, timeout=seconds or None)
+        return await self._prefetcher.take(n, patient=seconds != 0, timeout=seconds or None)
 
     async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
         """Ack claims together; returns those that were lost meanwhile, so ``[]`` when all is done.
@@ -171,33 +178,33 @@ class Queue(Administration[T]):
     def stop(self) -> None:
         """Claim and push no more; end every ``pop``."""
         self._closed = True
-        self._feed.close()
+        self._prefetcher.close()
         self._pusher.stop()
 
     async def aclose(self) -> None:
         """Hand back what is held, and wait for the calls that are under way."""
-        await self._held.release_all()
-        await asyncio.gather(self._pusher.aclose(), self._held.aclose())
+        await self._leases.release_all()
+        await asyncio.gather(self._pusher.aclose(), self._leases.aclose())
 
     def abandon(self) -> None:
         """Whoever still waits is told that the queue is closed."""
-        self._held.stop()
+        self._leases.stop()
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Tell every handler that its claim under ``owner`` is lost."""
-        self._held.lose_all(owner, reason)
+        self._leases.lose_all(owner, reason)
 
 
 class Deliveries(Generic[T]):
     """The claims of one consumer's loop; an async iterator, and a context manager for who leaves it early and wants
     what was claimed ahead to go back at once."""
 
-    def __init__(self, feed: Feed[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
-        self._feed = feed
+    def __init__(self, prefetcher: Prefetcher[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+        self._prefetcher = prefetcher
         most = prefetch
         if limit is not None:  # never more than are still to come
             most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
-        self._ahead = Ahead(most, kept=prefetch is not None)
+        self._limit = PrefetchLimit(most, fixed=prefetch is not None)
         self._left = limit
         self._wait = wait
         self._joined = False
@@ -206,12 +213,12 @@ class Deliveries(Generic[T]):
         return self
 
     async def __anext__(self) -> Claim[T]:
-        if running_loop() is not self._feed.home.loop:
-            raise self._feed.home.elsewhere()
+        if running_loop() is not self._prefetcher.home.loop:
+            raise self._prefetcher.home.elsewhere()
         if not self._joined:
             self._joined = True
-            self._feed.join(self._ahead)
-        claim = self._feed.draw_one() if self._left != 0 else None
+            self._prefetcher.join(self._limit)
+        claim = self._prefetcher.draw_one() if self._left != 0 else None
         if claim is None:
             claim = await self._next()
         if self._left is not None:
@@ -220,19 +227,19 @@ class Deliveries(Generic[T]):
 
     def _count_down(self) -> None:
         assert self._left
-        assert self._ahead.most is not None
+        assert self._limit.most is not None
         self._left -= 1
-        if self._joined and self._left < self._ahead.most:
-            now = self._ahead._replace(most=self._left)
-            self._feed.expect(self._ahead, now)
-            self._ahead = now
+        if self._joined and self._left < self._limit.most:
+            now = self._limit._replace(most=self._left)
+            self._prefetcher.expect(self._limit, now)
+            self._limit = now
 
     async def _next(self) -> Claim[T]:
         """Wait for one.  Raises ``StopAsyncIteration``."""
         claims: list[Claim[T]] = []
         if self._left != 0:
             with suppress(Closed):
-                claims = await self._feed.take(1, patient=self._wait)
+                claims = await self._prefetcher.take(1, patient=self._wait)
         if not claims:
             await self.aclose()
             raise StopAsyncIteration
@@ -240,20 +247,20 @@ class Deliveries(Generic[T]):
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""
-        self._feed.home.check()
+        self._prefetcher.home.check()
         self._left = 0
         self._leave()
 
     def _leave(self) -> None:
         if self._joined:
             self._joined = False
-            self._feed.leave(self._ahead)
+            self._prefetcher.leave(self._limit)
 
     def __del__(self) -> None:
         # A loop that was left with `break` is noticed here, in whatever thread the garbage is collected.
         with suppress(Exception):
             if self._joined:
-                self._feed.home.run(partial(self._feed.leave, self._ahead))
+                self._prefetcher.home.run(partial(self._prefetcher.leave, self._limit))
 
     async def __aenter__(self) -> Self:
         return self

@@ -154,7 +154,7 @@ async def test_ack_many_of_what_somebody_else_has_by_now(cluster: zkrq.Cluster, 
     queue = cluster.queue(name, claim_timeout=0.5)
     await queue.push_many(["kept", "dropped"])
     claims = await queue.pop_many(2)
-    queue._held.let_go(claims[1])  # pyright: ignore[reportPrivateUsage]
+    queue._leases.let_go(claims[1])  # pyright: ignore[reportPrivateUsage]
     await pass_time(0.5)
     again = await take(queue)
     assert again.item == "dropped"

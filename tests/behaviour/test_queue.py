@@ -238,7 +238,7 @@ async def test_an_item_comes_back_when_its_claim_is_not_extended(
     queue = cluster.queue(name, claim_timeout=0.5)
     await queue.push("forgotten")
     claim = await take(queue)
-    queue._held.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+    queue._leases.let_go(claim)  # pyright: ignore[reportPrivateUsage]
     await pass_time(0.5)
     again = await take(queue)
     assert again.id == claim.id

@@ -100,11 +100,11 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         queue = cluster.queue("jobs", claim_timeout=5)
         await queue.push("x")
         replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
-        owner = await cluster._enrolment.get()  # pyright: ignore[reportPrivateUsage]
+        owner = await cluster._identity.get()  # pyright: ignore[reportPrivateUsage]
         await replicas.decide("claim", "jobs", ["jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0], trim=True)
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
-        claim = await take(queue)  # its feed begins with request number 1 as well
+        claim = await take(queue)  # its prefetcher begins with request number 1 as well
         assert claim.attempts == 1
         assert claim.deadline_at <= loop.time() + 4.1
 
@@ -221,8 +221,8 @@ async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Serv
         queue = cluster.queue("jobs", claim_timeout=1)
         await queue.push("stranded")
         claim = await take(queue)
-        queue._held.let_go(claim)  # pyright: ignore[reportPrivateUsage]
-        queue._feed.close()  # pyright: ignore[reportPrivateUsage]
+        queue._leases.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+        queue._prefetcher.close()  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(17)
         async with in_process(servers, namespace, hub) as second:
             again = await second.queue("jobs").pop_many(1, timeout=0)
@@ -371,7 +371,7 @@ async def test_a_dead_consumer_of_a_queue_that_never_had_an_item_is_forgotten(se
         names = [f"empty{n}" for n in range(6)]  # of each server as primary, most likely
         for name in names:
             assert await dying.queue(name).pop_one(timeout=0) is None
-        owner = dying._enrolment.owner  # pyright: ignore[reportPrivateUsage]
+        owner = dying._identity.owner  # pyright: ignore[reportPrivateUsage]
         assert owner is not None
         assert owner.encode() in await owners_of(servers, namespace, names[0])
         hub.expire(owner)

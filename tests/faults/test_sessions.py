@@ -245,7 +245,7 @@ async def test_a_claim_under_way_when_the_session_ends_is_not_handed_out(servers
             await queue.push("x")
             popping = asyncio.create_task(queue.pop_one(timeout=HANG))
             await asyncio.sleep(0.001)
-            owner = cluster._enrolment.owner  # pyright: ignore[reportPrivateUsage]
+            owner = cluster._identity.owner  # pyright: ignore[reportPrivateUsage]
             if owner:
                 hub.expire(owner)
             claim = await popping

@@ -406,7 +406,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "uncertain-session-hands-out",
         "zkrq/consuming/prefetch.py",
-        "if not fresh and not self._held.is_certain():",
+        "if not fresh and not self._leases.is_certain():",
         "if False:",
         "what was claimed ahead is not handed out once others may have fenced this process",
         Suite("tests/simulation/test_scenarios.py", "-k", "session_is_uncertain"),
@@ -414,7 +414,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claims-of-an-ended-session-are-taken",
         "zkrq/consuming/prefetch.py",
-        "if self._enrolment.is_over(owner):",
+        "if self._identity.is_over(owner):",
         "if False:",
         "claims of a session that is over are others' already",
         Suite("tests/simulation/test_scenarios.py", "-k", "session_that_ended"),

@@ -20,7 +20,7 @@ from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
-from zkrq.consuming.leases import Held
+from zkrq.consuming.leases import Leases
 from zkrq.items import Item as SeenItem
 from zkrq.replication.replicas import Decision, Replicas
 from zkrq.replication.wire import Arguments
@@ -571,11 +571,11 @@ class Ledger:
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    hold = Held.hold
+    hold = Leases.hold
     extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
     decide = Replicas.decide
 
-    def note_hold(held: Held, claims: Sequence[Claim[Any]]) -> None:
+    def note_hold(held: Leases, claims: Sequence[Claim[Any]]) -> None:
         found.told_at.update(dict.fromkeys(claims, loop.now))
         hold(held, claims)
 
@@ -604,7 +604,7 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decision
 
     with (
-        patch.object(Held, "hold", note_hold),
+        patch.object(Leases, "hold", note_hold),
         patch.object(Claim, "extended", note_extended),
         patch.object(Replicas, "decide", note_decide),
     ):

@@ -14,7 +14,7 @@ _ENDED_KEPT = 100
 """Ended owners that are remembered, so that a claim that was in flight when its owner ended is not handed out."""
 
 
-class Enrolment:
+class Identity:
     """Enrols when the first claim is wanted, and again in every new session and after every fence."""
 
     def __init__(self, coordinator: Coordinator, description: str) -> None:

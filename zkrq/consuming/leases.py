@@ -44,7 +44,7 @@ SettleCall = tuple[str, bytes, str, str]
 """id, version, token, how: what ``lua/settle.lua`` takes for one item."""
 
 
-class Held:
+class Leases:
     """Holds, extends and settles; implements ``claims.Holder``."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Held:
         self._claims: list[ref[Claim[Any]]] = []
         self._sweep_at = SWEEP_LEAST
         self._tasks = tasks
-        self._keeper: asyncio.Task[None] | None = None
+        self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
         self._batcher: Batcher[SettleCall, bool] = Batcher(
             self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
@@ -88,22 +88,22 @@ class Held:
         return self._retry.max_attempts or 0
 
     def __len__(self) -> int:
-        return len(self._kept())
+        return len(self._active())
 
-    def _kept(self) -> list[Claim[Any]]:
+    def _active(self) -> list[Claim[Any]]:
         """The claims to extend; forgets the others."""
-        kept = [claim for each in self._claims if (claim := each()) is not None and claim.kept]
-        self._claims = [ref(claim) for claim in kept]
-        self._sweep_at = max(SWEEP_LEAST, 2 * len(kept))
-        return kept
+        active = [claim for each in self._claims if (claim := each()) is not None and claim.kept]
+        self._claims = [ref(claim) for claim in active]
+        self._sweep_at = max(SWEEP_LEAST, 2 * len(active))
+        return active
 
     def hold(self, claims: Iterable[Claim[Any]]) -> None:
         """Extend these claims from now on, until they are let go."""
         self._claims += map(ref, claims)
         if len(self._claims) > self._sweep_at:
-            self._kept()
-        if self._keeper is None:
-            self._keeper = self._tasks.keep(self._keep, f"extend claims of {self._queue}")
+            self._active()
+        if self._extender is None:
+            self._extender = self._tasks.keep(self._extend_periodically, f"extend claims of {self._queue}")
 
     def let_go(self, claim: Claim[Any]) -> None:
         """Extend it no longer."""
@@ -134,13 +134,13 @@ class Held:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Every claim of ``owner`` is lost: tell the handlers."""
-        lost = [claim for claim in self._kept() if claim.owner == owner]
+        lost = [claim for claim in self._active() if claim.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
 
     def cancelled(self, request: str, id: str) -> None:
         """The item of a claim that came from this claim request was cancelled: stop its handler."""
-        lost = [claim for claim in self._kept() if claim.id == id and claim.request == request and not claim.settled]
+        lost = [claim for claim in self._active() if claim.id == id and claim.request == request and not claim.settled]
         if lost:
             self._tell_lost(lost, "its item was cancelled")
 
@@ -153,9 +153,9 @@ class Held:
     async def release_all(self) -> None:
         """For closing: hand back what was only claimed ahead, and stop the handlers of the rest, which comes back when
         this owner is fenced."""
-        kept = self._kept()
-        ahead = [claim for claim in kept if not claim.delivered]
-        handled = [claim for claim in kept if claim.delivered and claim.holds]
+        active = self._active()
+        ahead = [claim for claim in active if not claim.delivered]
+        handled = [claim for claim in active if claim.delivered and claim.holds]
         if handled:
             self._tell_lost(handled, "the cluster is closed")
         await asyncio.gather(*(claim.release() for claim in ahead), return_exceptions=True)
@@ -184,7 +184,7 @@ class Held:
 
     # -- extension -------------------------------------------------------------------------------------------------
 
-    async def _keep(self) -> None:
+    async def _extend_periodically(self) -> None:
         pause = min(MAX_LOOK_SECONDS, max(MIN_LOOK_SECONDS, self.claim_timeout / LOOKS_PER_LEASE))
         while True:
             await asyncio.sleep(pause)
@@ -195,7 +195,7 @@ class Held:
         loop = asyncio.get_running_loop()
         # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
-        for claim in [claim for claim in self._kept() if claim.deadline_at < soon and claim.timer is None]:
+        for claim in [claim for claim in self._active() if claim.deadline_at < soon and claim.timer is None]:
             claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)
             self._tasks.start(self._extend(claim), "extend a claim")
 

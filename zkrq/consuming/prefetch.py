@@ -20,8 +20,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
-from zkrq.consuming.identity import Enrolment
-from zkrq.consuming.leases import Held
+from zkrq.consuming.identity import Identity
+from zkrq.consuming.leases import Leases
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
@@ -59,14 +59,14 @@ POLL_MS = 500
 """Whoever waits without a wake-up channel looks again after so long."""
 
 
-class Ahead(NamedTuple):
+class PrefetchLimit(NamedTuple):
     """How many items are claimed ahead for a stream: at most ``most``, None: by its pace alone.
 
-    ``kept``: the stream asked for exactly that many, and keeps them however long it takes none.
+    ``fixed``: the stream asked for exactly that many, and keeps them however long it takes none.
     """
 
     most: int | None
-    kept: bool = False
+    fixed: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -78,27 +78,27 @@ class _Waiter(Generic[T]):
     future: asyncio.Future[list[Claim[T]]]
 
 
-class Feed(Generic[T]):
+class Prefetcher(Generic[T]):
     """Hands claims to the consumers of one queue in this process."""
 
     def __init__(
         self,
         replicas: Replicas,
-        held: Held,
+        leases: Leases,
         wakeups: Wakeups,
         *,
         cluster: str,
         queue: str,
         codec: Codec[T],
         dead_letters: DeadLetters,
-        enrolment: Enrolment,
+        identity: Identity,
         declared_dead: Callable[[str], None],
         tasks: Tasks,
         events: Events,
         home: Home,
     ) -> None:
         self._replicas = replicas
-        self._held = held
+        self._leases = leases
         self._wakeups = wakeups
         self._cluster = cluster
         self._queue = queue
@@ -106,21 +106,21 @@ class Feed(Generic[T]):
         self._dead_letters = dead_letters
         self._events = events
         self.home = home
-        self._enrolment = enrolment
+        self._identity = identity
         self._declared_dead = declared_dead
         self._tasks = tasks
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[_Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
-        self._streams: Counter[Ahead] = Counter()
+        self._streams: Counter[PrefetchLimit] = Counter()
         self._woken = asyncio.Event()
-        self._told = False
+        self._woken_alone = False
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
-        self._ahead = 0
+        self._target = 0
         self._mean_bytes = 0.0
-        self._kept = 0
+        self._fixed = 0
         self._taken = 0
         self._pace_since = 0.0, 0
         self._last_look = 0.0, 0
@@ -130,20 +130,20 @@ class Feed(Generic[T]):
 
     # -- what consumers call -----------------------------------------------------------------------------------------
 
-    def join(self, ahead: Ahead) -> None:
+    def join(self, limit: PrefetchLimit) -> None:
         """A stream begins."""
-        self._streams[ahead] += 1
+        self._streams[limit] += 1
         self._stalled = False
 
-    def leave(self, ahead: Ahead) -> None:
+    def leave(self, limit: PrefetchLimit) -> None:
         """A stream ends; what was claimed ahead and has no consumer left goes back."""
-        self._streams[ahead] -= 1
-        self._streams += Counter[Ahead]()  # forgets those of which there are none
+        self._streams[limit] -= 1
+        self._streams += Counter[PrefetchLimit]()  # forgets those of which there are none
         self._hand_back()
 
-    def expect(self, ahead: Ahead, now: Ahead) -> None:
+    def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
         """A stream changes what is claimed ahead for it."""
-        self._streams[ahead] -= 1
+        self._streams[limit] -= 1
         self._streams[now] += 1
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
@@ -183,13 +183,13 @@ class Feed(Generic[T]):
         drawn = self._draw(1)
         return drawn[0] if drawn else None
 
-    def wake(self, told: bool = False) -> None:
-        """Something may be ready.  ``told``: this process was woken for it, and no other one."""
-        self._told = self._told or told
+    def wake(self, alone: bool = False) -> None:
+        """Something may be ready.  ``alone``: this process was woken for it, and no other one."""
+        self._woken_alone = self._woken_alone or alone
         self._woken.set()
 
     def close(self) -> None:
-        """End every wait with ``Closed``; what is claimed and not handed out goes back with ``Held.release_all``."""
+        """End every wait with ``Closed``; what is claimed and not handed out goes back with ``Leases.release_all``."""
         self._closed = True
         if self._runner:
             self._runner.cancel()
@@ -208,7 +208,7 @@ class Feed(Generic[T]):
         (``fresh``) is handed out, the rest goes back.
         """
         drawn: list[Claim[T]] = []
-        if not fresh and not self._held.is_certain():
+        if not fresh and not self._leases.is_certain():
             self._release_all()
         now = asyncio.get_running_loop().time()
         while self._buffer and len(drawn) < want:
@@ -217,7 +217,7 @@ class Feed(Generic[T]):
                 claim.delivered = True
                 drawn.append(claim)
         self._taken += len(drawn)
-        if len(self._buffer) * 2 < self._ahead:
+        if len(self._buffer) * 2 < self._target:
             self._look()
         return drawn
 
@@ -259,19 +259,19 @@ class Feed(Generic[T]):
             return
         self._last_look = now, self._taken
         moved = self._taken - taken
-        keep = self._kept + int(moved / (now - looked_at) * AHEAD_SECONDS)
-        if len(self._buffer) <= keep:
+        expected = self._fixed + int(moved / (now - looked_at) * AHEAD_SECONDS)
+        if len(self._buffer) <= expected:
             return
         self._stalled = moved == 0
         self._pace_since = looked_at, taken  # so that it is not claimed again at an older pace
-        while len(self._buffer) > keep:
+        while len(self._buffer) > expected:
             self._tasks.start(self._release(self._buffer.pop()), "hand back")
 
     async def _release(self, claim: Claim[T]) -> None:
         try:
             await claim.release()
         except ZkrqError as error:
-            self._held.let_go(claim)
+            self._leases.let_go(claim)
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
     def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
@@ -305,7 +305,7 @@ class Feed(Generic[T]):
         asked = sum(waiter.want for waiter in self._waiters)
         while self._buffer and not self._buffer[0].holds:
             self._buffer.popleft()
-        return max(0, min(CLAIM_MAX, asked + self._ahead - len(self._buffer)))
+        return max(0, min(CLAIM_MAX, asked + self._target - len(self._buffer)))
 
     def _adapt(self) -> None:
         """Expect of streams what they asked for, and of the others their recent pace.
@@ -318,17 +318,17 @@ class Feed(Generic[T]):
         taken, elapsed = self._taken - taken_before, now - since
         # The first one tells no pace: a slow consumer has nothing claimed ahead, and so nothing to hand back.
         lately = int(max(0, taken - 1) / max(elapsed, PREFETCH_SECONDS) * PREFETCH_SECONDS)
-        self._kept = expected = 0
-        for (most, kept), streams in self._streams.items():
-            if kept:
-                self._kept += (most or 0) * streams
+        self._fixed = expected = 0
+        for (most, fixed), streams in self._streams.items():
+            if fixed:
+                self._fixed += (most or 0) * streams
             elif most is None:
                 expected = max(expected, lately)
             else:
                 expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
-        self._ahead = min(CLAIM_MAX, self._kept + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
-        if not self._held.is_certain():
-            self._ahead = 0
+        self._target = min(CLAIM_MAX, self._fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
+        if not self._leases.is_certain():
+            self._target = 0
         if elapsed > PREFETCH_SECONDS:
             self._pace_since = now - elapsed / 2, self._taken - taken // 2
 
@@ -336,18 +336,18 @@ class Feed(Generic[T]):
         failures = 0
         while True:
             self._woken.clear()
-            told, self._told = self._told, False
+            alone, self._woken_alone = self._woken_alone, False
             self._hand_back_untaken()
             self._adapt()
             pause = SWEEP_SECONDS
             count = self._wanted()
-            if count or told:
+            if count or alone:
                 asking = tuple(self._waiters)
                 try:
                     next_ms = await self._claim(count)
                 except ZkrqError as error:
                     failures += 1
-                    self._told = self._told or told  # still to be passed on if no consumer waits then
+                    self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits then
                     self._note_trouble(asking, error)
                     asking = ()
                     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
@@ -363,7 +363,7 @@ class Feed(Generic[T]):
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
             asking = ()  # a waiter holds the claims that it was given: those that were dropped would be extended
-            if len(self._buffer) > self._kept:
+            if len(self._buffer) > self._fixed:
                 pause = min(pause, AHEAD_SECONDS)
             await self._rest(pause)
 
@@ -382,7 +382,7 @@ class Feed(Generic[T]):
     async def _claim(self, count: int) -> int:
         """One claim request; returns in how many milliseconds something becomes ready by itself."""
         loop = asyncio.get_running_loop()
-        owner = await self._enrolment.get()
+        owner = await self._identity.get()
         waiter = ""
         if any(waiter.patient for waiter in self._waiters):
             self._wakeups.answer_to(owner)
@@ -390,11 +390,11 @@ class Feed(Generic[T]):
             if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
         started = loop.time()
-        lease_ms = round(self._held.claim_timeout * 1000)
+        lease_ms = round(self._leases.claim_timeout * 1000)
         seq = self._seq + 1
         request = f"{owner}/{seq}"
         letters = self._dead_letters
-        request_arguments: Arguments = [self._queue, owner, seq, count, lease_ms, waiter, self._held.max_attempts]
+        request_arguments: Arguments = [self._queue, owner, seq, count, lease_ms, waiter, self._leases.max_attempts]
         request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
         try:
             decision = await self._replicas.decide("claim", self._queue, request_arguments, trim=True)
@@ -416,10 +416,10 @@ class Feed(Generic[T]):
 
         A request that was repeated is given what is left of its first time.
         """
-        if self._enrolment.is_over(owner):
+        if self._identity.is_over(owner):
             return False  # the session ended meanwhile: others are about to be given these
         payloads = cast("list[bytes | None]", decision.body[2])
-        held, decode, claims = self._held, self._codec.decode, list[Claim[T]]()
+        leases, decode, claims = self._leases, self._codec.decode, list[Claim[T]]()
         flat = cast("Sequence[Any]", decision.flat)
         size = 0
         for payload, id, record, left_ms in zip(payloads, flat[::3], flat[1::3], flat[2::3], strict=True):
@@ -430,13 +430,13 @@ class Feed(Generic[T]):
             try:
                 item = decode(payload)
             except Exception as error:  # any codec's
-                undecodable: Claim[bytes] = Claim(held, name, record, payload, owner, request, deadline_at)
+                undecodable: Claim[bytes] = Claim(leases, name, record, payload, owner, request, deadline_at)
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue
-            claims.append(Claim(held, name, record, item, owner, request, deadline_at))
+            claims.append(Claim(leases, name, record, item, owner, request, deadline_at))
         if claims:
             self._mean_bytes += (size / len(claims) - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
-        held.hold(claims)
+        leases.hold(claims)
         if not self._buffer:
             self._last_look = asyncio.get_running_loop().time(), self._taken
         self._buffer += claims
@@ -445,10 +445,10 @@ class Feed(Generic[T]):
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """What cannot be decoded goes to the dead letters, its bytes kept."""
         self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
-        self._held.hold([claim])
+        self._leases.hold([claim])
         try:
             what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
             await claim.bury(f"cannot be decoded as {self._codec.name}: {what}")
         except ZkrqError as problem:
-            self._held.let_go(claim)
+            self._leases.let_go(claim)
             self._log.warning("item %s could not be buried, it comes back by itself: %s", claim.id, problem)
