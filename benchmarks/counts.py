@@ -65,7 +65,7 @@ async def count() -> dict[str, float]:
             MemoryCoordinator(Hub()),
             namespace="counted",
             min_replicas=None,
-            owner="counts",
+            description="counts",
             command_timeout=10.0,
             operation_timeout=30.0,
             on_event=None,

@@ -48,7 +48,7 @@ def cluster_of(
         coordinator,
         namespace=namespace,
         min_replicas=None,
-        owner="benchmark",
+        description="benchmark",
         command_timeout=2.0,
         operation_timeout=15.0,
         on_event=None,

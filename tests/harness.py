@@ -38,7 +38,7 @@ def in_process(servers: local.Servers, namespace: str, hub: Hub | None = None, *
     """A client with real Redis servers and the coordinator in this process."""
     settings: dict[str, Any] = {
         "min_replicas": None,
-        "owner": "test",
+        "description": "test",
         "command_timeout": 2.0,
         "operation_timeout": 15.0,
         "on_event": None,

@@ -61,8 +61,8 @@ OPEN_CHECK_SECONDS = 1.0
 MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
 """An operation must be over long before its push would be refused as late."""
 
-MAX_OWNER = 200
-"""Characters of the text that is shown to people beside each claim."""
+MAX_DESCRIPTION = 200
+"""Characters of the text that describes this process to people."""
 
 _log = logging.getLogger("zkrq")
 
@@ -104,7 +104,7 @@ class Cluster:
         *,
         namespace: str,
         min_replicas: int | None,
-        owner: str,
+        description: str,
         command_timeout: float,
         operation_timeout: float,
         on_event: Callable[[Event], object] | None,
@@ -114,7 +114,6 @@ class Cluster:
         self.namespace = namespace
         self._coordinator = coordinator
         self._events = Events(on_event)
-        self._description = owner
         self._tasks = Tasks(f"zkrq {namespace}")
         self._home = Home()
         make_server = partial(
@@ -139,7 +138,7 @@ class Cluster:
         self._recover_with: frozenset[ServerId] = frozenset()
         self._schedules = Schedules(self._tasks)
         self._roster = Roster(self._membership, namespace=namespace)
-        self._identity = Identity(coordinator, owner)
+        self._identity = Identity(coordinator, description)
         self._queues: dict[str, tuple[Queue[Any], tuple[object, ...]]] = {}
         self._stack = AsyncExitStack()
         self._open = False
@@ -551,7 +550,7 @@ def connect(
     namespace: str = "zkrq",
     found: bool = False,
     min_replicas: int | None = None,
-    owner: str | None = None,
+    description: str | None = None,
     session_timeout: Duration = 10.0,
     command_timeout: Duration = 2.0,
     operation_timeout: Duration = 15.0,
@@ -565,7 +564,7 @@ def connect(
     found: whether a namespace that does not exist is founded here; otherwise it must be (see ``found``).
     min_replicas: fixed when the namespace is founded: a push returns when every in-sync server has it, and fails when
     these are fewer than this.  None: as it was founded, or to found it 2, and 1 where there is one server.
-    owner: shown to people beside each claim; None: host and process id.
+    description: tells people which process this is, in ``consumers()``; None: host and process id.
     session_timeout: seconds until ZooKeeper takes a silent process for dead and its claims are given to others.
     command_timeout: seconds until a silent Redis server is taken for dead.
     operation_timeout: seconds for which a push or an ack is retried before it raises.
@@ -593,7 +592,7 @@ def connect(
         coordinator,
         namespace=namespace,
         min_replicas=min_replicas,
-        owner=(owner or f"{socket.gethostname()}:{os.getpid()}")[:MAX_OWNER],
+        description=(description or f"{socket.gethostname()}:{os.getpid()}")[:MAX_DESCRIPTION],
         command_timeout=check_duration("command_timeout", command_timeout, positive=True),
         operation_timeout=timeout,
         on_event=on_event,
@@ -650,7 +649,7 @@ async def embedded(
             MemoryCoordinator(Hub()),
             namespace="zkrq",
             min_replicas=min_replicas,
-            owner=f"{socket.gethostname()}:{os.getpid()}",
+            description=f"{socket.gethostname()}:{os.getpid()}",
             command_timeout=2.0,
             operation_timeout=15.0,
             on_event=on_event,

@@ -96,7 +96,7 @@ def pass_time(cluster: zkrq.Cluster) -> PassTime:
 @pytest.fixture
 def connect(cluster: zkrq.Cluster, backend: str, request: pytest.FixtureRequest) -> Connect:
     """Makes another client of the same servers, as in another process, to be opened with ``async with``; it takes
-    ``owner`` and ``on_event``."""
+    ``description`` and ``on_event``."""
     if isinstance(cluster, zkrq.testing.TestCluster):
         return cluster.servers.connect
     if backend == "real":
@@ -105,13 +105,13 @@ def connect(cluster: zkrq.Cluster, backend: str, request: pytest.FixtureRequest)
     assert isinstance(coordinator, MemoryCoordinator)
     hub = coordinator._hub  # pyright: ignore[reportPrivateUsage]
 
-    def join(owner: str = "test", on_event: Callable[[zkrq.Event], object] | None = None) -> zkrq.Cluster:
+    def join(description: str = "test", on_event: Callable[[zkrq.Event], object] | None = None) -> zkrq.Cluster:
         return zkrq.Cluster(
             {str(id): url for id, url in cluster.view.servers.items()},
             MemoryCoordinator(hub),
             namespace=cluster.namespace,
             min_replicas=None,
-            owner=owner,
+            description=description,
             command_timeout=2.0,
             operation_timeout=15.0,
             on_event=on_event,

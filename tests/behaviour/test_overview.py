@@ -53,7 +53,7 @@ async def test_consumers_and_what_each_holds(cluster: zkrq.Cluster, name: str, c
     await cluster.queue(one).push_many(range(700))
     await cluster.queue(two).push_many(range(3))
     held: Counter[str] = Counter()
-    async with connect(owner="mailer on host 7") as other:
+    async with connect(description="mailer on host 7") as other:
         claims = await cluster.queue(one).pop_many(4)
         for queue, most in ((one, 600), (two, 2)):
             while held[queue] < most:

@@ -325,7 +325,7 @@ async def _meanwhile(moved: TestCluster, work: Any) -> Any:
 
 
 async def test_a_lost_session_gives_the_items_to_others_and_stops_the_handler() -> None:
-    async with servers() as own, own.connect(owner="ann") as ann, own.connect(owner="bob") as bob:
+    async with servers() as own, own.connect(description="ann") as ann, own.connect(description="bob") as bob:
         queue = ann.queue("jobs", claim_timeout=HOUR)
         await queue.push("x")
         claim = await taken(queue)

@@ -139,7 +139,7 @@ class Client:
             namespace=orders.namespace,
             found=True,
             min_replicas=orders.min_replicas,
-            owner=orders.name,
+            description=orders.name,
             session_timeout=orders.session_timeout,
             command_timeout=orders.command_timeout,
             operation_timeout=orders.operation_timeout,

@@ -46,7 +46,7 @@ def as_user(
         MemoryCoordinator(hub),
         namespace=namespace,
         min_replicas=None,
-        owner="app",
+        description="app",
         on_event=None if events is None else events.append,
         **settings,
     )

@@ -31,7 +31,7 @@ def behind(proxy: Proxy, servers: local.Servers, namespace: str, hub: Hub, event
         MemoryCoordinator(hub),
         namespace=namespace,
         min_replicas=None,
-        owner="test",
+        description="test",
         command_timeout=1.0,
         operation_timeout=HANG,
         on_event=events.append,

@@ -303,7 +303,7 @@ async def test_large_items_over_a_slow_line(servers: local.Servers) -> None:
             MemoryCoordinator(hub),
             namespace=namespace,
             min_replicas=None,
-            owner="slow",
+            description="slow",
             command_timeout=1.0,
             operation_timeout=15.0,
             on_event=events.append,

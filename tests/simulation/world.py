@@ -116,7 +116,7 @@ class Client:
             self.coordinator,
             namespace=NAMESPACE,
             min_replicas=world.min_replicas,
-            owner=f"{self.name} {self.opened}",
+            description=f"{self.name} {self.opened}",
             command_timeout=COMMAND_TIMEOUT,
             operation_timeout=OPERATION_TIMEOUT,
             on_event=None,

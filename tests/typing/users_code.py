@@ -57,7 +57,7 @@ async def test() -> None:
         assert_type(cluster.clock.now(), datetime)
         cluster.servers.kill("redis-1")
         cluster.servers.start("redis-1", wipe=True)
-    async with zkrq.testing.servers(2) as servers, servers.connect(owner="a") as a, servers.connect() as b:
+    async with zkrq.testing.servers(2) as servers, servers.connect(description="a") as a, servers.connect() as b:
         assert_type(servers, zkrq.testing.Servers)
         await a.queue("raw", codec=zkrq.RAW).push(b"x")
         b.lose_session()

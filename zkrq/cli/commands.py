@@ -131,7 +131,7 @@ CONNECTION = (
         "USER:PASSWORD",
     ),
     Flag("namespace", "what belongs together", default=DEFAULT_NAMESPACE),
-    Flag("owner", "shown to people beside each claim; not given: host:pid"),
+    Flag("description", "tells people which process this is, in `zkrq consumers`; not given: host:pid"),
     Flag("session-timeout", "until a silent process is taken for dead", float, 10.0, "SECONDS"),
     Flag("command-timeout", "until a silent Redis server is taken for dead", float, 2.0, "SECONDS"),
     Flag("operation-timeout", "that a push or an ack tries on", float, 15.0, "SECONDS"),

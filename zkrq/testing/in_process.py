@@ -139,7 +139,7 @@ class Servers:
         self,
         *,
         min_replicas: int | None = None,
-        owner: str = "test",
+        description: str = "test",
         on_event: Callable[[Event], object] | None = None,
     ) -> TestCluster:
         """A client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
@@ -149,7 +149,12 @@ class Servers:
         if min_replicas is not None:
             check_count("min_replicas", min_replicas, least=1, most=len(self._servers))
         return TestCluster(
-            self, self._hub, self._dial, min_replicas=min_replicas, owner=check_id("owner", owner), on_event=on_event
+            self,
+            self._hub,
+            self._dial,
+            min_replicas=min_replicas,
+            description=check_id("description", description),
+            on_event=on_event,
         )
 
     def kill(self, name: str) -> None:
@@ -182,7 +187,7 @@ class TestCluster(Cluster):
         dial: Callable[[str, float], Callable[[], Wire]],
         *,
         min_replicas: int | None,
-        owner: str,
+        description: str,
         on_event: Callable[[Event], object] | None,
     ) -> None:
         self.servers = servers
@@ -193,7 +198,7 @@ class TestCluster(Cluster):
             MemoryCoordinator(hub),
             namespace="zkrq",
             min_replicas=min_replicas,
-            owner=owner,
+            description=description,
             command_timeout=2.0,
             operation_timeout=15.0,
             on_event=on_event,

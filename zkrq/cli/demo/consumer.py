@@ -92,7 +92,9 @@ async def consume(name: str, redis: Mapping[str, str], zookeeper: str) -> None:
             if text := sentence(event, name):
                 _write(EVENT, text)
 
-        async with connect(redis, zookeeper, owner=name, session_timeout=SESSION_TIMEOUT, on_event=tell) as cluster:
+        async with connect(
+            redis, zookeeper, description=name, session_timeout=SESSION_TIMEOUT, on_event=tell
+        ) as cluster:
             _write(CONNECTED, name)
             async with anyio.create_task_group() as handlers:
                 for _ in range(HANDLERS):

@@ -89,10 +89,14 @@ class _Story:
 
     async def tell_in_full(self, servers: local.Servers) -> Verdict:
         urls, hosts = servers.redis_urls, servers.zookeeper_hosts
-        owner = "the producer"
         async with (
             connect(
-                urls, hosts, found=True, owner=owner, session_timeout=SESSION_TIMEOUT, on_event=self._hear_event
+                urls,
+                hosts,
+                found=True,
+                description="the producer",
+                session_timeout=SESSION_TIMEOUT,
+                on_event=self._hear_event,
             ) as cluster,
             crew(CONSUMERS, urls, hosts, self._tally, self._hear) as workers,
         ):
@@ -121,7 +125,7 @@ class _Story:
             MemoryCoordinator(Hub()),
             namespace="zkrq",
             min_replicas=None,
-            owner="the demo",
+            description="the demo",
             command_timeout=2.0,
             operation_timeout=15.0,
             on_event=self._hear_event,
