@@ -87,14 +87,16 @@ def _is_forgotten(versions: Mapping[str, str], *, learned: bool) -> bool:
 def _is_unfinished(held: Sequence[Record | None]) -> bool:
     """Whether these copies of an item, None where it is unknown, are a push of which no caller ever learned the id.
 
-    It never completed, so its item may be on some servers only (docs/what-happens-when.md, "A call in the middle").  A
-    decided push may have been decided again by a later primary before its time was up, so its copies may differ.
-    It may also have been claimed in vain, or refused for a full queue.
+    It never completed, so its item may be on some servers only (docs/what-happens-when.md, "A call in the middle").  It
+    may have been claimed in vain, or refused for a full queue.  A decided push, or its refusal, is decided again with
+    every try until its time is up, so its copies may differ.
     """
     copies = [record for record in held if record is not None]
     if all(record.state is State.QUEUED and not record.attempts and not record.token for record in copies):
         return True
-    return len({record.version for record in copies}) == 1 and copies[0].state in (State.CLAIMED, State.GONE)
+    if all(record.state is State.GONE for record in copies):
+        return True
+    return len({record.version for record in copies}) == 1 and copies[0].state is State.CLAIMED
 
 
 def _brief(record: Record | None) -> str:
