@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tests.model.operations import PAUSE, QUEUE, Client, Steps
 from tests.model.rules import Rule
 from tests.model.server import Item, Record, Records, Request, Server, State, Status
-from zkrq.protocol.view import Life, ServerId, View, admit, promote, recover, restored
+from zkrq.protocol.view import Life, ServerId, View, admit, dismiss, promote, recover, restored
 
 
 class Repairer(Client):
@@ -21,7 +21,7 @@ class Repairer(Client):
         for _ in range(self.REPAIRS):
             for _ in range(world.below(6)):
                 yield PAUSE
-            self.view = world.view
+            yield from self.dismiss()
             if world.blackouts and self.is_recovery_due(self.view):
                 yield from self.recover()
                 continue
@@ -57,9 +57,24 @@ class Repairer(Client):
                 copied_from.add(source)
             if self.world.view is not view:
                 continue
-            if (yield from self.swap(view, promote(view, id, life, by=self.world.nonce()))):
+            if (yield from self.swap(view, self.promoted(view, id, life))):
                 self.world.ledger.counts["joins"] += 1
+                yield from self.dismiss()
                 return
+
+    def promoted(self, view: View, id: ServerId, life: Life) -> View:
+        promoted = promote(view, id, life, by=self.world.nonce())
+        early = promoted.writable and Rule.ELIGIBLE_UNTIL_ANSWERED not in self.on
+        return dismiss(promoted) if early else promoted
+
+    def dismiss(self) -> Steps[None]:
+        """Give up the eligible servers once all members have answered in a view in which pushes complete."""
+        self.view = view = self.world.view
+        if not (view.eligible and view.writable):
+            return
+        answers = yield [self.request(member, Server.seal) for member in view.members]
+        if all(answer.status is Status.OK for answer in answers):
+            yield from self.swap(view, dismiss(view))
 
     def catch_up(self, id: ServerId) -> Steps[bool]:
         """Copy everything to the learner, record by record; writes go on meanwhile."""

@@ -149,6 +149,11 @@ class Rule(enum.Enum):
         "an eligible server that was only out of reach is not wiped when it comes back: what it missed is added",
         "the last member fails while the only other full copy has just been wiped",
     )
+    ELIGIBLE_UNTIL_ANSWERED = (
+        0,
+        "who is eligible stays so until all members have answered in a view in which pushes complete without it",
+        "the new member has lost its memory just before, the last one fails, and the only full copy no longer counts",
+    )
     CATCH_UP_NEEDS_ALL_MEMBERS = (
         0,
         "a server is wiped and brought back only by who reaches all members",

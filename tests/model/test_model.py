@@ -42,6 +42,7 @@ LATER = {
 SEARCHED_FROM = {
     Rule.WIPING_IS_COMPARE_AND_SET: 7350,
     Rule.SCRUB_ROLLS_FORWARD: 4350,
+    Rule.ELIGIBLE_UNTIL_ANSWERED: 4000,
 }
 """Rules that are missed once in thousands of schedules: the search begins not far from a seed that is known."""
 

@@ -277,6 +277,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/unit/test_view.py"),
     ),
     Mutant(
+        "eligible-are-dismissed-unasked",
+        "zkrq/replication/membership.py",
+        "if any(answer.status is not Status.OK for",
+        "if any(False for",
+        "an eligible server is given up only once every member has answered",
+        Suite("tests/simulation/test_scenarios.py", "-k", "eligible"),
+    ),
+    Mutant(
         "view-changes-from-an-old-one",
         "zkrq/replication/membership.py",
         "return self.view\n            return await self._swap(change(",

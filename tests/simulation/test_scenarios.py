@@ -20,7 +20,8 @@ from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
 from tests.simulation.world import Client, World
 from zkrq import Cancellation, OutcomeUnknown, Queue, clock
-from zkrq.protocol.view import ServerId, extend
+from zkrq.coordination.coordinator import Versioned
+from zkrq.protocol.view import ServerId, decode, extend
 
 T = TypeVar("T")
 
@@ -409,6 +410,39 @@ async def _long_absence(world: World) -> None:
 
 def test_an_acked_item_is_not_brought_back_by_a_server_that_stays_away_for_long() -> None:
     _play(_long_absence)
+
+
+async def _promoted_too_late(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    assert world.view
+    last, away, learner = world.view.members
+    world.servers[learner].kill()
+    await _run(near, queue.push("x"))
+    await _until(lambda: not _is_member(world, learner))
+    world.servers[away].kill()
+    await _until(lambda: world.view is not None and away in world.view.eligible)
+
+    # A server has been given everything, and is to be a member, when it loses its memory, and the last member its own.
+    swap, lost = world.hub.swap, list[str]()
+
+    def swap_too_late(data: bytes, expected: int) -> Versioned | None:
+        if not lost and learner in decode(data).members:
+            for server in (learner, last):
+                world.servers[server].redis.flush()
+                lost.append(server)
+        return swap(data, expected)
+
+    with patch.object(world.hub, "swap", swap_too_late):
+        world.servers[learner].start(None)
+        await _until(lambda: world.view is not None and learner in world.view.members)
+    await asyncio.sleep(HANGS)
+    world.servers[away].start(world.servers[away].redis.dump())
+    await _ack(near, queue, "x")
+    await _close(near)
+
+
+def test_an_eligible_server_counts_until_those_that_replace_it_have_answered() -> None:
+    _play(_promoted_too_late)
 
 
 async def _old_disk(world: World) -> None:

@@ -28,6 +28,7 @@ from zkrq.protocol.view import (
     accused,
     admit,
     decode,
+    dismiss,
     encode,
     evict,
     extend,
@@ -505,17 +506,25 @@ def test_only_a_learner_in_the_very_same_life_is_promoted(server: str, life: Lif
 
 
 @pytest.mark.parametrize(
-    ("before", "eligible"),
+    "before",
     [
-        (view_of("a", learners="b", eligible="cd"), ""),  # pushes complete again: c and d miss some from now on
-        (view_of("a", learners="be", eligible="cd", min_replicas=3), "cd"),  # still none completes
-        (view_of("a", "c", learners="b", eligible="d", min_replicas=3), ""),
-        (view_of("a", "c", learners="b"), ""),
+        view_of("a", learners="b", eligible="cd"),  # pushes complete again: but b has not been asked since
+        view_of("a", learners="be", eligible="cd", min_replicas=3),  # still none completes
+        view_of("a", "c", learners="b", eligible="d", min_replicas=3),
+        view_of("a", "c", learners="b"),
     ],
 )
-def test_nobody_is_eligible_once_enough_are_in_sync(before: View, eligible: str) -> None:
+def test_eligible_stays_so_beyond_a_promotion(before: View) -> None:
     after = promote(before, ServerId("b"), Life("run-b", "generation-b"), by="me")
-    assert set(after.eligible) == ids_of(eligible)
+    assert after.eligible == before.eligible
+
+
+def test_nobody_is_eligible_once_enough_members_have_answered() -> None:
+    """It changes nothing about who is in sync: no epoch."""
+    view = view_of("a", "b", learners="e", eligible="cd")
+    assert dismiss(view) == replace(view, eligible={})
+    with pytest.raises(ValueError, match="fewer than min_replicas"):
+        dismiss(replace(view, min_replicas=3))
 
 
 @given(views(), servers)
@@ -550,9 +559,7 @@ def test_an_eligible_server_that_kept_everything_stays_eligible_until_it_is_a_me
     learning = admit(view, ServerId("b"), life, by="me")
     assert learning.eligible == {**view.eligible, ServerId("b"): life}
     assert evict(learning, [ServerId("b")], by="me").eligible == learning.eligible
-    assert promote(learning, ServerId("b"), life, by="me").eligible == {}
-    three = replace(learning, min_replicas=3)
-    assert promote(three, ServerId("b"), life, by="me").eligible.keys() == {"c"}
+    assert promote(learning, ServerId("b"), life, by="me").eligible.keys() == {"c"}
 
 
 def test_published_restored_generation_stays() -> None:

@@ -269,13 +269,27 @@ def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:
 
 
 def promote(view: View, server: ServerId, life: Life, *, by: str) -> View:
-    """The view with a learner that has everything as a member; it must be a learner in this very life."""
+    """The view with a learner that has everything as a member; it must be a learner in this very life.
+
+    Eligible servers stay so until ``dismiss``, also where pushes complete without them from now on.  The learner may
+    have lost its memory since it was last asked.
+    """
     if view.learners.get(server) != life:
         raise ValueError(f"{server} is no learner in this life")
     members = {**view.members, server: life}
-    eligible: Mapping[ServerId, Life] = _without(view.eligible, server) if len(members) < view.min_replicas else {}
-    learners = _without(view.learners, server)
+    eligible, learners = _without(view.eligible, server), _without(view.learners, server)
     return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
+
+
+def dismiss(view: View) -> View:
+    """The view without its eligible servers, once enough members hold every pushed item.
+
+    The caller has made sure that every member answered under this epoch.  The view keeps its epoch, because the same
+    servers are in sync as before.
+    """
+    if not view.writable:
+        raise ValueError("eligible servers hold what fewer than min_replicas members do")
+    return replace(view, eligible={})
 
 
 def restored(life: Life) -> str:

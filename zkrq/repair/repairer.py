@@ -66,6 +66,7 @@ class Repairer:
         self._known: View | None = None
         self._outside_since: dict[ServerId, float] = {}
         self._wanted: set[ServerId] = set()
+        self._eligible_since = 0.0
         self._trouble: dict[str, tuple[str, float]] = {}
         self._progress: dict[ServerId, Progress] = {}
         self._patience = FOLLOWER_PATIENCE * random.uniform(1, 2)  # noqa: S311
@@ -103,6 +104,7 @@ class Repairer:
                     self._missed()
                 await self._recover_if_needed(view)
                 await self._bring_back(self._membership.view)
+                await self._dismiss(self._membership.view)
             except ZkrqError as error:
                 self._note_trouble("view", str(error))
             try:
@@ -121,6 +123,14 @@ class Repairer:
         for id in sorted(outside, key=lambda server: server not in view.learners):
             if id in self._wanted or (self._is_my_turn(id, now) and self._backoff.may_try(id, now)):
                 await self._catch_up(id)
+
+    async def _dismiss(self, view: View) -> None:
+        """Do what a client left undone that died after a promotion: give up servers that are eligible without need."""
+        now = asyncio.get_running_loop().time()
+        if not (view.eligible and view.writable):
+            self._eligible_since = now
+        elif self._coordinator.leading or now - self._eligible_since >= self._patience:
+            await self._membership.dismiss(view)
 
     def _server(self, id: ServerId) -> Server | None:
         return self._membership.fleet.servers.get(id)
@@ -144,6 +154,7 @@ class Repairer:
         except NotNow as error:
             self._note_trouble(f"server {id}", str(error))
         else:
+            await self._membership.dismiss(self._membership.view)
             epoch = self._membership.view.epoch
             self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
         finally:

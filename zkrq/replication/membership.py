@@ -27,6 +27,7 @@ from zkrq.protocol.view import (
     View,
     accuse,
     accused,
+    dismiss,
     encode,
     evict,
     refute,
@@ -178,6 +179,21 @@ class Membership:
             return await self._read()
         self._adopt(view, written.version)
         return view
+
+    async def dismiss(self, known: View) -> None:
+        """Give up the eligible servers of ``known`` where enough members answer under it.  Raises ``Unavailable``.
+
+        Not with the promotion that makes them enough: the new member may have lost its memory since it was last asked,
+        and then an eligible server may be the only other one that holds everything.
+        """
+        if not (known.eligible and known.writable):
+            return
+        answers = await self.seal(known, known.members)
+        if any(answer.status is not Status.OK for answer in answers.values()):
+            return
+        async with self._changing:
+            if self.view.epoch == known.epoch and self.view.eligible:
+                await self._swap(dismiss(self.view))
 
     async def evict(self, known: View, failed: Mapping[ServerId, Answer], answered: set[ServerId]) -> View:
         """Take servers that failed this client under ``known`` out of the view, and return the view to go on with.
