@@ -22,8 +22,9 @@ from tests.harness import command, in_process, new_namespace
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.protocol import keys
+from zkrq.protocol.calls import Call
 from zkrq.repair import scrub
-from zkrq.replication import copying, replicas
+from zkrq.replication import copying
 
 PUT_WINDOW_MS = 2_000
 """Instead of five minutes: tombstones live for twice as long."""
@@ -87,7 +88,8 @@ async def one_round(cluster: Cluster) -> None:
 
 async def soak(items: int, seconds: float) -> list[Reading]:
     """Readings after each round, until so many items or so many seconds are over; the keys are checked at the end."""
-    for module in (replicas, copying, scrub):
+    Call.put_window_ms = PUT_WINDOW_MS
+    for module in (copying, scrub):
         module.PUT_WINDOW_MS = PUT_WINDOW_MS  # pyright: ignore[reportAttributeAccessIssue]
     readings: list[Reading] = []
     async with (

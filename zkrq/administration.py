@@ -6,14 +6,14 @@ import asyncio
 import enum
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from zkrq import clock
 from zkrq.checks import check_id, check_rate
 from zkrq.errors import ConfigError, OutcomeUnknown
 from zkrq.inspection import SEEN_AT_ONCE, Inspection
+from zkrq.protocol import calls
 from zkrq.protocol.records import State
-from zkrq.replication.wire import Arguments
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class Administration(Inspection[T]):
 
     async def _set_paused(self, state: State) -> None:
         self._check_open()
-        await self._replicas.decide("pause", self.name, [self.name, state.value, _new_call()])
+        await self._replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
     async def clear(self) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
@@ -66,12 +66,11 @@ class Administration(Inspection[T]):
         self._check_open()
         removed, before_ms, cursor = 0, clock.now_ms(), b""
         while True:
-            leading = self._replicas.membership.view.primary(self.name)
-            given: Arguments = [CLEAR_PAGE, _new_call(), before_ms, cursor]
-            decision = await self._replicas.decide("clear", self.name, given, trim=True)
-            removed += len(decision.ids) + len(decision.carried)
-            executed_before, before_ms, after = cast("tuple[int, int, bytes]", decision.body)
-            if self._replicas.membership.view.primary(self.name) != leading:
+            leading = self._replicas.primary(self.name)
+            decided = await self._replicas.decide(calls.Clear(self.name, CLEAR_PAGE, _new_call(), before_ms, cursor))
+            removed += len(decided.records) + len(decided.carried)
+            executed_before, before_ms, after, _ = decided.reply
+            if self._replicas.primary(self.name) != leading:
                 cursor = b"s"  # a cursor is valid on one server only: the next one starts over
             elif executed_before or after:
                 cursor = after
@@ -86,16 +85,15 @@ class Administration(Inspection[T]):
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
         self._check_open()
-        given: Arguments = ["", 0, _new_call(), check_id("id", id)]
-        decision = await self._replicas.decide("cancel", self.name, given, trim=True)
-        ((was,),) = cast("tuple[list[bytes]]", decision.body)
+        decided = await self._replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [check_id("id", id)]))
+        (was,) = decided.reply.states
         if was == State.CLAIMED.value.encode():
             return Cancellation.SIGNALLED
         if was == State.GONE.value.encode():
             return Cancellation.NOT_FOUND
-        if not was and not decision.carried and decision.repeated:
+        if not was and not decided.carried and decided.repeated:
             raise OutcomeUnknown(f"no item {id} was found, but an earlier attempt may run after its push; cancel again")
-        return Cancellation.REMOVED if was or decision.carried else Cancellation.NOT_FOUND
+        return Cancellation.REMOVED if was or decided.carried else Cancellation.NOT_FOUND
 
     async def discard(self, ids: Sequence[str] | None = None) -> int:
         """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
@@ -106,10 +104,9 @@ class Administration(Inspection[T]):
         removed = 0
         left = (await self.size()).dead
         for count, some in _pages(ids, SEEN_AT_ONCE, left):
-            given: Arguments = [State.DEAD.value, count, _new_call(), *some]
-            decision = await self._replicas.decide("cancel", self.name, given, trim=True)
-            (states,) = cast("tuple[list[bytes]]", decision.body)
-            removed += states.count(State.DEAD.value.encode()) + len(decision.carried)
+            call = calls.Cancel(self.name, State.DEAD.value, count, _new_call(), some)
+            decided = await self._replicas.decide(call)
+            removed += decided.reply.states.count(State.DEAD.value.encode()) + len(decided.carried)
         return removed
 
     async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
@@ -126,12 +123,10 @@ class Administration(Inspection[T]):
         left = (await self.size()).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
-            given: Arguments = [passed_over, count, _new_call(), *some]
-            decision = await self._replicas.decide("redrive", self.name, given)
-            (executed_before,) = decision.body
-            now = len(decision.ids) + len(decision.carried)
+            decided = await self._replicas.decide(calls.Redrive(self.name, passed_over, count, _new_call(), some))
+            now = len(decided.records) + len(decided.carried)
             revived += now
-            passed_over += 0 if executed_before else max(0, count - now)
+            passed_over += 0 if decided.reply.executed_before else max(0, count - now)
             if rate is not None:
                 await asyncio.sleep(count / rate)
         return revived

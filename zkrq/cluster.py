@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, tzinfo
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar, cast, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import anyio
 
@@ -33,11 +33,12 @@ from zkrq.inspection import Statistics, read_statistics
 from zkrq.limits import DeadLetters
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring, Schedules
+from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.view import ServerId, View
 from zkrq.queue import Queue
 from zkrq.repair.catchup import Progress
-from zkrq.repair.fencing import Reaper, fence
+from zkrq.repair.fencing import Reaper
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.cutting import Cutter
@@ -220,7 +221,7 @@ class Cluster:
         if self._identity.owner is None:
             return
         try:
-            await fence(self._replicas, queue.name, self._identity.owner)
+            await self._replicas.fence(queue.name, self._identity.owner)
         except ZkrqError as error:
             _log.info("queue %s: %s", queue.name, error, extra={"cluster": self.namespace, "queue": queue.name})
 
@@ -357,7 +358,7 @@ class Cluster:
     async def queues(self) -> list[str]:
         """The names of all queues that had an item, and of some that had consumers only.  Raises ``Unavailable``."""
         self._check_open()
-        return await self._replicas.names("queues", "")
+        return await self._replicas.names(calls.Queues())
 
     def _check_open(self) -> None:
         if not self._open:
@@ -387,19 +388,11 @@ class Cluster:
     async def _count_claims(self, queue: str) -> Counter[str]:
         """How many claims each owner holds in a queue."""
         counts: Counter[str] = Counter()
-        cursor, primary = b"0", ""
-        while True:
-            leading = self.view.primary(queue)
-            if leading != primary:
-                counts, cursor, primary = Counter[str](), b"0", leading  # a cursor means nothing to another server
-            body = await self._replicas.ask("holders", queue, [cursor])
-            if self.view.primary(queue) != primary:
-                continue
-            cursor, tally = cast("tuple[bytes, list[bytes | int]]", body)
-            for owner, count in zip(tally[::2], tally[1::2], strict=True):
-                counts[cast("bytes", owner).decode()] += cast("int", count)
-            if cursor == b"0":
-                return counts
+        async for page, starts in self._replicas.pages(calls.Holders(queue)):
+            if starts:
+                counts.clear()
+            counts.update(page.claims)
+        return counts
 
     async def statistics(self) -> Mapping[str, Statistics]:
         """Every queue that ever had an item, at a glance.  Raises ``Unavailable``."""

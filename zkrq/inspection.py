@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Generic, NamedTuple, TypeVar, cast, get_args
+from collections.abc import AsyncGenerator, Sequence
+from typing import Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
 from zkrq.codecs import Codec
 from zkrq.consuming.leases import Leases
 from zkrq.errors import Closed, ConfigError
 from zkrq.items import Item, ItemState, item_of
-from zkrq.replication.copying import read_copied
+from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Inspection(Generic[T]):
     async def size(self) -> Sizes:
         """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
         self._check_open()
-        return Sizes(*cast("tuple[int, int, int, int]", await self._replicas.ask("count", self.name)))
+        return Sizes(*await self._replicas.ask(calls.Count(self.name)))
 
     async def statistics(self) -> Statistics:
         """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""
@@ -80,7 +80,7 @@ class Inspection(Generic[T]):
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
         self._check_open()
-        found, _ = await self._replicas.ask("read", self.name, [0, check_id("id", id)])
+        found, _ = await self._replicas.ask(calls.Read(self.name, [check_id("id", id)]))
         return next(iter(self._items(found)), None)
 
     async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
@@ -91,7 +91,7 @@ class Inspection(Generic[T]):
         self._check_open()
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         _check_state(state)
-        found, _ = await self._replicas.ask("peek", self.name, [0, state, n])
+        found, _ = await self._replicas.ask(calls.Peek(self.name, state, n))
         return self._items(found)
 
     async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
@@ -103,41 +103,30 @@ class Inspection(Generic[T]):
         self._check_open()
         if state is not None:
             _check_state(state)
-        cursor, primary = b"0", ""
-        while True:
-            leading = self._replicas.membership.view.primary(self.name)
-            if leading != primary:
-                cursor, primary = b"0", leading  # a cursor is valid on one server only
-            body = await self._replicas.ask("page", self.name, [0, cursor, SEEN_AT_ONCE])
-            if self._replicas.membership.view.primary(self.name) != primary:
-                continue
-            cursor, found, beyond = cast("tuple[bytes, object, list[bytes]]", body)
+        async for (_, found, beyond), _ in self._replicas.pages(calls.Page(self.name, calls.START, SEEN_AT_ONCE)):
             while True:
                 for item in self._items(found):
                     if state in (None, item.state):
                         yield item
                 if not beyond:
                     break
-                body = await self._replicas.ask("read", self.name, [0, *beyond])
-                found, beyond = cast("tuple[object, list[bytes]]", body)
-            if cursor == b"0":
-                return
+                found, beyond = await self._replicas.ask(calls.Read(self.name, beyond))
 
     async def dead_letters(self, n: int = 100) -> list[Item[T]]:
         """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
         return await self.peek(n, "dead")
 
-    def _items(self, found: object) -> list[Item[T]]:
-        items = (item_of(copied, self._codec) for copied in read_copied(found))
+    def _items(self, found: Sequence[calls.Copied]) -> list[Item[T]]:
+        items = (item_of(copied, self._codec) for copied in found)
         return [item for item in items if item is not None]
 
 
 async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:
     """Read the statistics of a queue from its primary.  Raises ``Unavailable``."""
-    body = cast("tuple[int, ...]", await replicas.ask("statistics", queue))
-    paused, waited_ms, keyed, expiring, tombstones = body[4:]
-    oldest = None if waited_ms < 0 else waited_ms / 1000
-    return Statistics(Sizes(*body[:4]), bool(paused), oldest, keyed, expiring, tombstones, held)
+    told = await replicas.ask(calls.Statistics(queue))
+    oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
+    sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
+    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, held)
 
 
 def _check_state(state: ItemState) -> None:

@@ -8,9 +8,9 @@ from typing import Generic, Literal, TypeVar
 
 from zkrq import clock
 from zkrq.codecs import Codec
+from zkrq.protocol.calls import Copied
 from zkrq.protocol.records import Record, State, unpack
 from zkrq.reasons import split
-from zkrq.replication.copying import Copied
 
 T = TypeVar("T")
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import zkrq
 from tests.harness import take
-from zkrq.protocol.clocks import PUT_WINDOW, PUT_WINDOW_MS
+from zkrq.protocol.calls import Push, Put
+from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
+from zkrq.protocol.operations import Operations
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.steps import NothingDone
 from zkrq.repair.repairer import SCRUB_SECONDS
 from zkrq.replication.cutting import CUT_SECONDS
 from zkrq.testing import Servers, TestCluster, cluster, servers
@@ -184,16 +189,21 @@ async def test_servers_drop_their_tombstones_at_different_times(forgetful: str, 
         assert (await queue.push("z", id="report")).done
 
 
+def again(call: Push, **_: bool) -> Push:
+    """As after a change of the view, when another primary may have decided the same push before."""
+    return replace(call, again=True)
+
+
 @pytest.mark.parametrize("refusing", ["primary", "every server"])
 async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing: str) -> None:
     """``QueueFull``: retry later, also by a process that sets no limit."""
     async with servers() as own, own.connect() as one:
         queue = one.queue("jobs")
         await queue.push("x")
-        # As after a change of the view, when another primary may have taken the same push before.
-        refused = [1, "jobs", PUT_WINDOW_MS, 1, "report", fresh(0, int(one.clock.now().timestamp() * 1000)), 0, b"{}"]
-        decision = await one._replicas.decide("push", "jobs", refused)  # pyright: ignore[reportPrivateUsage]
-        assert decision.body == ([b"F"],)
+        put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), 0, b"{}")
+        with patch.object(Push, "under", again):
+            pushed = await one._replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(pushed[0], zkrq.QueueFull)
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:
                 forget(own, name, "jobs", "report")
@@ -229,12 +239,12 @@ async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
         if taken:
             forget(own, next(name for name in own.names if name != primary_of(one, "jobs")), "jobs", "report")
 
-        async def fail(*_: object, **__: object) -> None:
-            raise zkrq.Unavailable("no time left")
+        def fail(*_: object, **__: object) -> None:
+            raise NothingDone("no time left")
 
-        one._replicas.push = fail  # pyright: ignore
-        told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
-        failed, other = await told
+        with patch.object(Operations, "push", fail):
+            told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
+            failed, other = await told
         assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)
         assert other == ("other", 3, False, False)
 

@@ -15,6 +15,7 @@ import zkrq
 from tests.behaviour.conftest import PassTime
 from tests.behaviour.helpers import is_empty
 from tests.harness import HANG, settled, take
+from zkrq.protocol.calls import Clear, Decision
 
 pytestmark = pytest.mark.anyio
 
@@ -362,13 +363,13 @@ async def test_clear_ends_however_much_is_pushed(
     replicas = queue._replicas  # pyright: ignore[reportPrivateUsage]
     decide, steps = replicas.decide, 0
 
-    async def push_and_decide(script: str, *arguments: Any, **options: Any) -> Any:
+    async def push_and_decide(call: Decision[Any]) -> Any:
         nonlocal steps
-        steps += script == "clear"
+        steps += isinstance(call, Clear)
         assert steps < 100, "it goes on and on"
         if steps > 1:
             await queue.push_many(["new"] * 100, priority=9, delay=delay / 2)
-        return await decide(script, *arguments, **options)
+        return await decide(call)
 
     monkeypatch.setattr(replicas, "decide", push_and_decide)
     assert await queue.clear() >= len(old)

@@ -24,9 +24,10 @@ from unittest.mock import patch
 import zkrq
 from tests.chaos.record import Kind, Recorder
 from zkrq.cluster import Cluster
+from zkrq.protocol.calls import Claim, Decision
+from zkrq.protocol.deciding import Decided
 from zkrq.protocol.view import View
-from zkrq.replication.replicas import Decision, Replicas
-from zkrq.replication.wire import Arguments
+from zkrq.replication.replicas import Replicas
 from zkrq.retry import Retry, constant
 
 QUEUE, SMALL = "jobs", "errands"
@@ -322,10 +323,10 @@ class Client:
         """Know when each claim request was begun first."""
         decide = Replicas.decide
 
-        async def note(replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any) -> Decision:
-            if script == "claim":
-                self._asked.setdefault(f"{arguments[1]}/{arguments[2]}", time.monotonic())
-            return await decide(replicas, script, queue, arguments, **options)
+        async def note(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+            if isinstance(call, Claim):
+                self._asked.setdefault(f"{call.owner}/{call.seq}", time.monotonic())
+            return await decide(replicas, call)
 
         with patch.object(Replicas, "decide", note):
             yield

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -14,19 +13,20 @@ from unittest.mock import AsyncMock
 import pytest
 
 import zkrq
-import zkrq.repair.fencing
 from tests.harness import HANG, command, in_process, new_namespace, settled, take, until
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.consuming.prefetch import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.calls import Apply, Call, Claim
 from zkrq.protocol.keys import key
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.view import ServerId
+from zkrq.protocol.steps import Answers, Ask
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
+from zkrq.replication.runner import Runner
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +101,7 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         await queue.push("x")
         replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
         owner = await cluster._identity.get()  # pyright: ignore[reportPrivateUsage]
-        await replicas.decide("claim", "jobs", ["jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0], trim=True)
+        await replicas.decide(Claim("jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0))
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
         claim = await take(queue)  # its prefetcher begins with request number 1 as well
@@ -180,16 +180,16 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         queue = cluster.queue("jobs")
         await queue.push_many(range(3))
         membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
-        call_all, dropped = membership.call_all, 0
+        send, dropped = Runner._send, 0  # pyright: ignore[reportPrivateUsage]
 
-        async def drop_first_applies(targets: Sequence[ServerId], script: str, *rest: Any) -> dict[ServerId, Answer]:
+        async def drop_first_applies(runner: Runner, step: Ask, call: Call[Any]) -> Answers:
             nonlocal dropped
-            if script == "apply" and dropped < 2:
-                dropped += len(targets)
-                return {id: Answer(Status.STALE, (), "STALE") for id in targets}
-            return await call_all(targets, script, *rest)
+            if isinstance(call, Apply) and dropped < 2:
+                dropped += len(step.lives)
+                return {id: Answer(Status.STALE, (), "STALE") for id in step.lives}
+            return await send(runner, step, call)
 
-        monkeypatch.setattr(membership, "call_all", drop_first_applies)
+        monkeypatch.setattr(Runner, "_send", drop_first_applies)
         assert await queue.clear() == 3
         assert dropped == 2
         for id in cluster.view.members:
@@ -265,14 +265,14 @@ async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
                 await take(dies.queue(name))
             monkeypatch.setattr(dies, "_retire", AsyncMock())
             reaper = lives._reaper  # pyright: ignore[reportPrivateUsage]
-            fence, failing = zkrq.repair.fencing.fence, ["a"]
+            fence, failing = Replicas.fence, ["a"]
 
             async def fence_some(replicas: Replicas, queue: str, owner: str) -> int:
                 if queue in failing:
                     raise zkrq.Unavailable("the test says so")
                 return await fence(replicas, queue, owner)
 
-            monkeypatch.setattr(zkrq.repair.fencing, "fence", fence_some)
+            monkeypatch.setattr(Replicas, "fence", fence_some)
         with pytest.raises(zkrq.Unavailable, match=r"in 1 queue.*'a': the test says so"):
             await reaper.reap()
         sizes = {name: (await lives.queue(name).size())[:3] for name in "abc"}

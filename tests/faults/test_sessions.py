@@ -24,7 +24,6 @@ from zkrq import local
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
-from zkrq.repair.fencing import fence
 
 pytestmark = pytest.mark.anyio
 
@@ -213,7 +212,7 @@ async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(ser
         queue, other = cluster.queue(QUEUE), cluster.queue("other", claim_timeout=10 * HANG)
         await asyncio.gather(queue.push("x"), other.push("y"))
         claim, elsewhere = await take(queue), await take(other)
-        await fence(cluster._replicas, QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
+        await cluster._replicas.fence(QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
         taking = asyncio.create_task(take(queue))
         with pytest.raises(zkrq.ClaimLost):
             async with elsewhere:

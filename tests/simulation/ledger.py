@@ -22,8 +22,10 @@ from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
 from zkrq.consuming.leases import Leases
 from zkrq.items import Item as SeenItem
-from zkrq.replication.replicas import Decision, Replicas
-from zkrq.replication.wire import Arguments
+from zkrq.protocol import calls
+from zkrq.protocol.calls import Decision
+from zkrq.protocol.deciding import Decided
+from zkrq.replication.replicas import Replicas
 
 EARLY_SECONDS = 0.005
 """Durations travel in whole milliseconds."""
@@ -583,25 +585,23 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         await extended(claim, seconds)
         found.told_at[claim] = loop.now
 
-    async def note_decide(
-        replicas: Replicas, script: str, queue: str, arguments: Arguments, **options: Any
-    ) -> Decision:
-        if script != "claim":
-            return await decide(replicas, script, queue, arguments, **options)
-        ledger = ledgers[queue]
-        request = f"{arguments[1]}/{arguments[2]}"
+    async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        if not isinstance(call, calls.Claim):
+            return await decide(replicas, call)
+        ledger = ledgers[call.queue]
+        request = f"{call.owner}/{call.seq}"
         asked_at = ledger.asked_at.setdefault(request, loop.now)
         asked = Request(loop.now)
         ledger.requests.append(asked)
-        decision = await decide(replicas, script, queue, arguments, **options)
-        payloads = cast("list[bytes | None]", decision.body[2])
+        decided = await decide(replicas, call)
+        payloads = decided.reply.payloads
         asked.answered_at, asked.calm = loop.now, found.calm
-        asked.ids = [id.decode() for id, payload in zip(decision.ids, payloads, strict=False) if payload]
+        asked.ids = [id.decode() for id, payload in zip(decided.records.ids, payloads, strict=False) if payload]
         if ledger.pauses.is_in_force(asked_at):
             found.counts["claim requests while paused"] += 1
             if given := [payload for payload in payloads if payload]:
                 found.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
-        return decision
+        return decided
 
     with (
         patch.object(Leases, "hold", note_hold),

@@ -7,25 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
-
-import hiredis
 
 from tests.simulation.ensemble import SimHub
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol import scripts
-from zkrq.protocol.records import State
+from zkrq.protocol.calls import Apply, Call, PutAll, Records
+from zkrq.protocol.records import STATE_AT, State
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, Script, Text
-from zkrq.protocol.view import ServerId, View
-from zkrq.replication.membership import Membership
-from zkrq.replication.wire import Arguments, Packed
-
-_HEAD_AT_STATE = 9
-"""Where a packed record holds its state."""
+from zkrq.protocol.steps import Answers, Ask
+from zkrq.replication.runner import Runner
 
 
 @contextmanager
@@ -84,63 +79,53 @@ def view_is_written_without_comparing() -> AbstractContextManager[object]:
     return patch.object(SimHub, "swap", swap)
 
 
-Given = Arguments | Packed | tuple[()]
-
-CallAll = Callable[[Membership, Sequence[ServerId], str, str, View, Given], Awaitable[Mapping[ServerId, Answer]]]
+Send = Callable[[Runner, Ask, Call[Any]], Awaitable[Answers]]
 
 
-def _brings(arguments: Given, state: State) -> bool:
-    """Whether one of the records among these words says that its item is in this state."""
-    if not isinstance(arguments, Packed):
-        return False
-    reader = hiredis.Reader()
-    reader.feed(b"*%d\r\n%b" % arguments)
-    words = cast("list[bytes]", reader.gets())
-    return any(
-        len(word) > 2 * _HEAD_AT_STATE and word[_HEAD_AT_STATE : _HEAD_AT_STATE + 1] == state.encode() for word in words
-    )
-
-
-def _with_call_all(make: Callable[[CallAll], CallAll]) -> AbstractContextManager[object]:
-    return patch.object(Membership, "call_all", make(Membership.call_all))
+def _with_send(make: Callable[[Send], Send]) -> AbstractContextManager[object]:
+    """Change what becomes of the calls that operations make."""
+    return patch.object(Runner, "_send", make(Runner._send))  # pyright: ignore[reportPrivateUsage]
 
 
 def claims_are_handed_out_early() -> AbstractContextManager[object]:
     """Rule 2: an item is handed to a consumer only after every server of the view has its claim."""
 
-    def make(call_all: CallAll) -> CallAll:
-        async def early(
-            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
-        ) -> Mapping[ServerId, Answer]:
-            if script == "apply" and _brings(arguments, State.CLAIMED):
+    def make(send: Send) -> Send:
+        async def early(self: Runner, step: Ask, call: Call[Any]) -> Answers:
+            if isinstance(call, Apply) and _brings(call, State.CLAIMED):
 
                 async def later() -> None:
                     await asyncio.sleep(0.5)
-                    await call_all(self, servers, script, queue, view, arguments)
+                    await send(self, step, call)
 
                 self.left_behind = [*getattr(self, "left_behind", []), asyncio.create_task(later())]  # pyright: ignore
-                return {id: Answer(Status.OK, ([], [])) for id in servers}
-            return await call_all(self, servers, script, queue, view, arguments)
+                return {id: Answer(Status.OK, ([], [])) for id in step.lives}
+            return await send(self, step, call)
 
         return early
 
-    return _with_call_all(make)
+    return _with_send(make)
+
+
+def _brings(call: Apply, state: State) -> bool:
+    """Whether one of the records says that its item is in this state."""
+    return isinstance(call.items, Records) and any(
+        record[STATE_AT] == ord(state.value) for _, record, _ in call.items if record
+    )
 
 
 def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
     """Rule 4: an operation is complete when the whole view is covered."""
 
-    def make(call_all: CallAll) -> CallAll:
-        async def one(
-            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
-        ) -> Mapping[ServerId, Answer]:
-            answers = await call_all(self, servers, script, queue, view, arguments)
+    def make(send: Send) -> Send:
+        async def one(self: Runner, step: Ask, call: Call[Any]) -> Answers:
+            answers = await send(self, step, call)
             done = [answer for answer in answers.values() if answer.status is Status.OK]
-            return dict.fromkeys(servers, done[0]) if script == "put" and done else answers
+            return dict.fromkeys(step.lives, done[0]) if isinstance(call, PutAll) and done else answers
 
         return one
 
-    return _with_call_all(make)
+    return _with_send(make)
 
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
@@ -189,17 +174,15 @@ def a_cancel_leaves_claims_alone() -> AbstractContextManager[object]:
 def acks_stay_on_the_primary() -> AbstractContextManager[object]:
     """What is decided is applied to every server of the view before anybody is told."""
 
-    def make(call_all: CallAll) -> CallAll:
-        async def none(
-            self: Membership, servers: Sequence[ServerId], script: str, queue: str, view: View, arguments: Given
-        ) -> Mapping[ServerId, Answer]:
-            if script in ("apply", "apply_new") and _brings(arguments, State.GONE):
-                return {id: Answer(Status.OK, ([], [])) for id in servers}
-            return await call_all(self, servers, script, queue, view, arguments)
+    def make(send: Send) -> Send:
+        async def none(self: Runner, step: Ask, call: Call[Any]) -> Answers:
+            if isinstance(call, Apply) and _brings(call, State.GONE):
+                return {id: Answer(Status.OK, ([], [])) for id in step.lives}
+            return await send(self, step, call)
 
         return none
 
-    return _with_call_all(make)
+    return _with_send(make)
 
 
 def order_is_turned_round() -> AbstractContextManager[object]:

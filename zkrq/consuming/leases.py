@@ -7,8 +7,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from weakref import ref
 
 from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
@@ -16,11 +15,11 @@ from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
-from zkrq.protocol.records import Record, State, Version, pack
+from zkrq.protocol.calls import Settle, Settlement
+from zkrq.protocol.records import Record
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
 from zkrq.replication.replicas import Replicas
-from zkrq.replication.wire import Arguments
 from zkrq.retry import Again, Retry
 from zkrq.tasks import Tasks
 
@@ -38,10 +37,7 @@ SWEEP_LEAST = 1_000
 """Claims that may be noted before those that are settled are forgotten; later twice as many as were left."""
 
 CALL_BYTES = 160
-"""What one settle call weighs, about."""
-
-SettleCall = tuple[str, bytes, str, str]
-"""id, version, token, how: what ``lua/settle.lua`` takes for one item."""
+"""Bytes that one settlement takes beside its text, about."""
 
 
 class Leases:
@@ -77,7 +73,7 @@ class Leases:
         self._tasks = tasks
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
-        self._batcher: Batcher[SettleCall, bool] = Batcher(
+        self._batcher: Batcher[Settlement, bool] = Batcher(
             self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
         )
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
@@ -119,7 +115,7 @@ class Leases:
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
-        return self._batcher.add((claim.id, claim.packed_version, claim.request, how))
+        return self._batcher.add(Settlement(claim.id, claim.packed_version, claim.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
         """The retry policy's word: a delay, or the reason to bury."""
@@ -170,17 +166,14 @@ class Leases:
         """Take no more calls, and wait for those that are under way."""
         await self._batcher.aclose()
 
-    async def _send(self, calls: Sequence[SettleCall]) -> Sequence[bool | Exception]:
-        arguments: Arguments = [self._dead_letters.max_count or 0, self._dead_letters.max_age_ms]
-        for call in calls:
-            arguments += call
-        decision = await self._replicas.decide(
-            "settle", self._queue, arguments, trim=True, implied=partial(_removals, calls)
-        )
-        dropped, _, outcomes = cast("tuple[int, int, list[int]]", decision.body)
-        if dropped:
-            self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
-        return [outcome > 0 for outcome in outcomes]
+    async def _send(self, settlements: Sequence[Settlement]) -> Sequence[bool | Exception]:
+        letters = self._dead_letters
+        call = Settle(self._queue, letters.max_count or 0, letters.max_age_ms, settlements)
+        reply = (await self._replicas.decide(call)).reply
+        if reply.dropped_letters:
+            dropped = DeadLettersDropped(self._cluster, self._queue, reply.dropped_letters)
+            self._events.tell(dropped, logging.WARNING)
+        return [outcome > 0 for outcome in reply.outcomes]
 
     # -- extension -------------------------------------------------------------------------------------------------
 
@@ -225,20 +218,5 @@ class Leases:
 _ACK = Verb.ACK.value
 
 
-def _removals(calls: Sequence[SettleCall], body: tuple[object, ...], epoch: int) -> Arguments:
-    """What the script decided about the usual acks, of which it tells no more than the n of each item's version."""
-    removals: Arguments = []
-    known: tuple[int, str] | None = None
-    record = b""
-    _, buried_us, outcomes = cast("tuple[int, int, list[int]]", body)
-    for (id, _, token, _), n in zip(calls, outcomes, strict=True):
-        if n > 1:
-            if known != (n, token):
-                known, record = (n, token), pack(Record(Version(epoch, n), State.GONE, due_us=buried_us, token=token))
-            removals += (id.encode(), record, 0)
-            record = b""  # the next ones are alike
-    return removals
-
-
-def _weigh(call: SettleCall) -> int:
-    return CALL_BYTES + len(call[-1])
+def _weigh(settlement: Settlement) -> int:
+    return CALL_BYTES + len(settlement.how)

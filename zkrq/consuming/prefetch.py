@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar
 
 from zkrq.claims import Claim
 from zkrq.codecs import Codec
@@ -27,8 +27,10 @@ from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable,
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
-from zkrq.replication.replicas import Decision, Replicas
-from zkrq.replication.wire import Arguments
+from zkrq.protocol import calls
+from zkrq.protocol.deciding import Decided
+from zkrq.protocol.records import State
+from zkrq.replication.replicas import Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
@@ -386,7 +388,7 @@ class Prefetcher(Generic[T]):
         waiter = ""
         if any(waiter.patient for waiter in self._waiters):
             self._wakeups.answer_to(owner)
-            primary = self._replicas.membership.view.primary(self._queue)
+            primary = self._replicas.primary(self._queue)
             if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
         started = loop.time()
@@ -394,36 +396,44 @@ class Prefetcher(Generic[T]):
         seq = self._seq + 1
         request = f"{owner}/{seq}"
         letters = self._dead_letters
-        request_arguments: Arguments = [self._queue, owner, seq, count, lease_ms, waiter, self._leases.max_attempts]
-        request_arguments += ["D" if letters.expired else "X", letters.max_count or 0, letters.max_age_ms]
+        call = calls.Claim(
+            queue=self._queue,
+            owner=owner,
+            seq=seq,
+            count=count,
+            lease_ms=lease_ms,
+            waiter=waiter,
+            max_attempts=self._leases.max_attempts,
+            expired=(State.DEAD if letters.expired else State.GONE).value,
+            dead_max=letters.max_count or 0,
+            dead_age_ms=letters.max_age_ms,
+        )
         try:
-            decision = await self._replicas.decide("claim", self._queue, request_arguments, trim=True)
+            decided = await self._replicas.decide(call)
         except ClaimLost:
             self._declared_dead(owner)
             return 0  # ask again, under another id
         self._seq = seq
-        if not self._admit(decision, owner, request, started):
+        if not self._admit(decided, owner, request, started):
             return 0
-        next_ms, dropped, *_ = cast("tuple[int, int, object, int]", decision.body)
+        next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
         if waiter or not self._waiters or next_ms == 0:
             return next_ms
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
-    def _admit(self, decision: Decision, owner: str, request: str, started: float) -> bool:
+    def _admit(self, decided: Decided[calls.ClaimReply], owner: str, request: str, started: float) -> bool:
         """Take what was handed out into the buffer; False when it was handed out in vain: ask again.
 
         A request that was repeated is given what is left of its first time.
         """
         if self._identity.is_over(owner):
             return False  # the session ended meanwhile: others are about to be given these
-        payloads = cast("list[bytes | None]", decision.body[2])
         leases, decode, claims = self._leases, self._codec.decode, list[Claim[T]]()
-        flat = cast("Sequence[Any]", decision.flat)
         size = 0
-        for payload, id, record, left_ms in zip(payloads, flat[::3], flat[1::3], flat[2::3], strict=True):
-            if payload is None or id in decision.superseded:
+        for payload, (id, record, left_ms) in zip(decided.reply.payloads, decided.records, strict=True):
+            if payload is None or id in decided.superseded:
                 continue
             name, deadline_at = id.decode(), started + left_ms / 1000
             size += len(payload)

@@ -20,9 +20,10 @@ from zkrq.codecs import Codec
 from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipts, ZkrqError
 from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
 from zkrq.producing.receipts import PackedReceipts
+from zkrq.protocol.calls import Put
 from zkrq.protocol.records import PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Pushed, Put, Replicas
+from zkrq.replication.replicas import Pushed, Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")

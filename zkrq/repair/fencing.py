@@ -11,11 +11,12 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.events import Events, OwnerFenced
+from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
@@ -73,11 +74,11 @@ class Reaper:
         when any queue failed, after the last one.
         """
         # Also a look at every server: an idle client learns of a dead one, or that its view is old.
-        await self._replicas.tell_all("seal", "", [])
+        await self._replicas.tell_all(calls.Seal())
         # A queue that never had an item is known to its own primary alone.
         everywhere = self._looks % EVERYWHERE_LOOKS == 0
         self._looks += 1
-        queues = await self._replicas.names("queues", "", everywhere=everywhere)
+        queues = await self._replicas.names(calls.Queues(), everywhere=everywhere)
         owners: dict[str, list[str]] = {}
         troubles: dict[str, ZkrqError] = {}
         for queue, found in await _each(queues, partial(self._owners, everywhere=everywhere)):
@@ -98,11 +99,11 @@ class Reaper:
 
     async def _owners(self, queue: str, *, everywhere: bool) -> list[str]:
         """Those that claimed.  One whose late claim was applied after its fence is known to followers alone."""
-        return await self._replicas.names("owners", queue, everywhere=everywhere)
+        return await self._replicas.names(calls.Owners(queue), everywhere=everywhere)
 
     async def _fence(self, queue: str, owners: Sequence[str]) -> None:
         for owner in owners:
-            items = await fence(self._replicas, queue, owner)
+            items = await self._replicas.fence(queue, owner)
             self._events.tell(OwnerFenced(self._cluster, queue, owner, items))
 
 
@@ -122,26 +123,3 @@ async def _each(queues: Collection[str], act: Callable[[str], Awaitable[T]]) -> 
         some = names[start : start + QUEUES_AT_ONCE]
         results += zip(some, await asyncio.gather(*map(one, some)), strict=True)
     return results
-
-
-async def fence(replicas: Replicas, queue: str, owner: str) -> int:
-    """Declare an owner dead on every server and requeue what it held; returns how many items that were.
-
-    What it had decided on the primary alone when it died, an ack for instance, is carried on to the other servers: else
-    it would seem to hold those items still if one of them came to lead.  Idempotent, and safe to leave in the middle:
-    the owner stays named until all is done.  Raises ``Unavailable``, ``OutcomeUnknown``.
-    """
-    cursor, epoch, requeued = b"0", None, set[bytes]()
-    while True:
-        decision = await replicas.decide("fence", queue, [owner, cursor], fenced=owner)
-        requeued.update(decision.carried, decision.ids)
-        (cursor,) = cast("tuple[bytes]", decision.body)
-        if epoch not in (None, decision.epoch):
-            cursor, epoch = b"0", None  # a cursor means nothing to another primary
-            continue
-        epoch = decision.epoch
-        if cursor == b"0":
-            break
-    await replicas.align_claims(queue, owner)
-    await replicas.tell_all("retire", queue, [owner])
-    return len(requeued)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, cast
 
 from zkrq.clock import now_ms
+from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import Record, State, Version, pack, unpack
 from zkrq.repair.places import NotNow
@@ -117,7 +118,7 @@ class Scrub:
                 await pace.sleep(SECOND_LOOK_SECONDS)
                 ids = await self._still_different(primary, follower, queue, heads, ids)
             if ids:
-                await self._replicas.decide("affirm", queue, list(ids))
+                await self._replicas.decide(calls.Affirm(queue, ids))
                 affirmed += len(ids)
             if cursor == b"0":
                 return affirmed
@@ -164,11 +165,9 @@ class Scrub:
         await install_items(follower, queue, [_tombstone_for(item) for item in forget])
         if not forward:
             return 0, len(forget)
-        arguments: Arguments = [queue, clock, FORWARD_WINDOW_MS]
-        for id, record, left_ms, payload in forward:
-            arguments += (id, record, left_ms, payload or b"")
-        decision = await self._replicas.decide("forward", queue, arguments)
-        return len(decision.ids), len(forget)
+        carried_on = [calls.Copied(id, record, left_ms, payload or b"") for id, record, left_ms, payload in forward]
+        decided = await self._replicas.decide(calls.Forward(queue, clock, FORWARD_WINDOW_MS, carried_on))
+        return len(decided.records), len(forget)
 
 
 class Pace:

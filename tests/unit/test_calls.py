@@ -1,0 +1,97 @@
+"""Every typed call is what the header of its script says."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from importlib import resources
+from typing import Any, NamedTuple, get_type_hints
+
+import pytest
+
+from zkrq.protocol import calls
+from zkrq.protocol.calls import Call, Rows
+from zkrq.protocol.scripts import SCRIPTS
+
+FOLDER = resources.files("zkrq.protocol") / "lua"
+
+CALLS: dict[str, type[Call[Any]]] = {
+    each.script: each
+    for each in vars(calls).values()
+    if isinstance(each, type) and issubclass(each, Call) and "script" in each.__dict__
+}
+
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+
+
+def sentinels(call: type[Call[Any]]) -> dict[str, Any]:
+    """Another value for every field."""
+    return {field.name: f"the {field.name}" for field in fields(call) if field.name != "items"}  # pyright: ignore
+
+
+def values_in_reply(script: str) -> int:
+    """How many values follow OK, by the header."""
+    text = (FOLDER / f"{script}.lua").read_text()
+    shared = re.search(r"^-- body: (\w+)$", text, re.MULTILINE)
+    if shared:
+        return values_in_reply(shared[1])
+    (reply,) = re.findall(r"^-- reply: OK(.*)$", text, re.MULTILINE)
+    return len(re.sub(r"\[[^\]]*\]", "list", reply).partition(";")[0].split())
+
+
+def test_every_script_has_one_call() -> None:
+    assert CALLS.keys() == SCRIPTS.keys()
+
+
+@every_call
+def test_words_stand_in_the_order_of_the_header(call: type[Call[Any]]) -> None:
+    script = SCRIPTS[call.script]
+    values = sentinels(call)
+    known: dict[str, Any] = {**values, "put_window_ms": Call.put_window_ms}
+    items = [[f"{name} of {at}" for name in script.repeated] for at in range(2)]
+    flat = [word for item in items for word in item]
+    if script.repeated:
+        values["items"] = flat if len(script.repeated) == 1 else items
+    assert call(**values).words() == [known[name] for name in script.arguments[2:]] + flat
+
+
+@every_call
+def test_flat_rows_are_sent_as_they_are(call: type[Call[Any]]) -> None:
+    if SCRIPTS[call.script].repeated:
+        words = call(**{**sentinels(call), "items": Rows(["a", "b", "c"])}).words()
+        assert words[-3:] == ["a", "b", "c"]
+
+
+@every_call
+def test_no_field_but_the_queue_is_left_unsent(call: type[Call[Any]]) -> None:
+    script = SCRIPTS[call.script]
+    sent = {*script.arguments[2:], *(["items"] if script.repeated else [])}
+    assert {field.name for field in fields(call)} - {"queue"} <= sent  # pyright: ignore
+
+
+@every_call
+def test_reply_has_the_values_of_the_header(call: type[Call[Any]]) -> None:
+    count = values_in_reply(call.script)
+    reply = get_type_hints(call.read)["return"]
+    if reply is type(None):
+        assert count == 0
+    elif isinstance(reply, type) and issubclass(reply, tuple):
+        assert len(reply._fields) == count  # type: ignore[attr-defined]
+    else:
+        assert count == 1
+
+
+def test_booleans_are_sent_as_numbers() -> None:
+    assert calls.Push("q", 0, [], again=True).words()[0] == 1
+
+
+class Example(NamedTuple):
+    id: bytes
+    record: bytes
+    left_ms: int
+
+
+def test_an_empty_record_is_gone_where_the_one_before_it_is() -> None:
+    gone, queued = b"\x01" + bytes(8) + b"X", b"\x01" + bytes(8) + b"Q"
+    rows = [Example(b"a", gone, 0), Example(b"b", b"", 0), Example(b"c", queued, 0), Example(b"d", b"", 0)]
+    assert calls.Records([word for row in rows for word in row]).gone() == [b"a", b"b"]

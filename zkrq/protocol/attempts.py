@@ -1,0 +1,143 @@
+"""What follows an attempt: done, or the next one under the view that its answers lead to.
+
+An operation goes on until its answers cover the view that this client holds after its last compare-and-set, in the
+lives that this view names.  Without that rule a client that evicts a server would return although a learner that
+joined meanwhile has never heard of the operation; that learner becomes a member, the others die, and a push that had
+returned is nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from zkrq.protocol.calls import Call, Room
+from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    Begin,
+    Effort,
+    Evict,
+    Look,
+    NothingDone,
+    Operation,
+    Refresh,
+    Rest,
+    TimeUp,
+    TooFewMembers,
+    check_let_in,
+    reasons,
+)
+from zkrq.protocol.view import Life, ServerId, View
+
+R = TypeVar("R")
+
+FULL_RETRY_SECONDS = 1.0
+"""Seconds for which a push is retried that a full server has refused and another has taken."""
+
+
+class Attempts:
+    """The pieces that all operations share.  The model of the protocol overrides one of them to switch a rule off."""
+
+    def receivers(self, view: View) -> Mapping[ServerId, Life]:
+        """The servers that get every write: the members, and the learners, whose catch-up copies only what was there
+        before they were admitted."""
+        return view.receivers
+
+    def check_writable(self, view: View) -> None:
+        """Raises ``TooFewMembers`` where no push can complete.
+
+        A server that is evicted while the view falls below ``min_replicas`` holds every pushed item because of this:
+        it can take part in a recovery.
+        """
+        if not view.writable:
+            raise TooFewMembers(len(view.members), view.min_replicas)
+
+    def next_view(self, view: View, answers: Answers) -> Operation[View]:
+        """Find the view to go on with after these answers.  Raises ``Denied``."""
+        check_let_in(answers)
+        failed = {
+            id: answer
+            for id, answer in answers.items()
+            # A learner that is full must not halt the pushes that all members take.
+            if answer.verdict is Verdict.EVICT or (answer.status is Status.REFUSED and id in view.learners)
+        }
+        newer = view
+        if failed:
+            answered = {id for id, answer in answers.items() if id not in failed and answer.verdict is not Verdict.WAIT}
+            newer = yield Evict(view, failed, answered)
+        elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
+            newer = yield Refresh(view)
+        if newer.epoch == view.epoch:
+            yield Rest()
+        return newer
+
+    def until_done(self, effort: Effort, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
+        """Make attempts, each under the view that the last one's answers led to, until all its answers are OK."""
+        view: View = yield Look()
+        while True:
+            answers = yield from attempt(view)
+            if effort.note(answers):
+                return
+            view = yield from self.next_view(view, answers)
+
+    def check_room(self, view: View, full: tuple[ServerId, ...]) -> Operation[None]:
+        """Ask members that were full for room before anything is written.  Raises ``NothingDone``."""
+        answers: Answers = yield Ask(view.epoch, {id: view.receivers[id] for id in full}, Room())
+        refused = full_members(view, answers)
+        if refused:
+            raise NothingDone(f"refused, nothing was written: no room on {reasons(refused)}")
+
+    # -- on every server of the view, and reading ----------------------------------------------------------------------
+
+    def tell_all(self, call: Call[None]) -> Operation[None]:
+        """Make a call that may be repeated on every server of the view.  Raises ``NothingDone``."""
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield Begin(view)
+            return (yield Ask(view.epoch, view.receivers, call))
+
+        yield from self.tell(call.queue, attempt)
+
+    def tell(self, queue: str, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
+        """Make attempts that may be repeated.  Raises ``NothingDone``."""
+        effort = Effort()
+        try:
+            yield from self.until_done(effort, attempt)
+        except TimeUp as error:
+            raise NothingDone(
+                f"not every server of queue {queue!r} could be told in time: {effort.why(error)}"
+            ) from error
+
+    def ask_primary(self, call: Call[R]) -> Operation[R]:
+        """Make a call that only reads on the queue's primary.  Raises ``NothingDone``."""
+        effort = Effort()
+        answered: list[Answer] = []
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield Begin(view)
+            primary = view.primary(call.queue)
+            answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, call)
+            refuse(answers)
+            answered[:] = answers.values()
+            return answers
+
+        try:
+            yield from self.until_done(effort, attempt)
+        except TimeUp as error:
+            why = effort.why(error)
+            raise NothingDone(f"no primary of queue {call.queue!r} could be asked in time: {why}") from error
+        return call.read(answered[0].body)
+
+
+def refuse(answers: Answers) -> None:
+    """Raises ``NothingDone`` where a server refused a call that only reads."""
+    for id, answer in answers.items():
+        if answer.verdict is Verdict.REFUSE:
+            raise NothingDone(f"{id}: {answer.reason}")
+
+
+def full_members(view: View, answers: Answers) -> Answers:
+    """The answers of members that have no room."""
+    return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}

@@ -1,0 +1,112 @@
+"""Items from one server to another: the same few calls serve catch-up, recovery, fencing and late payloads.
+
+Everything goes through ``apply``, which keeps what is newer.  So copying may be repeated, interrupted, and done twice
+at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from zkrq.protocol.calls import (
+    ALL_PAYLOADS,
+    FROM_NOW,
+    NO_PAYLOADS,
+    START,
+    Apply,
+    Copied,
+    Install,
+    Page,
+    Queues,
+    Read,
+    Standing,
+)
+from zkrq.protocol.steps import Operation, Place
+
+READ_MAX = 200
+"""Items read in one call."""
+
+PAGE_ITEMS = 200
+"""Items copied in one step, which takes a few milliseconds of each server."""
+
+
+class Moments(NamedTuple):
+    """The moments from which the times of copied items count, by the source's clock and by the target's.
+
+    One pair for a whole copy keeps the order of its items.
+    """
+
+    source: int
+    target: int
+
+
+NOW = Moments(FROM_NOW, FROM_NOW)
+
+
+def copy_items(
+    source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW
+) -> Operation[None]:
+    """Have ``target`` learn what ``source`` knows of these items.  Raises ``PlaceFailed``."""
+    left = list(ids)
+    while left:
+        items, beyond = yield from source.ask(Read(queue, left[:READ_MAX], moments.source))
+        left = [*beyond, *left[READ_MAX:]]
+        yield from install_items(target, queue, items, moments)
+
+
+def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> Operation[None]:
+    """Apply items as they were read elsewhere.  Raises ``PlaceFailed``."""
+    bare = [(id, record, left_ms) for id, record, left_ms, payload in items if payload is None]
+    if bare:
+        yield from target.ask(Apply(queue, bare, payloads_given=NO_PAYLOADS, clock=moments.target))
+    whole = [(id, record, left_ms, payload) for id, record, left_ms, payload in items if payload is not None]
+    if whole:
+        yield from target.ask(Apply(queue, whole, payloads_given=ALL_PAYLOADS, clock=moments.target))
+
+
+class QueueCopy:
+    """The copy of one queue from one life of its source, which goes on from where it was."""
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._moments: Moments | None = None
+        self._cursor = START
+        self.copied = 0
+        """Items copied so far."""
+        self.done = False
+        """Whether everything that the source held from the beginning is copied."""
+
+    def go_on(self, source: Place, target: Place, copied: Callable[[int], Operation[None]]) -> Operation[None]:
+        """Have ``target`` learn all that ``source`` knows of the queue, tombstones included.
+
+        ``copied`` is given the number of items of each page.  What ``source`` holds from the beginning to the end is
+        copied; what comes meanwhile need not be.  Memory: one page.  Raises ``PlaceFailed``: go on again with the same
+        life of both, under a newer view perhaps.
+        """
+        if self._moments is None:
+            self._moments = yield from _copy_standing(source, target, self._queue)
+        moments = self._moments
+        while not self.done:
+            cursor, items, beyond = yield from source.ask(Page(self._queue, self._cursor, PAGE_ITEMS, moments.source))
+            yield from install_items(target, self._queue, items, moments)
+            yield from copy_items(source, target, self._queue, beyond, moments)
+            self._cursor, self.done = cursor, cursor == START
+            self.copied += len(items) + len(beyond)
+            yield from copied(len(items) + len(beyond))
+
+
+def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moments]:
+    """Copy what is known of a queue besides its items.  Returns the moments from which the items' times count."""
+    cursor, moments = START, None
+    while moments is None or cursor != START:
+        cursor, _, there, floor_ms, owners = yield from source.ask(Standing(queue, cursor))
+        here = yield from target.ask(Install(queue, floor_ms, owners))
+        moments = moments or Moments(there, here)
+    return moments
+
+
+def queues_at(source: Place) -> Operation[list[str]]:
+    """Name the queues that a server knows.  Raises ``PlaceFailed``."""
+    names = yield from source.names(Queues())
+    return sorted(name.decode() for name in names)

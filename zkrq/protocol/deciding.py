@@ -1,0 +1,203 @@
+"""Decisions: the primary decides, every other server of the view applies what it decided.
+
+A queue's primary runs the script and mints a new version for each record that it changes: its epoch, and a count.  The
+client carries these records to the other servers, which install them where they are newer than what they hold.  The
+answer counts only when every server of one view has them, so each survivor of the primary knows what was promised.
+
+When the view changes in between, the decision is *taken again* on the new primary.  Applying the old primary's record
+would not do: the new primary may have decided about the item meanwhile, and the old record may lose to that or, worse,
+win on one server and lose on another.  The scripts are idempotent by token, so the new primary either finds the same
+decision and stamps it with its own epoch, or says what became of the item.
+
+Payloads go last (cutting.py), so a follower may get a decision before the push of its item.  It reports such a record
+as bare, and is given the payload before the decision counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from zkrq.protocol.attempts import FULL_RETRY_SECONDS, Attempts, full_members
+from zkrq.protocol.calls import (
+    SOME_PAYLOADS,
+    Apply,
+    ApplyNew,
+    Decision,
+    Put,
+    Records,
+    Trimming,
+)
+from zkrq.protocol.copying import copy_items
+from zkrq.protocol.replies import Answer, Status, Verdict
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    Begin,
+    Effort,
+    Failure,
+    Fenced,
+    Hurry,
+    NothingDone,
+    Obstacles,
+    Operation,
+    PlaceFailed,
+    place,
+)
+from zkrq.protocol.view import Life, ServerId, View
+
+R = TypeVar("R")
+"""A reply's type."""
+
+
+class Decided(NamedTuple, Generic[R]):
+    """What the primary decided, once every server of the view has it.
+
+    ``records`` includes what the reply leaves out.  ``superseded`` are ids of which some server holds a greater
+    version, so somebody has decided about them later.  ``carried`` are further ids, decided in an attempt before the
+    view changed; every server knows of them, too.  ``epoch`` is the last attempt's, ``copies`` the number of members
+    that have it.  ``repeated``: the primary may still execute an earlier try of the call.  ``gone`` are the items that
+    every server knows as removed.
+    """
+
+    reply: R
+    records: Records
+    superseded: frozenset[bytes]
+    carried: frozenset[bytes]
+    epoch: int
+    copies: int
+    repeated: bool
+    gone: Sequence[bytes]
+
+
+class _SoFar:
+    """What the attempts of one decision have found out so far."""
+
+    def __init__(self, puts: Sequence[Put]) -> None:
+        self.effort = Effort()
+        self.payloads = {put.id.encode(): put.payload for put in puts}
+        self.carried: set[bytes] = set()
+        self.last: Sequence[bytes] = ()
+        self.unanswered: set[tuple[ServerId, Life]] = set()
+
+    def carry(self, ids: Sequence[bytes]) -> None:
+        """These were decided now.  What was decided before, on a server that did not get to know it, is either decided
+        again or carried along."""
+        self.carried.update(self.last)
+        self.last = ids
+        self.carried.difference_update(ids)
+
+
+class Deciding(Attempts):
+    """Decide on the primary, apply on the others."""
+
+    def decide(self, call: Decision[R]) -> Operation[Decided[R]]:
+        """Have the primary decide, and every other server of the view apply what it decided.
+
+        Raises ``NothingDone``, ``TooFewMembers``, ``Denied``; ``Unknown`` when it may have happened; ``Fenced`` when
+        the owner was declared dead.
+        """
+        so_far = _SoFar(call.puts)
+        outcome: list[Decided[R]] = []
+
+        def attempt(view: View) -> Operation[Answers]:
+            outcome.clear()
+            obstacles: Obstacles = yield Begin(view)
+            if obstacles.kept_out:
+                return obstacles.kept_out
+            if call.puts:
+                self.check_writable(view)
+                if obstacles.full and not so_far.effort.touched:
+                    yield from self.check_room(view, obstacles.full)
+            answers = yield from self._ask_primary(view, call, so_far)
+            primary = view.primary(call.queue)
+            answer = answers[primary]
+            if answer.verdict is not Verdict.DONE:
+                return answers
+            reply = call.read(answer.body)
+            records = call.decided(reply, view.epoch)
+            so_far.carry(records.ids)
+            answers, superseded = yield from self._spread(view, call, records, so_far, answers)
+            gone = [id for id in records.gone() if id not in superseded]
+            repeated = (primary, view.members[primary]) in so_far.unanswered
+            carried = frozenset(so_far.carried)
+            copies = len(view.members)
+            outcome[:] = [Decided(reply, records, superseded, carried, view.epoch, copies, repeated, gone)]
+            return answers
+
+        try:
+            yield from self.until_done(so_far.effort, attempt)
+        except Fenced:
+            raise
+        except Failure as failure:
+            so_far.effort.end(failure, "nothing happened")
+        return outcome[0]
+
+    def may_trim(self, view: View) -> bool:
+        """Whether old tombstones may be dropped.  A learner's copy, and what an evicted server still holds, must meet
+        the tombstones of what is gone."""
+        return not view.learners and not view.eligible
+
+    def _ask_primary(self, view: View, call: Decision[R], so_far: _SoFar) -> Operation[Answers]:
+        """Have the primary decide.  Raises ``Fenced``, ``NothingDone``."""
+        effort, primary = so_far.effort, view.primary(call.queue)
+        sent = call.under(trim=self.may_trim(view), again=effort.touched)
+        answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, sent)
+        effort.note(answers)
+        if call.puts and full_members(view, answers):
+            yield Hurry(FULL_RETRY_SECONDS)
+        answer = answers[primary]
+        if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+            so_far.unanswered.add((primary, view.members[primary]))
+        if answer.status is Status.FENCED:
+            raise Fenced
+        if answer.verdict is Verdict.REFUSE:
+            raise NothingDone(f"{primary} refused {call.script}: {answer.reason}")
+        return answers
+
+    def _spread(
+        self, view: View, call: Decision[R], records: Records, so_far: _SoFar, answers: Answers
+    ) -> Operation[tuple[Answers, frozenset[bytes]]]:
+        """Have the other servers apply these records.
+
+        Returns all answers of the attempt, and the ids of which some server holds a greater version.
+        """
+        queue, primary = call.queue, view.primary(call.queue)
+        # Also where nothing was decided ("not found", "full"): the others know whether this is still the primary.
+        told = records or call.fenced or so_far.carried or call.always_told
+        others = {id: life for id, life in self.receivers(view).items() if id != primary} if told else {}
+        if not others:
+            return answers, frozenset()
+        apply = self._apply(view, call, records, so_far)
+        applied: Answers = yield Ask(view.epoch, others, apply)
+        if call.puts and full_members(view, applied):
+            yield Hurry(FULL_RETRY_SECONDS)
+        answers = {**answers, **applied}
+        ids, superseded = records.ids, frozenset[bytes]()
+        for id, answer in applied.items():
+            if answer.status is not Status.OK:
+                continue
+            reply = apply.read(answer.body)
+            if reply.superseded:
+                superseded |= {ids[at] for at in reply.superseded}
+            # A learner is left to its catch-up, which brings every payload.
+            if reply.bare and id in view.members:
+                answers |= yield from self.copy(view, queue, [ids[at] for at in reply.bare], id)
+        for id in others if so_far.carried else ():
+            answers |= yield from self.copy(view, queue, sorted(so_far.carried), id)
+        return answers, superseded
+
+    def _apply(self, view: View, call: Decision[R], records: Records, so_far: _SoFar) -> Apply:
+        trim = isinstance(call, Trimming) and self.may_trim(view)
+        if call.puts:
+            return ApplyNew(call.queue, records.with_payloads(so_far.payloads), payloads_given=SOME_PAYLOADS)
+        return Apply(call.queue, records, trim=trim, fenced=call.fenced)
+
+    def copy(self, view: View, queue: str, ids: Sequence[bytes], to: ServerId) -> Operation[dict[ServerId, Answer]]:
+        """Have a server learn what the primary knows of these items.  Returns the answer of the server that failed, if
+        one did."""
+        try:
+            yield from copy_items(place(view, view.primary(queue)), place(view, to), queue, ids)
+        except PlaceFailed as failure:
+            return {failure.server: failure.answer}
+        return {}

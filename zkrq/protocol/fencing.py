@@ -1,0 +1,84 @@
+"""Fences: a consumer that has died is refused on every server, and what it held is ready again.
+
+What it had decided on the primary alone when it died, an ack for instance, is carried to the other servers by
+``align``: otherwise it would seem to hold those items again if one of these servers came to lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from zkrq.protocol.attempts import refuse
+from zkrq.protocol.calls import START, Claims, Fence, Names, Paging, Retire
+from zkrq.protocol.deciding import Deciding
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.steps import Answers, Begin, Operation, PlaceFailed, place
+from zkrq.protocol.view import ServerId, View
+
+
+class Fencing(Deciding):
+    """Fence owners, and name them."""
+
+    def fence(self, queue: str, owner: str) -> Operation[int]:
+        """Declare an owner dead on every server and requeue what it held; returns how many items that were.
+
+        Idempotent, and safe to leave in the middle: the owner stays named until all is done.  Raises ``NothingDone``,
+        ``Unknown``.
+        """
+        cursor, epoch, requeued = START, None, set[bytes]()
+        while True:
+            decided = yield from self.decide(Fence(queue, owner, cursor))
+            requeued.update(decided.carried, decided.records.ids)
+            cursor = decided.reply.cursor
+            if epoch not in (None, decided.epoch):
+                cursor, epoch = START, None  # a cursor means nothing to another primary
+                continue
+            epoch = decided.epoch
+            if cursor == START:
+                break
+        yield from self._align(queue, owner)
+        yield from self.tell_all(Retire(queue, owner))
+        return len(requeued)
+
+    def _align(self, queue: str, owner: str) -> Operation[None]:
+        """Where another server than the primary knows of claims of this owner, have it learn what the primary knows of
+        those items.  Raises ``NothingDone``."""
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield Begin(view)
+
+            def correct(id: ServerId, page: Names) -> Operation[None]:
+                failed = yield from self.copy(view, queue, page.names, id)
+                for server, answer in failed.items():
+                    raise PlaceFailed(server, answer)
+
+            for id in sorted(view.receivers.keys() - {view.primary(queue)}):
+                try:
+                    yield from place(view, id).each_page(Claims(queue, owner), partial(correct, id))
+                except PlaceFailed as failure:
+                    return {failure.server: failure.answer}
+            return {}
+
+        yield from self.tell(queue, attempt)
+
+    def names(self, call: Paging[Names], *, everywhere: bool = False) -> Operation[list[str]]:
+        """Name what a script names page by page, on the queue's primary, or together on every server of the view.
+
+        Names that are there from the beginning to the end are returned.  Raises ``NothingDone``.
+        """
+        found = set[bytes]()
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield Begin(view)
+            for id in sorted(view.receivers) if everywhere else (view.primary(call.queue),):
+                try:
+                    found.update((yield from place(view, id).names(call)))
+                except PlaceFailed as failure:
+                    failed: Mapping[ServerId, Answer] = {failure.server: failure.answer}
+                    refuse(failed)
+                    return failed
+            return {}
+
+        yield from self.tell(call.queue, attempt)
+        return sorted(name.decode() for name in found)

@@ -1,0 +1,13 @@
+"""All operations that clients carry out on a queue."""
+
+from __future__ import annotations
+
+from zkrq.protocol.fencing import Fencing
+from zkrq.protocol.putting import Putting
+
+
+class Operations(Putting, Fencing):
+    """Push, decide, fence and read, as generators; see ``steps.py``."""
+
+
+OPERATIONS = Operations()

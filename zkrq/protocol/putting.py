@@ -1,0 +1,192 @@
+"""Pushes: put on every server at once, or decided by the primary where only that can.
+
+A plain push carries version (0, 1), which every decision beats, so servers may take it in any order and any number of
+times.  It needs no primary and one round trip.  A server that knows the id as gone leaves it so and says which version
+its tombstone has; only the primary can say whether that tombstone still counts, so such a push is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from zkrq.protocol.attempts import FULL_RETRY_SECONDS, full_members
+from zkrq.protocol.calls import Push, PushReply, Put, PutAll
+from zkrq.protocol.deciding import Decided, Deciding
+from zkrq.protocol.replies import Status, Verdict
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    Begin,
+    Effort,
+    Failure,
+    Hurry,
+    NothingDone,
+    Obstacles,
+    Operation,
+)
+from zkrq.protocol.view import Life, ServerId, View
+
+
+class Duplicate(NamedTuple):
+    """Nothing was pushed, because the item ``first`` has the key; that one is on so many servers."""
+
+    first: str
+    replicas: int
+
+
+class Done(NamedTuple):
+    """Nothing was pushed, because an item of this id was pushed before and is gone; ``replicas`` servers know it."""
+
+    replicas: int
+
+
+class Late(NamedTuple):
+    """Nothing was pushed, because the push was too old for the servers, or from too far ahead."""
+
+
+class Full(NamedTuple):
+    """Nothing was pushed, because the queue has reached its limit."""
+
+
+class InDoubt(NamedTuple):
+    """The item may have been pushed; ``reason`` is what kept the answer away, empty: servers contradict each other."""
+
+    reason: str = ""
+    cause: Failure | None = None
+
+
+class NotPushed(NamedTuple):
+    """Nothing was pushed for this reason."""
+
+    cause: Failure
+
+
+Exceptional = Duplicate | Done | Late | Full | InDoubt | NotPushed
+
+
+class Pushes(NamedTuple):
+    """What became of pushes: each is on ``replicas`` servers but for the exceptional ones, by position."""
+
+    replicas: int
+    exceptional: Mapping[int, Exceptional]
+
+
+class _Round:
+    """What the attempts of one ``put`` have found out so far."""
+
+    def __init__(self) -> None:
+        self.covered: set[tuple[ServerId, Life]] = set()
+        self.refusals: Counter[int] = Counter()
+        self.tombstones: dict[int, dict[ServerId, int]] = {}
+        self.in_doubt: set[ServerId] = set()
+        self.copies = 0
+        self.primary = ServerId("")
+
+    def note(self, view: View, call: PutAll, answers: Answers) -> None:
+        for id, answer in answers.items():
+            if answer.status is Status.OK:
+                self.covered.add((id, view.receivers[id]))
+                late, gone = call.read(answer.body)
+                self.refusals.update(late)
+                for at, n in gone.items():
+                    self.tombstones.setdefault(at, {})[id] = n
+            if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+                self.in_doubt.add(id)
+
+
+class Putting(Deciding):
+    """The two ways to push."""
+
+    def put(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
+        """Apply new items on every server of the view.  Raises ``TooFewMembers``, ``NothingDone``."""
+        effort, so_far, call = Effort(), _Round(), PutAll(queue, puts)
+
+        def attempt(view: View) -> Operation[Answers]:
+            self.check_writable(view)
+            obstacles: Obstacles = yield Begin(view)
+            if obstacles.kept_out:
+                return obstacles.kept_out
+            if obstacles.full and not effort.touched:
+                yield from self.check_room(view, obstacles.full)
+            so_far.copies, so_far.primary = len(view.members), view.primary(queue)
+            missing = {id: life for id, life in self.receivers(view).items() if (id, life) not in so_far.covered}
+            answers: Answers = yield Ask(view.epoch, missing, call)
+            effort.note(answers)
+            if full_members(view, answers):
+                yield Hurry(FULL_RETRY_SECONDS)
+            so_far.note(view, call, answers)
+            if not effort.touched and any(answer.verdict is Verdict.REFUSE for answer in answers.values()):
+                raise NothingDone(f"refused, nothing was written: {effort.trouble}")
+            return answers
+
+        try:
+            yield from self.until_done(effort, attempt)
+        except Failure as failure:
+            if effort.touched:
+                return Pushes(0, dict.fromkeys(range(len(puts)), InDoubt(effort.why(failure), failure)))
+            effort.end(failure, "nothing was written")
+        if not so_far.refusals and not so_far.tombstones:
+            return Pushes(so_far.copies, {})
+        exceptional: dict[int, Exceptional] = {
+            at: Late() if count == len(so_far.covered) else InDoubt() for at, count in so_far.refusals.items()
+        }
+        if so_far.tombstones:
+            exceptional |= yield from self._push_again(queue, puts, so_far)
+        return Pushes(so_far.copies, exceptional)
+
+    def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[int, Exceptional]]:
+        """Have the primary say whether ids that some server knows as gone may begin a new life."""
+        tombstones, taken = so_far.tombstones, len(so_far.covered)
+        again = {at: puts[at].above(max(known.values())) for at, known in tombstones.items()}
+        results: dict[int, Exceptional] = {}
+        try:
+            pushed = yield from self.push(queue, 0, list(again.values()))
+        except Failure as failure:
+            pushed = Pushes(0, dict.fromkeys(range(len(again)), NotPushed(failure)))
+        for position, at in enumerate(again):
+            result = pushed.exceptional.get(position)
+            was_put = so_far.refusals[at] + len(tombstones[at]) < taken
+            was_gone = so_far.primary in tombstones[at] and so_far.primary not in so_far.in_doubt
+            if isinstance(result, NotPushed | Late | Full) and was_put:
+                result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
+            elif isinstance(result, Done) and was_put and not was_gone:
+                result = None  # it was there by this push, and a consumer was done with it already
+            if result is not None:
+                results[at] = result
+        return results
+
+    def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> Operation[Pushes]:
+        """Have the primary decide about new items.  ``max_size``: the queue's limit, 0: none.
+
+        Raises ``TooFewMembers``, ``NothingDone``, ``Unknown``.
+        """
+        call = Push(queue, max_size, puts)
+        decided = yield from self.decide(call)
+        outcomes = decided.reply.outcomes
+        usual = outcomes.count(b"+")
+        if usual == len(outcomes):
+            return Pushes(decided.copies, {})
+        return Pushes(
+            decided.copies,
+            {at: _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome[:1] != b"+"},
+        )
+
+
+def _judge(outcome: bytes, decided: Decided[PushReply]) -> Exceptional:
+    """What ``push.lua`` says became of a push.
+
+    A refused one may still be executed by an earlier try of the call, once the key is free or there is room.
+    """
+    match outcome[:1]:
+        case b"D":
+            return Done(decided.copies)
+        case b"=" | b"F" if decided.repeated:
+            return InDoubt()
+        case b"=":
+            return Duplicate(outcome[1:].decode(), decided.copies)
+        case b"F":
+            return Full()
+        case _:
+            return Late()

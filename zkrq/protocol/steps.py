@@ -1,0 +1,247 @@
+"""What an operation of the protocol consists of.
+
+An operation is a generator.  It yields *steps*, small values that say what is to be asked of whom or what is to be
+waited for, and is sent what became of each.  Between two yields nothing else of this client happens, so a decision
+and what is recorded of it cannot be torn apart.  The operation reads from top to bottom in the order in which things
+happen, and knows no event loop, no Redis, no clock and no chance; h11 did the same for HTTP.
+
+Whatever carries out the steps is called a runner: asyncio over real servers in production and, in virtual time, in the
+simulation; a random scheduler in the model of the protocol, which runs these very generators with one rule switched
+off at a time.
+
+A runner may also throw a ``Failure`` into the operation where it yields: ``TimeUp`` when the operation has no time
+left, ``StepFailed`` when a step could not be carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+
+from zkrq.protocol.calls import START, Call, Names, Paging
+from zkrq.protocol.replies import Answer, Status, Verdict, denial
+from zkrq.protocol.view import Life, ServerId, View
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Answers = Mapping[ServerId, Answer]
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+class Look(NamedTuple):
+    """Get the view that this client knows.  Sent: a ``View``."""
+
+
+class Begin(NamedTuple):
+    """Begin an attempt under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown when no time is left."""
+
+    view: View
+
+
+class Obstacles(NamedTuple):
+    """What this client knows to be in the way of an attempt.
+
+    ``kept_out``: answers of servers that do not let it in.  ``full``: members that refused an item lately.
+    """
+
+    kept_out: Answers
+    full: tuple[ServerId, ...]
+
+
+class Ask(NamedTuple):
+    """Make the same call on several servers, each in the life that is given.  Sent: ``Answers``.
+
+    ``once``: a call whose connection breaks is not made again.
+    """
+
+    epoch: int
+    lives: Mapping[ServerId, Life]
+    call: Call[Any]
+    once: bool = False
+
+
+class Evict(NamedTuple):
+    """Take servers that failed under this view out of it; ``answered`` names those that did answer.  Sent: the view to
+    go on with, the same where nothing can be done yet."""
+
+    view: View
+    failed: Answers
+    answered: Set[ServerId]
+
+
+class Refresh(NamedTuple):
+    """Read the view again.  Sent: the view to go on with."""
+
+    view: View
+
+
+class Rest(NamedTuple):
+    """Wait a moment before the next attempt.  Sent: None."""
+
+
+class Hurry(NamedTuple):
+    """Leave the operation no more time than these seconds.  Sent: None."""
+
+    seconds: float
+
+
+Step = Look | Begin | Ask | Evict | Refresh | Rest | Hurry
+
+Operation = Generator[Step, Any, T]
+
+
+# -- failures ---------------------------------------------------------------------------------------------------------
+
+
+class Failure(Exception):
+    """An operation ended without its result.  The class says what the caller may conclude."""
+
+
+class NothingDone(Failure):
+    """Nothing was written: the caller may retry."""
+
+
+class Unknown(Failure):
+    """It may have happened."""
+
+
+class TooFewMembers(Failure):
+    """No push completes with ``members`` members where ``needed`` are needed; nothing was written."""
+
+    def __init__(self, members: int, needed: int) -> None:
+        super().__init__(f"{members} in sync, {needed} needed")
+        self.members = members
+        self.needed = needed
+
+
+class Fenced(Failure):
+    """The owner was declared dead."""
+
+
+class Denied(Failure):
+    """A server does not let this client in: something has to be corrected first."""
+
+
+class TimeUp(Failure):
+    """The operation has no time left; thrown in by the runner."""
+
+
+class StepFailed(Failure):
+    """A step could not be carried out, for the reason in ``error``; thrown in by the runner."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class PlaceFailed(Exception):
+    """One server did not answer OK where it had to; never leaves an operation."""
+
+    def __init__(self, server: ServerId, answer: Answer) -> None:
+        super().__init__(f"{server}: {answer.reason}")
+        self.server = server
+        self.answer = answer
+
+
+# -- what operations have in common -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Effort:
+    """What an operation remembers of its attempts: whether anything may have happened, and what kept the last one from
+    completing."""
+
+    touched: bool = False
+    trouble: str = ""
+
+    def note(self, answers: Answers) -> bool:
+        """Take note of answers; returns whether all are OK."""
+        for answer in answers.values():
+            if answer.status is not Status.OK:
+                self.touched = self.touched or any(answer.may_have_happened for answer in answers.values())
+                self.trouble = reasons(answers)
+                return False
+        self.touched = self.touched or bool(answers)
+        return True
+
+    def why(self, failure: Failure) -> str:
+        """What ended the operation, for people."""
+        return self.trouble or "no time left" if isinstance(failure, TimeUp) else str(failure)
+
+    def end(self, failure: Failure, nothing: str) -> NoReturn:
+        """End an operation that failed; ``nothing`` says in words that nothing happened.  Raises a ``Failure``."""
+        if self.touched:
+            raise Unknown(f"it may have happened: {self.why(failure)}") from failure
+        if isinstance(failure, TimeUp):
+            raise NothingDone(f"{nothing}: {self.why(failure)}") from failure
+        raise failure
+
+
+def reasons(answers: Answers) -> str:
+    """Which servers kept an attempt from completing, and why."""
+    return "; ".join(f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE)
+
+
+def check_let_in(answers: Answers) -> None:
+    """Raises ``Denied`` where a server does not let this client in."""
+    for id, answer in answers.items():
+        if answer.verdict is Verdict.CORRECT:
+            raise Denied(denial(id, answer))
+
+
+class Paged(Protocol):
+    """A reply that is one page of many."""
+
+    @property
+    def cursor(self) -> bytes: ...
+
+
+P = TypeVar("P", bound=Paged)
+
+
+class Place(NamedTuple):
+    """One server, in one life, under one epoch."""
+
+    server: ServerId
+    life: Life
+    epoch: int
+
+    def ask(self, call: Call[R]) -> Operation[R]:
+        """Make one call here and return its reply.  Raises ``PlaceFailed``."""
+        answers: Answers = yield Ask(self.epoch, {self.server: self.life}, call)
+        answer = answers[self.server]
+        if answer.status is not Status.OK:
+            raise PlaceFailed(self.server, answer)
+        return call.read(answer.body)
+
+    def each_page(self, call: Paging[P], act: Callable[[P], Operation[None]]) -> Operation[None]:
+        """Make the call again and again, each time from where the last page ended, and act on every page.
+
+        What is there from the beginning to the end is on some page.  Raises ``PlaceFailed``.
+        """
+        while True:
+            page = yield from self.ask(call)
+            yield from act(page)
+            if page.cursor == START:
+                return
+            call = call.at(page.cursor)
+
+    def names(self, call: Paging[Names]) -> Operation[set[bytes]]:
+        """The names on all pages.  Raises ``PlaceFailed``."""
+        found = set[bytes]()
+
+        def note(page: Names) -> Operation[None]:
+            found.update(page.names)
+            yield from ()
+
+        yield from self.each_page(call, note)
+        return found
+
+
+def place(view: View, server: ServerId) -> Place:
+    """A server of the view, in the life that the view names."""
+    return Place(server, view.receivers[server], view.epoch)
