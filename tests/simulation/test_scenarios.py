@@ -412,6 +412,50 @@ def test_an_acked_item_is_not_brought_back_by_a_server_that_stays_away_for_long(
     _play(_long_absence)
 
 
+async def _claim_before_a_push(world: World) -> None:
+    near, _ = await _opened(world, "near")  # it leads, and repairs at once
+    maker, maker_queue = await _opened(world, "maker")
+    far, far_queue = await _opened(world, "far")
+    assert world.view
+    assert near.coordinator
+    primary = world.view.primary(world.queue)
+    world.servers[primary].kill()
+    await _run(far, far_queue.push("y"))
+    await _ack(far, far_queue, "y")
+
+    # The server that is to decide again has been given everything, and becomes a member a little later.
+    swap_view, copied, go_on = near.coordinator.swap_view, asyncio.Event(), asyncio.Event()
+
+    async def swap_later(data: bytes, expected: int) -> Versioned | None:
+        if primary in decode(data).members:
+            copied.set()
+            await go_on.wait()
+        return await swap_view(data, expected)
+
+    with patch.object(near.coordinator, "swap_view", swap_later):
+        world.servers[primary].start(None)
+        await copied.wait()
+
+        # Meanwhile an item is pushed to all but that server, by a producer that dies, and is claimed.
+        world.network.path(maker.name, primary).cut = True
+        maker.start(maker_queue.push("x"), "push")
+        await asyncio.sleep(HANGS)
+        world.drop(maker)
+        claim = await _run(far, far_queue.pop_one(timeout=5))
+        assert claim
+        go_on.set()
+        await _until(lambda: _is_member(world, primary))
+    assert world.view.primary(world.queue) == primary
+    await _run(far, claim.release())
+    await _ack(far, far_queue, "x")
+    assert list(disagreements(world, scrubbed=True)) == []
+    await _close(near, far)
+
+
+def test_an_item_that_was_claimed_before_a_learner_had_its_push_is_delivered_again() -> None:
+    _play(_claim_before_a_push)
+
+
 async def _promoted_too_late(world: World) -> None:
     near, queue = await _opened(world, "near")
     assert world.view

@@ -180,8 +180,9 @@ class Deciding(Attempts):
             reply = apply.read(answer.body)
             if reply.superseded:
                 superseded |= {ids[at] for at in reply.superseded}
-            # A learner is left to its catch-up, which brings every payload.
-            if reply.bare and id in view.members:
+            # A learner as well: its catch-up may have read the queue before the push reached the source, and nobody
+            # brings the payload where the producer has died since.
+            if reply.bare:
                 answers |= yield from self.copy(view, queue, [ids[at] for at in reply.bare], id)
         for id in others if so_far.carried else ():
             answers |= yield from self.copy(view, queue, sorted(so_far.carried), id)
