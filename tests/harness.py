@@ -12,6 +12,7 @@ from typing import Any
 
 import zkrq
 from zkrq import local
+from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 
@@ -72,6 +73,12 @@ async def command(server: local.LocalRedis, *words: str) -> bytes:
     finally:
         writer.close()
         await writer.wait_closed()
+
+
+def stolen(claim: zkrq.Claim[Any]) -> zkrq.Claim[Any]:
+    """The same claim in other hands, as an operator would settle it without the holder's knowledge."""
+    lease = lease_of(claim)
+    return zkrq.Claim(lease.issuer, lease.id, lease.packed, None, lease.owner, lease.request, 1e12)
 
 
 async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from zkrq import typed
 from zkrq.administration import Cancellation
-from zkrq.claims import Claim, Lost
+from zkrq.claims import Claim
 from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded, found
 from zkrq.codecs import JSON, RAW, Codec
+from zkrq.consuming.lease import Lost
 from zkrq.errors import (
     ClaimLost,
     Closed,

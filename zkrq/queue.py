@@ -12,8 +12,9 @@ from typing import Generic, Self, TypeVar
 
 from zkrq.administration import Administration
 from zkrq.checks import Duration, check_count, check_duration
-from zkrq.claims import Claim, Verb
+from zkrq.claims import Claim
 from zkrq.codecs import Codec
+from zkrq.consuming.lease import Verb
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.prefetch import Prefetcher, PrefetchLimit
 from zkrq.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, Receipts

@@ -11,6 +11,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import PassTime
 from tests.harness import HANG, take
+from zkrq.claims import lease_of
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 
 pytestmark = pytest.mark.anyio
@@ -154,7 +155,7 @@ async def test_ack_many_of_what_somebody_else_has_by_now(cluster: zkrq.Cluster, 
     queue = cluster.queue(name, claim_timeout=0.5)
     await queue.push_many(["kept", "dropped"])
     claims = await queue.pop_many(2)
-    queue._leases.let_go(claims[1])  # pyright: ignore[reportPrivateUsage]
+    lease_of(claims[1]).stop_extending()
     await pass_time(0.5)
     again = await take(queue)
     assert again.item == "dropped"

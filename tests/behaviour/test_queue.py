@@ -14,7 +14,8 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import PassTime
 from tests.behaviour.helpers import is_empty
-from tests.harness import HANG, settled, take
+from tests.harness import HANG, settled, stolen, take
+from zkrq.claims import lease_of
 from zkrq.protocol.calls import Clear, Decision
 
 pytestmark = pytest.mark.anyio
@@ -239,7 +240,7 @@ async def test_an_item_comes_back_when_its_claim_is_not_extended(
     queue = cluster.queue(name, claim_timeout=0.5)
     await queue.push("forgotten")
     claim = await take(queue)
-    queue._leases.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+    lease_of(claim).stop_extending()
     await pass_time(0.5)
     again = await take(queue)
     assert again.id == claim.id
@@ -258,8 +259,7 @@ async def test_a_lost_claim_stops_the_handler(cluster: zkrq.Cluster, name: str) 
     with pytest.raises(zkrq.ClaimLost):
         async with claim:
             # Behind its back, as by an operator: the claim's request is shown by somebody else.
-            other = zkrq.Claim(claim._holder, claim.id, claim._packed, None, claim.owner, claim.request, 0)  # pyright: ignore[reportPrivateUsage]
-            await other.nack(delay=30)
+            await stolen(claim).nack(delay=30)
             assert await claim.lost
             await asyncio.sleep(HANG)
     assert claim.lost

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 import zkrq
 from tests.chaos.record import Kind, Recorder
+from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.protocol.calls import Claim, Decision
 from zkrq.protocol.deciding import Decided
@@ -313,9 +314,8 @@ class Client:
 
     def _note_delivered(self, queue: zkrq.Queue[Any], claim: zkrq.Claim[Any]) -> None:
         assert claim.item["id"] == claim.id
-        self._note(
-            Kind.ASKED, claim.id, claim.token, "small" if queue.name == SMALL else "", self._asked[claim.request]
-        )
+        asked_at = self._asked[lease_of(claim).request]
+        self._note(Kind.ASKED, claim.id, claim.token, "small" if queue.name == SMALL else "", asked_at)
         self._note(Kind.DELIVERED, claim.id, claim.token, claim.owner)
 
     @contextmanager
@@ -342,7 +342,7 @@ class Client:
         """Whether the claim still holds by its own word; if not, that is written down."""
         if not claim.holds:
             # The loop's clock is time.monotonic: a deadline that has passed was the end of it.
-            ended_at = min(time.monotonic(), claim.deadline_at)
+            ended_at = min(time.monotonic(), lease_of(claim).deadline_at)
             self._note(Kind.LOST, claim.id, claim.token, claim.lost.reason or "its deadline passed", at=ended_at)
         return claim.holds
 

@@ -13,9 +13,10 @@ from unittest.mock import AsyncMock
 import pytest
 
 import zkrq
-from tests.harness import HANG, command, in_process, new_namespace, settled, take, until
+from tests.harness import HANG, command, in_process, new_namespace, settled, stolen, take, until
 from tests.proxy import Proxy
 from zkrq import local
+from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.consuming.prefetch import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -106,7 +107,7 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         loop = asyncio.get_running_loop()
         claim = await take(queue)  # its prefetcher begins with request number 1 as well
         assert claim.attempts == 1
-        assert claim.deadline_at <= loop.time() + 4.1
+        assert lease_of(claim).deadline_at <= loop.time() + 4.1
 
 
 async def test_a_refused_ack_does_not_cancel_the_loop_around_it(servers: local.Servers) -> None:
@@ -116,9 +117,7 @@ async def test_a_refused_ack_does_not_cancel_the_loop_around_it(servers: local.S
         await queue.push("x")
         with pytest.raises(zkrq.ClaimLost):
             async with await take(queue) as claim:
-                held, packed = claim._holder, claim._packed  # pyright: ignore[reportPrivateUsage]
-                other = zkrq.Claim(held, claim.id, packed, None, claim.owner, claim.request, 1e12)
-                await other.nack(delay=30)
+                await stolen(claim).nack(delay=30)
                 await claim.ack()
         await asyncio.sleep(0)
         await queue.push("the loop goes on")
@@ -221,7 +220,7 @@ async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Serv
         queue = cluster.queue("jobs", claim_timeout=1)
         await queue.push("stranded")
         claim = await take(queue)
-        queue._leases.let_go(claim)  # pyright: ignore[reportPrivateUsage]
+        lease_of(claim).stop_extending()
         queue._prefetcher.close()  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(17)
         async with in_process(servers, namespace, hub) as second:

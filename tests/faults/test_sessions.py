@@ -21,9 +21,11 @@ from tests.harness import (
     until,
 )
 from zkrq import local
+from zkrq.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
+from zkrq.protocol.records import VERSION_BYTES
 
 pytestmark = pytest.mark.anyio
 
@@ -266,7 +268,9 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         view = cluster.view
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
-            settle: list[bytes | str | int] = [300_000, 0, 0, 0, claim.id, claim.packed_version, claim.request, how]
+            lease = lease_of(claim)
+            version = lease.packed[VERSION_BYTES]
+            settle: list[bytes | str | int] = [300_000, 0, 0, 0, claim.id, version, lease.request, how]
             await membership.call(view.primary(QUEUE), "settle", QUEUE, view, settle)
         hub.expire(claims[0].owner)
 

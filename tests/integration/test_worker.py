@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import zkrq
 import zkrq.working.worker
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, stop, working
-from tests.harness import HANG, in_process, new_namespace, settled, take, until
+from tests.harness import HANG, in_process, new_namespace, settled, stolen, take, until
 from zkrq import local
 from zkrq.checks import Duration
 from zkrq.cluster import Cluster
@@ -204,8 +204,7 @@ async def test_a_lost_claim_stops_the_handler_and_the_loop_goes_on(cluster: Clus
             return
         try:
             # Behind its back, as by an operator: the claim's request is shown by somebody else.
-            other = zkrq.Claim(claim._holder, claim.id, claim._packed, None, claim.owner, claim.request, 0)  # pyright: ignore[reportPrivateUsage]
-            await other.nack(delay=0)
+            await stolen(claim).nack(delay=0)
             await asyncio.sleep(HANG)
         except asyncio.CancelledError:
             stopped.append(item)

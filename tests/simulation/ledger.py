@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,8 @@ from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
+from zkrq.claims import lease_of
+from zkrq.consuming.lease import Lease
 from zkrq.consuming.leases import Leases
 from zkrq.items import Item as SeenItem
 from zkrq.protocol import calls
@@ -450,7 +452,8 @@ class Ledger:
         if item is None:
             self.violation(f"unexpected: {label!r} was never pushed")
             item = self.new_item(label)
-        what = f"{item.label} ({claim.id}) delivered to {process.name} under {claim.request} {tuple(claim.token)}"
+        request = lease_of(claim).request
+        what = f"{item.label} ({claim.id}) delivered to {process.name} under {request} {tuple(claim.token)}"
         self._trace.note(what)
         if self._is_excused(claim, process, certain=certain):
             self.counts["given out while being fenced"] += 1
@@ -477,7 +480,7 @@ class Ledger:
         """Nobody else may have it, nor have been done with it."""
         if item.acked or (item.buried_at is not None and item.redriven_at is None):
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
-        if item.cancelled_at is not None and self.asked_at[claim.request] > item.cancelled_at:
+        if item.cancelled_at is not None and self.asked_at[lease_of(claim).request] > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")
@@ -492,7 +495,7 @@ class Ledger:
     def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
-            late = self.asked_at[claim.request] - item.confirmed_at - item.ttl
+            late = self.asked_at[lease_of(claim).request] - item.confirmed_at - item.ttl
             if late > LATE_SECONDS + item.slack:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
@@ -573,17 +576,22 @@ class Ledger:
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
-    hold = Leases.hold
-    extended = cast("Callable[[Claim[Any], float], Awaitable[None]]", Claim.extended)  # pyright: ignore
+    add, extend = Leases.add, Lease.extend
     decide = Replicas.decide
 
-    def note_hold(held: Leases, claims: Sequence[Claim[Any]]) -> None:
-        found.told_at.update(dict.fromkeys(claims, loop.now))
-        hold(held, claims)
+    def note(lease: Lease) -> None:
+        if (claim := lease()) is not None:
+            found.told_at[cast("Claim[Any]", claim)] = loop.now
 
-    async def note_extended(claim: Claim[Any], seconds: float) -> None:
-        await extended(claim, seconds)
-        found.told_at[claim] = loop.now
+    def note_added(leases: Leases, added: Iterable[Lease]) -> None:
+        noted = list(added)
+        for lease in noted:
+            note(lease)
+        add(leases, noted)
+
+    async def note_extended(lease: Lease, seconds: float) -> None:
+        await extend(lease, seconds)
+        note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
         if not isinstance(call, calls.Claim):
@@ -604,8 +612,8 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         return decided
 
     with (
-        patch.object(Leases, "hold", note_hold),
-        patch.object(Claim, "extended", note_extended),
+        patch.object(Leases, "add", note_added),
+        patch.object(Lease, "extend", note_extended),
         patch.object(Replicas, "decide", note_decide),
     ):
         yield

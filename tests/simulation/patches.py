@@ -13,14 +13,16 @@ from unittest.mock import patch
 
 from tests.simulation.loop import PROCESS, Loop
 from zkrq import ids
-from zkrq.claims import Claim
+from zkrq.claims import Claim, lease_of
+from zkrq.protocol.records import VERSION_BYTES
 
 EPOCH = 1_790_000_000.0
 """What the clock on the wall shows when a run begins."""
 
 
 def _hash_claim(claim: Claim[Any]) -> int:
-    return zlib.crc32(f"{claim.id}/{claim.request}/{claim.packed_version.hex()}".encode())
+    lease = lease_of(claim)
+    return zlib.crc32(f"{lease.id}/{lease.request}/{lease.packed[VERSION_BYTES].hex()}".encode())
 
 
 @contextmanager

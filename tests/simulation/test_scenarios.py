@@ -20,6 +20,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
 from tests.simulation.world import Client, World
 from zkrq import Cancellation, OutcomeUnknown, Queue, clock
+from zkrq.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.view import ServerId, decode, extend
 
@@ -573,7 +574,7 @@ async def _uncertain_session(world: World) -> None:
             world.hub.silence(near.coordinator, deaf=True)
             await asyncio.sleep(near.coordinator.valid_until - world.loop.now + 0.01)
             claims.append(await anext(stream))
-        return [int(claim.request.rpartition("/")[2]) for claim in claims]
+        return [int(lease_of(claim).request.rpartition("/")[2]) for claim in claims]
 
     first, second, third = await _run(near, take())
     assert second <= first + 1

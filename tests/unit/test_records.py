@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrq.claims import Verb
+from zkrq.consuming.lease import Verb
 from zkrq.protocol.records import (
     FIRST,
     FORMAT,

@@ -7,23 +7,19 @@ import logging
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
-from weakref import ref
 
-from zkrq.claims import EXTENSION_REFUSED, Claim, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, Lease, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
 from zkrq.protocol.calls import Settle, Settlement
-from zkrq.protocol.records import Record
+from zkrq.protocol.records import VERSION_BYTES, Record
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
 from zkrq.replication.replicas import Replicas
 from zkrq.retry import Again, Retry
 from zkrq.tasks import Tasks
-
-T = TypeVar("T")
 
 EXTEND_AT = 2 / 3
 """A claim with less than this part of its time left is extended ..."""
@@ -41,7 +37,7 @@ CALL_BYTES = 160
 
 
 class Leases:
-    """Holds, extends and settles; implements ``claims.Holder``."""
+    """Holds, extends and settles; implements ``lease.Issuer``."""
 
     def __init__(
         self,
@@ -67,8 +63,7 @@ class Leases:
         self.home = home
         self.is_certain = is_certain
         """Whether the session certainly lives; without that, others may have fenced this process."""
-        # Weak: a claim that its consumer has dropped is extended no longer, and comes back when its time is over.
-        self._claims: list[ref[Claim[Any]]] = []
+        self._leases: list[Lease] = []
         self._sweep_at = SWEEP_LEAST
         self._tasks = tasks
         self._extender: asyncio.Task[None] | None = None
@@ -86,36 +81,28 @@ class Leases:
     def __len__(self) -> int:
         return len(self._active())
 
-    def _active(self) -> list[Claim[Any]]:
-        """The claims to extend; forgets the others."""
-        active = [claim for each in self._claims if (claim := each()) is not None and claim.kept]
-        self._claims = [ref(claim) for claim in active]
-        self._sweep_at = max(SWEEP_LEAST, 2 * len(active))
-        return active
+    def _active(self) -> tuple[Lease, ...]:
+        """The leases to extend.  Forgets the others: settled, lost, or without a claim because it was dropped."""
+        self._leases = [lease for lease in self._leases if lease.extending and lease() is not None]
+        self._sweep_at = max(SWEEP_LEAST, 2 * len(self._leases))
+        return tuple(self._leases)
 
-    def hold(self, claims: Iterable[Claim[Any]]) -> None:
-        """Extend these claims from now on, until they are let go."""
-        self._claims += map(ref, claims)
-        if len(self._claims) > self._sweep_at:
+    def add(self, leases: Iterable[Lease]) -> None:
+        """Extend these from now on, until they are settled, lost or dropped."""
+        self._leases += leases
+        if len(self._leases) > self._sweep_at:
             self._active()
         if self._extender is None:
             self._extender = self._tasks.keep(self._extend_periodically, f"extend claims of {self._queue}")
 
-    def let_go(self, claim: Claim[Any]) -> None:
-        """Extend it no longer."""
-        claim.kept = False
-        if claim.timer:
-            claim.timer.cancel()
-            claim.timer = None
-
-    def settle(self, claim: Claim[Any], verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
+    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
         if running_loop() is not self.home.loop:
             raise self.home.elsewhere()
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
-        return self._batcher.add(Settlement(claim.id, claim.packed_version, claim.request, how))
+        return self._batcher.add(Settlement(lease.id, lease.packed[VERSION_BYTES], lease.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
         """The retry policy's word: a delay, or the reason to bury."""
@@ -130,33 +117,33 @@ class Leases:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Every claim of ``owner`` is lost: tell the handlers."""
-        lost = [claim for claim in self._active() if claim.owner == owner]
+        lost = [lease for lease in self._active() if lease.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
 
     def cancelled(self, request: str, id: str) -> None:
         """The item of a claim that came from this claim request was cancelled: stop its handler."""
-        lost = [claim for claim in self._active() if claim.id == id and claim.request == request and not claim.settled]
+        lost = [lease for lease in self._active() if lease.id == id and lease.request == request and not lease.settled]
         if lost:
             self._tell_lost(lost, "its item was cancelled")
 
-    def _tell_lost(self, lost: Iterable[Claim[Any]], reason: str) -> None:
-        ids = tuple(claim.id for claim in lost)
-        for claim in tuple(lost):
-            claim.lose(reason)
+    def _tell_lost(self, lost: Sequence[Lease], reason: str) -> None:
+        ids = tuple(lease.id for lease in lost)
+        for lease in lost:
+            lease.lose(reason)
         self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
         """For closing: hand back what was only claimed ahead, and stop the handlers of the rest, which comes back when
         this owner is fenced."""
         active = self._active()
-        ahead = [claim for claim in active if not claim.delivered]
-        handled = [claim for claim in active if claim.delivered and claim.holds]
+        ahead = [lease for lease in active if not lease.delivered]
+        handled = [lease for lease in active if lease.delivered and lease.holds]
         if handled:
             self._tell_lost(handled, "the cluster is closed")
-        await asyncio.gather(*(claim.release() for claim in ahead), return_exceptions=True)
-        for claim in ahead:
-            self.let_go(claim)
+        await asyncio.gather(*(lease.settle(Verb.RELEASE) for lease in ahead), return_exceptions=True)
+        for lease in ahead:
+            lease.stop_extending()
 
     def stop(self) -> None:
         """Take no more calls."""
@@ -184,23 +171,24 @@ class Leases:
             self._extend_due()
 
     def _extend_due(self) -> None:
-        """No part of the loop above: its variables would keep a claim that was dropped, and so have it extended."""
+        """Extend what is due.  Without word from ZooKeeper others may have fenced this process: then Redis is asked
+        about every claim."""
         loop = asyncio.get_running_loop()
-        # Without word from ZooKeeper others may have fenced this process: Redis is asked about every claim.
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
-        for claim in [claim for claim in self._active() if claim.deadline_at < soon and claim.timer is None]:
-            claim.timer = loop.call_at(claim.deadline_at, self._expire, claim)
-            self._tasks.start(self._extend(claim), "extend a claim")
+        for lease in self._active():
+            if lease.deadline_at < soon and lease.timer is None:
+                lease.timer = loop.call_at(lease.deadline_at, self._expire, lease)
+                self._tasks.start(self._extend(lease), "extend a claim")
 
-    async def _extend(self, claim: Claim[Any]) -> None:
-        """Extend one claim; the batcher makes one call of many.  Tried again until the deadline has passed."""
-        while claim.kept:
+    async def _extend(self, lease: Lease) -> None:
+        """Extend one claim; the batcher makes one call of many.  Retried until the deadline has passed."""
+        while lease.extending and lease() is not None:
             try:
-                await claim.extended(self.claim_timeout)
+                await lease.extend(self.claim_timeout)
             except ZkrqError as error:
-                if claim.lost:
-                    if claim.lost.reason == EXTENSION_REFUSED:  # any other loss was told by who noticed it
-                        self._tell_lost([claim], claim.lost.reason)
+                if lease.loss:
+                    if lease.loss.reason == EXTENSION_REFUSED:  # any other loss was reported where it was noticed
+                        self._tell_lost([lease], EXTENSION_REFUSED)
                     return
                 if not self._extensions_fail:
                     self._log.info("claims cannot be extended for now, retrying until their deadlines: %s", error)
@@ -210,9 +198,9 @@ class Leases:
                 self._extensions_fail = False
                 return
 
-    def _expire(self, claim: Claim[Any]) -> None:
-        if claim.kept:
-            self._tell_lost([claim], "it could not be extended in time")
+    def _expire(self, lease: Lease) -> None:
+        if lease.extending and lease() is not None:
+            self._tell_lost([lease], "it could not be extended in time")
 
 
 _ACK = Verb.ACK.value

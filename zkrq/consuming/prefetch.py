@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from zkrq.claims import Claim
+from zkrq.claims import Claim, lease_of
 from zkrq.codecs import Codec
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
@@ -215,8 +215,9 @@ class Prefetcher(Generic[T]):
         now = asyncio.get_running_loop().time()
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
-            if claim.holds_at(now):
-                claim.delivered = True
+            lease = lease_of(claim)
+            if lease.holds_at(now):
+                lease.delivered = True
                 drawn.append(claim)
         self._taken += len(drawn)
         if len(self._buffer) * 2 < self._target:
@@ -239,7 +240,7 @@ class Prefetcher(Generic[T]):
             self._waiters.remove(waiter)
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
             for claim in reversed(waiter.future.result()):
-                claim.delivered = False
+                lease_of(claim).delivered = False
                 self._buffer.appendleft(claim)
             self._serve()
         self._hand_back()
@@ -273,7 +274,7 @@ class Prefetcher(Generic[T]):
         try:
             await claim.release()
         except ZkrqError as error:
-            self._leases.let_go(claim)
+            lease_of(claim).stop_extending()
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
     def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
@@ -446,7 +447,7 @@ class Prefetcher(Generic[T]):
             claims.append(Claim(leases, name, record, item, owner, request, deadline_at))
         if claims:
             self._mean_bytes += (size / len(claims) - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
-        leases.hold(claims)
+        leases.add(map(lease_of, claims))
         if not self._buffer:
             self._last_look = asyncio.get_running_loop().time(), self._taken
         self._buffer += claims
@@ -455,10 +456,10 @@ class Prefetcher(Generic[T]):
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """What cannot be decoded goes to the dead letters, its bytes kept."""
         self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
-        self._leases.hold([claim])
+        self._leases.add([lease_of(claim)])
         try:
             what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
             await claim.bury(f"cannot be decoded as {self._codec.name}: {what}")
         except ZkrqError as problem:
-            self._leases.let_go(claim)
+            lease_of(claim).stop_extending()
             self._log.warning("item %s could not be buried, it comes back by itself: %s", claim.id, problem)

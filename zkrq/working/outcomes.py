@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zkrq.claims import Verb
+from zkrq.consuming.lease import Verb
 
 
 class Ending(enum.StrEnum):

@@ -30,7 +30,7 @@ import anyio
 import anyio.to_thread
 
 from zkrq.checks import Duration, check_count, check_duration
-from zkrq.claims import Claim
+from zkrq.claims import Claim, lease_of
 from zkrq.errors import Closed, ConfigError, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.retry import Reject, RetryLater
 from zkrq.working.handlers import Handler, read_handler
@@ -400,7 +400,7 @@ class Worker:
 
     def _hand_back(self, line: Line, claims: Iterable[Claim[Any]], *, delivered: bool) -> None:
         for claim in claims:
-            claim.delivered = delivered
+            lease_of(claim).delivered = delivered
             task = asyncio.create_task(_release(line, claim), name=f"zkrq worker: hand back to {line.queue.name}")
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)

@@ -1,0 +1,37 @@
+"""Users see of the objects that they are given what is theirs; what the inside needs stands on types of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+import zkrq
+
+SURFACE: dict[type, set[str]] = {
+    zkrq.Claim: {
+        "ack",
+        "attempts",
+        "bury",
+        "deadline",
+        "extend",
+        "failures",
+        "holds",
+        "id",
+        "item",
+        "key",
+        "lost",
+        "nack",
+        "owner",
+        "priority",
+        "pushed_at",
+        "release",
+        "settled",
+        "token",
+    },
+    zkrq.Lost: {"reason"},
+    zkrq.Deliveries: {"aclose"},
+}
+
+
+@pytest.mark.parametrize("kind", SURFACE)
+def test_public_names_are_those_of_users(kind: type) -> None:
+    assert {name for name in dir(kind) if not name.startswith("_")} == SURFACE[kind]
