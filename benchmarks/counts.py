@@ -20,6 +20,7 @@ import zkrq
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.settings import Settings
 
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
@@ -60,17 +61,10 @@ async def count() -> dict[str, float]:
     """What is counted, under the names of ``LIMITS``."""
     counts: dict[str, float] = {}
     async with local.servers(redis=3, zookeeper=0) as servers:
-        cluster = Cluster(
-            servers.redis_urls,
-            MemoryCoordinator(Hub()),
-            namespace="counted",
-            min_replicas=None,
-            description="counts",
-            command_timeout=10.0,
-            operation_timeout=30.0,
-            on_event=None,
+        settings = Settings(
+            namespace="counted", found=True, description="counts", command_timeout=10.0, operation_timeout=30.0
         )
-        async with cluster:
+        async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             await _cycle(cluster.queue("warm-up"), TASKS)  # from here on every server knows every script
             urls = list(servers.redis_urls.values())
             for kind, tasks, items, queues in (

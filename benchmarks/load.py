@@ -18,6 +18,7 @@ from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.local import Servers
 from zkrq.replication.wire import Dial, dial
+from zkrq.settings import Settings
 
 TASKS = 256
 """Tasks that push or consume one item at a time, where nothing else is said."""
@@ -38,22 +39,13 @@ def cluster_of(
     redis: Mapping[str, str], zookeeper: str, *, namespace: str = "bench", dial: Dial = dial, hub: Hub | None = None
 ) -> Cluster:
     """A cluster as ``zkrq.connect`` makes it, but that the wires may be others, and ZooKeeper may be missing."""
+    settings = Settings(namespace=namespace, found=True, description="benchmark")
     coordinator = (
-        ZooKeeperCoordinator(zookeeper, namespace=namespace, session_timeout=10.0, auth=None)
+        ZooKeeperCoordinator(zookeeper, namespace=namespace, session_timeout=settings.session_timeout, auth=None)
         if zookeeper
         else MemoryCoordinator(hub or Hub())
     )
-    return Cluster(
-        redis,
-        coordinator,
-        namespace=namespace,
-        min_replicas=None,
-        description="benchmark",
-        command_timeout=2.0,
-        operation_timeout=15.0,
-        on_event=None,
-        dial=dial,
-    )
+    return Cluster(redis, coordinator, settings, dial=dial)
 
 
 def open_cluster(group: Servers, *, namespace: str = "bench", dial: Dial = dial) -> Cluster:

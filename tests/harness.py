@@ -15,6 +15,8 @@ from zkrq import local
 from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.replication.wire import Dial, dial
+from zkrq.settings import Settings
 
 HANG = 60.0
 """Seconds after which a test that waits has failed; nothing finer is asserted of time."""
@@ -35,17 +37,13 @@ def over_zookeeper(servers: local.Servers, namespace: str, **options: Any) -> Cl
     return zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, **settings)
 
 
-def in_process(servers: local.Servers, namespace: str, hub: Hub | None = None, **options: Any) -> Cluster:
+def in_process(
+    servers: local.Servers, namespace: str, hub: Hub | None = None, *, dial: Dial = dial, **options: Any
+) -> Cluster:
     """A client with real Redis servers and the coordinator in this process."""
-    settings: dict[str, Any] = {
-        "min_replicas": None,
-        "description": "test",
-        "command_timeout": 2.0,
-        "operation_timeout": 15.0,
-        "on_event": None,
-        **options,
-    }
-    return Cluster(servers.redis_urls, MemoryCoordinator(hub or Hub()), namespace=namespace, **settings)
+    given: dict[str, Any] = {"found": True, "description": "test", **options}
+    settings = Settings(namespace=namespace, **given)
+    return Cluster(servers.redis_urls, MemoryCoordinator(hub or Hub()), settings, dial=dial)
 
 
 async def until(condition: Callable[[], bool], pause: float = 0.01) -> None:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from zkrq import typed
 from zkrq.administration import Cancellation
 from zkrq.claims import Claim
-from zkrq.cluster import Cluster, Consumer, Health, ServerHealth, connect, embedded, found
+from zkrq.cluster import Cluster
 from zkrq.codecs import JSON, RAW, Codec
+from zkrq.connecting import connect, embedded, found
+from zkrq.consumers import Consumer
 from zkrq.consuming.lease import Lost
 from zkrq.errors import (
     ClaimLost,
@@ -50,6 +52,7 @@ from zkrq.events import (
     ViewChanged,
     WakeupsRefused,
 )
+from zkrq.health import Health, ServerHealth
 from zkrq.ids import new_id
 from zkrq.inspection import Sizes, Statistics
 from zkrq.items import Item

@@ -48,10 +48,14 @@ def check_id(what: str, id: str) -> str:
     return id
 
 
+def in_seconds(value: Duration) -> float:
+    """Convert a ``timedelta`` to seconds; seconds stay as they are, unchecked."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
 def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
     """Seconds, not negative (``positive``: not 0 either), at most ten years."""
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
+    value = in_seconds(value)
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
     if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN is neither

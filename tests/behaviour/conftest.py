@@ -19,6 +19,7 @@ import zkrq.testing
 from tests.harness import new_namespace, over_zookeeper
 from zkrq import local
 from zkrq.coordination.memory import MemoryCoordinator
+from zkrq.settings import Settings
 
 PassTime = Callable[[float], Awaitable[None]]
 Connect = Callable[..., zkrq.Cluster]
@@ -101,20 +102,13 @@ def connect(cluster: zkrq.Cluster, backend: str, request: pytest.FixtureRequest)
         return cluster.servers.connect
     if backend == "real":
         return partial(over_zookeeper, request.getfixturevalue("shared_servers"), cluster.namespace)
-    coordinator = cluster._coordinator  # pyright: ignore[reportPrivateUsage]
+    coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
     assert isinstance(coordinator, MemoryCoordinator)
     hub = coordinator._hub  # pyright: ignore[reportPrivateUsage]
 
     def join(description: str = "test", on_event: Callable[[zkrq.Event], object] | None = None) -> zkrq.Cluster:
-        return zkrq.Cluster(
-            {str(id): url for id, url in cluster.view.servers.items()},
-            MemoryCoordinator(hub),
-            namespace=cluster.namespace,
-            min_replicas=None,
-            description=description,
-            command_timeout=2.0,
-            operation_timeout=15.0,
-            on_event=on_event,
-        )
+        settings = Settings(namespace=cluster.namespace, description=description, on_event=on_event)
+        urls = {str(id): url for id, url in cluster.view.servers.items()}
+        return zkrq.Cluster(urls, MemoryCoordinator(hub), settings)
 
     return join

@@ -15,6 +15,7 @@ from tests.load import Load
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -40,16 +41,9 @@ def as_user(
 ) -> Cluster:
     """A client with a user and a password."""
     urls = {server.name: f"redis://{USER}:{password}@{server.address}" for server in servers.redis}
-    settings: dict[str, Any] = {"command_timeout": 2.0, "operation_timeout": 15.0, **more}
-    return Cluster(
-        urls,
-        MemoryCoordinator(hub),
-        namespace=namespace,
-        min_replicas=None,
-        description="app",
-        on_event=None if events is None else events.append,
-        **settings,
-    )
+    on_event = None if events is None else events.append
+    settings = Settings(namespace=namespace, found=True, description="app", on_event=on_event, **more)
+    return Cluster(urls, MemoryCoordinator(hub), settings)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from tests.proxy import Proxy
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -26,16 +27,15 @@ CHECK = f"server {BROKEN} does not answer this client, but it does answer others
 
 def behind(proxy: Proxy, servers: local.Servers, namespace: str, hub: Hub, events: list[zkrq.Event]) -> Cluster:
     """A client whose way to one server leads through the proxy."""
-    return Cluster(
-        {**servers.redis_urls, BROKEN: f"redis://{proxy.address}"},
-        MemoryCoordinator(hub),
+    settings = Settings(
         namespace=namespace,
-        min_replicas=None,
+        found=True,
         description="test",
         command_timeout=1.0,
         operation_timeout=HANG,
         on_event=events.append,
     )
+    return Cluster({**servers.redis_urls, BROKEN: f"redis://{proxy.address}"}, MemoryCoordinator(hub), settings)
 
 
 def broken_server(servers: local.Servers) -> local.LocalRedis:

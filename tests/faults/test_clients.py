@@ -28,6 +28,7 @@ from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import Runner
+from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -86,7 +87,7 @@ async def test_an_old_failure_does_not_shorten_the_grace_of_a_new_one(servers: l
         await first.kill()
         await queue.push("x")
         assert len(cluster.view.members) == 2
-        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         second.pause()
         pushing = asyncio.create_task(queue.push("waits"))
         await asyncio.sleep(2.5)
@@ -100,8 +101,8 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs", claim_timeout=5)
         await queue.push("x")
-        replicas = cluster._replicas  # pyright: ignore[reportPrivateUsage]
-        owner = await cluster._identity.get()  # pyright: ignore[reportPrivateUsage]
+        replicas = cluster._client.replicas  # pyright: ignore[reportPrivateUsage]
+        owner = await cluster._client.identity.get()  # pyright: ignore[reportPrivateUsage]
         await replicas.decide(Claim("jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0))
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
@@ -178,7 +179,7 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs")
         await queue.push_many(range(3))
-        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         send, dropped = Runner._send, 0  # pyright: ignore[reportPrivateUsage]
 
         async def drop_first_applies(runner: Runner, step: Ask, call: Call[Any]) -> Answers:
@@ -198,7 +199,7 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
 async def test_answers_that_have_arrived_count_though_this_process_was_late(servers: local.Servers) -> None:
     """An event loop that was blocked finds the time-out due and the answers in the sockets, at once."""
     async with in_process(servers, new_namespace(), command_timeout=BLOCKED_SECONDS) as cluster:
-        membership: Membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         members = list(cluster.view.members)
         for late in (1.05, 1.5):
             asking = asyncio.create_task(membership.call_all(members, "seal", "", cluster.view, ()))
@@ -210,7 +211,7 @@ async def test_answers_that_have_arrived_count_though_this_process_was_late(serv
 
 
 def _speed_up_grace(cluster: zkrq.Cluster) -> None:
-    cluster._membership._grace = 0.5  # pyright: ignore[reportPrivateUsage]
+    cluster._client.membership._grace = 0.5  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Servers) -> None:
@@ -262,8 +263,8 @@ async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
             for name in "abc":
                 await dies.queue(name).push(name)
                 await take(dies.queue(name))
-            monkeypatch.setattr(dies, "_retire", AsyncMock())
-            reaper = lives._reaper  # pyright: ignore[reportPrivateUsage]
+            monkeypatch.setattr(dies._client, "_retire", AsyncMock())  # pyright: ignore[reportPrivateUsage]
+            reaper = lives._client.reaper  # pyright: ignore[reportPrivateUsage]
             fence, failing = Replicas.fence, ["a"]
 
             async def fence_some(replicas: Replicas, queue: str, owner: str) -> int:
@@ -297,16 +298,10 @@ async def test_large_items_over_a_slow_line(servers: local.Servers) -> None:
         hub, namespace = Hub(), new_namespace()
         async with in_process(servers, namespace, hub) as producer:
             await producer.queue("large", codec=zkrq.RAW).push_many([bytes(LARGE)] * LARGE_ITEMS)
-        client = Cluster(
-            urls,
-            MemoryCoordinator(hub),
-            namespace=namespace,
-            min_replicas=None,
-            description="slow",
-            command_timeout=1.0,
-            operation_timeout=15.0,
-            on_event=events.append,
+        settings = Settings(
+            namespace=namespace, found=True, description="slow", command_timeout=1.0, on_event=events.append
         )
+        client = Cluster(urls, MemoryCoordinator(hub), settings)
         await stack.enter_async_context(client)
         large, small = client.queue("large", codec=zkrq.RAW), client.queue("small")
         await small.push("warm-up")
@@ -370,7 +365,7 @@ async def test_a_dead_consumer_of_a_queue_that_never_had_an_item_is_forgotten(se
         names = [f"empty{n}" for n in range(6)]  # of each server as primary, most likely
         for name in names:
             assert await dying.queue(name).pop_one(timeout=0) is None
-        owner = dying._identity.owner  # pyright: ignore[reportPrivateUsage]
+        owner = dying._client.identity.owner  # pyright: ignore[reportPrivateUsage]
         assert owner is not None
         assert owner.encode() in await owners_of(servers, namespace, names[0])
         hub.expire(owner)
@@ -379,8 +374,8 @@ async def test_a_dead_consumer_of_a_queue_that_never_had_an_item_is_forgotten(se
             known = [await owners_of(servers, namespace, name) for name in names]
             return not any(owner.encode() in each for each in known)
 
-        other._reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
-        await other._reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        other._client.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await other._client.reaper.reap()  # pyright: ignore[reportPrivateUsage]
         await settled(forgotten)
 
 
@@ -391,6 +386,6 @@ async def test_a_dead_consumer_that_only_a_follower_knows_is_forgotten(servers: 
         await cluster.queue("jobs").push("x")
         follower = next(server for server in servers.redis if server.name != cluster.view.primary("jobs"))
         await command(follower, "HSET", key(namespace, "jobs", "owners"), "dead", "7")
-        cluster._reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
-        await cluster._reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await cluster._client.reaper.reap()  # pyright: ignore[reportPrivateUsage]
         assert b"dead" not in await owners_of(servers, namespace, "jobs")

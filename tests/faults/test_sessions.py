@@ -214,7 +214,7 @@ async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(ser
         queue, other = cluster.queue(QUEUE), cluster.queue("other", claim_timeout=10 * HANG)
         await asyncio.gather(queue.push("x"), other.push("y"))
         claim, elsewhere = await take(queue), await take(other)
-        await cluster._replicas.fence(QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
+        await cluster._client.replicas.fence(QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
         taking = asyncio.create_task(take(queue))
         with pytest.raises(zkrq.ClaimLost):
             async with elsewhere:
@@ -246,7 +246,7 @@ async def test_a_claim_under_way_when_the_session_ends_is_not_handed_out(servers
             await queue.push("x")
             popping = asyncio.create_task(queue.pop_one(timeout=HANG))
             await asyncio.sleep(0.001)
-            owner = cluster._identity.owner  # pyright: ignore[reportPrivateUsage]
+            owner = cluster._client.identity.owner  # pyright: ignore[reportPrivateUsage]
             if owner:
                 hub.expire(owner)
             claim = await popping
@@ -264,7 +264,7 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
         await queue.push_many(range(3))
         claims = await queue.pop_many(3, timeout=HANG)
-        membership = cluster._membership  # pyright: ignore[reportPrivateUsage]
+        membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         view = cluster.view
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
@@ -312,7 +312,7 @@ async def test_what_was_claimed_ahead_is_not_given_out_once_others_may_have_it(s
         stream = cut_off.queue(QUEUE, claim_timeout=10 * HANG).pop(prefetch=5)
         first = await anext(stream)
         await settled(lambda: _all_claimed(other))
-        coordinator = cut_off._coordinator  # pyright: ignore[reportPrivateUsage]
+        coordinator = cut_off._client.coordinator  # pyright: ignore[reportPrivateUsage]
         assert isinstance(coordinator, MemoryCoordinator)
         hub.suspend(coordinator)
         claims = [await take(other.queue(QUEUE)) for _ in range(5)]  # as soon as its session is over

@@ -429,7 +429,7 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
         stage = Stage(cluster, servers)
 
         async def decide(script: str, *arguments: bytes | str | int) -> tuple[object, ...]:
-            membership, view = cluster._membership, cluster.view  # pyright: ignore[reportPrivateUsage]
+            membership, view = cluster._client.membership, cluster.view  # pyright: ignore[reportPrivateUsage]
             answer = await membership.call(view.primary("jobs"), script, "jobs", view, list(arguments))
             assert answer.status is Status.OK
             return answer.body
@@ -464,7 +464,7 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
             case _:
                 await decide("cancel", PUT_WINDOW_MS, 0, "D", 500, "")
         at_once = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
-        await scrub.Scrub(stage.cluster._replicas).run("jobs")  # pyright: ignore[reportPrivateUsage]
+        await scrub.Scrub(stage.cluster._client.replicas).run("jobs")  # pyright: ignore[reportPrivateUsage]
         await stage.primary.kill()
         left = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
         assert sorted(left[2]) == sorted(at_once[2])
@@ -496,7 +496,7 @@ async def test_only_what_needs_the_registry_waits_for_zookeeper(servers: local.S
         queue = cluster.queue("jobs", max_size=1000)
         await queue.push("x")
         await (await take(queue)).ack()  # enrolled
-        hub.suspend(hub.sessions[cluster._coordinator.session.id])  # pyright: ignore[reportPrivateUsage]
+        hub.suspend(hub.sessions[cluster._client.coordinator.session.id])  # pyright: ignore[reportPrivateUsage]
         first = await queue.push("first", key="k", ttl=HANG, priority=9)
         assert (await queue.push("again", key="k")).id == first.id
         assert len(await queue.push_many(range(20))) == 20

@@ -33,6 +33,7 @@ from zkrq import (
 from zkrq.cluster import Cluster
 from zkrq.protocol.view import ServerId, View, decode
 from zkrq.retry import constant
+from zkrq.settings import Settings
 
 T = TypeVar("T")
 
@@ -111,18 +112,17 @@ class Client:
         world = self.world
         self.opened += 1
         self.coordinator = SimCoordinator(world.hub, self.process)
-        cluster = Cluster(
-            {name: f"redis://{name}" for name in world.known_servers},
-            self.coordinator,
+        settings = Settings(
             namespace=NAMESPACE,
+            found=True,
             min_replicas=world.min_replicas,
             description=f"{self.name} {self.opened}",
             command_timeout=COMMAND_TIMEOUT,
             operation_timeout=OPERATION_TIMEOUT,
-            on_event=None,
-            dial=world.network.dial(world.servers, self.process),
         )
-        return cluster, self.coordinator
+        urls = {name: f"redis://{name}" for name in world.known_servers}
+        dial = world.network.dial(world.servers, self.process)
+        return Cluster(urls, self.coordinator, settings, dial=dial), self.coordinator
 
     async def open(self) -> bool:
         """Open a cluster; False when that could not be had now."""

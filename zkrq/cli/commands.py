@@ -28,8 +28,9 @@ from zkrq import local
 from zkrq.claims import Claim
 from zkrq.cli import demo
 from zkrq.cli.demo.words import count
-from zkrq.cluster import Cluster, connect
+from zkrq.cluster import Cluster
 from zkrq.codecs import RAW
+from zkrq.connecting import connect
 from zkrq.errors import ConfigError, ZkrqError
 
 EXIT_TROUBLE, EXIT_USAGE, EXIT_SIGNAL = 1, 2, 128

@@ -18,7 +18,8 @@ from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.errors import ConfigError
 from zkrq.events import Event
-from zkrq.replication.wire import Wire
+from zkrq.replication.wire import Dial, Wire
+from zkrq.settings import DEFAULTS, Settings
 from zkrq.testing.clock import Clock, running_clock
 from zkrq.testing.redis import lua
 from zkrq.testing.redis.server import MiniRedis
@@ -138,24 +139,18 @@ class Servers:
     def connect(
         self,
         *,
-        min_replicas: int | None = None,
+        min_replicas: int | None = DEFAULTS.min_replicas,
         description: str = "test",
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
     ) -> TestCluster:
         """A client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
 
         ``min_replicas`` is fixed by the first one.  Raises ``ConfigError`` for bad arguments.
         """
-        if min_replicas is not None:
-            check_count("min_replicas", min_replicas, least=1, most=len(self._servers))
-        return TestCluster(
-            self,
-            self._hub,
-            self._dial,
-            min_replicas=min_replicas,
-            description=check_id("description", description),
-            on_event=on_event,
+        settings = Settings(
+            found=True, min_replicas=min_replicas, description=check_id("description", description), on_event=on_event
         )
+        return TestCluster(self, self._hub, self._dial, settings)
 
     def kill(self, name: str) -> None:
         """End a server at once; its data stays, as on a disk.  Nothing happens where it is down."""
@@ -180,30 +175,12 @@ class TestCluster(Cluster):
 
     __test__ = False  # nothing for pytest to collect
 
-    def __init__(
-        self,
-        servers: Servers,
-        hub: Hub,
-        dial: Callable[[str, float], Callable[[], Wire]],
-        *,
-        min_replicas: int | None,
-        description: str,
-        on_event: Callable[[Event], object] | None,
-    ) -> None:
+    def __init__(self, servers: Servers, hub: Hub, dial: Dial, settings: Settings) -> None:
         self.servers = servers
-        """What it is connected to."""
+        """The servers that it is connected to."""
         self._hub = hub
-        super().__init__(
-            {name: f"redis://{name}" for name in servers.names},
-            MemoryCoordinator(hub),
-            namespace="zkrq",
-            min_replicas=min_replicas,
-            description=description,
-            command_timeout=2.0,
-            operation_timeout=15.0,
-            on_event=on_event,
-            dial=dial,
-        )
+        urls = {name: f"redis://{name}" for name in servers.names}
+        super().__init__(urls, MemoryCoordinator(hub), settings, dial=dial)
 
     @property
     def clock(self) -> Clock:
@@ -217,7 +194,7 @@ class TestCluster(Cluster):
         stopped and others are given the items; a new session begins at once.
         """
         # From outside: a claim does not stop the very task that finds it lost.
-        asyncio.get_running_loop().call_soon(self._hub.expire, self._coordinator.session.id)
+        asyncio.get_running_loop().call_soon(self._hub.expire, self._client.coordinator.session.id)
 
 
 @asynccontextmanager
@@ -235,9 +212,9 @@ async def servers(count: int = 3, *, start: datetime | None = None) -> AsyncGene
 async def cluster(
     servers: int = 3,
     *,
-    min_replicas: int | None = None,
+    min_replicas: int | None = DEFAULTS.min_replicas,
     start: datetime | None = None,
-    on_event: Callable[[Event], object] | None = None,
+    on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
 ) -> AsyncGenerator[TestCluster]:
     """A cluster on servers in this process, for tests: ``servers()`` and one client; see there."""
     with _running("servers", servers, start) as own:

@@ -25,7 +25,7 @@ import anyio
 from zkrq.claims import Claim
 from zkrq.cli.demo.tally import Report
 from zkrq.cli.demo.words import sentence
-from zkrq.cluster import connect
+from zkrq.connecting import connect
 from zkrq.errors import ClaimLost, OutcomeUnknown, Unavailable
 from zkrq.events import Event
 from zkrq.queue import Queue

@@ -27,12 +27,14 @@ from zkrq.cli.demo.crew import Worker, crew
 from zkrq.cli.demo.display import Display, Status
 from zkrq.cli.demo.tally import Report, Tally, Verdict
 from zkrq.cli.demo.words import count, sentence
-from zkrq.cluster import Cluster, connect
+from zkrq.cluster import Cluster
+from zkrq.connecting import connect
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
 from zkrq.events import Event
 from zkrq.ids import new_id
 from zkrq.queue import Queue
+from zkrq.settings import Settings
 
 SERVERS = 3
 CONSUMERS = 3
@@ -120,17 +122,8 @@ class _Story:
     @asynccontextmanager
     async def _open_alone(self, servers: local.Servers) -> AsyncGenerator[Cluster, None]:
         """What ``zkrq.embedded()`` does, on servers that we can kill."""
-        cluster = Cluster(
-            servers.redis_urls,
-            MemoryCoordinator(Hub()),
-            namespace="zkrq",
-            min_replicas=None,
-            description="the demo",
-            command_timeout=2.0,
-            operation_timeout=15.0,
-            on_event=self._hear_event,
-        )
-        async with cluster:
+        settings = Settings(found=True, description="the demo", on_event=self._hear_event)
+        async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             yield cluster
 
     async def _play(

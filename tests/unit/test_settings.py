@@ -1,0 +1,115 @@
+"""Settings of a client and of a queue: their defaults, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import zkrq
+from zkrq.cli.commands import CONNECTION
+from zkrq.errors import ConfigError
+from zkrq.settings import (
+    DEFAULTS,
+    MAX_DESCRIPTION,
+    MAX_OPERATION_TIMEOUT,
+    QUEUE_DEFAULTS,
+    QueueSettings,
+    Settings,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("namespace", ""),
+        ("namespace", "a b"),
+        ("namespace", 7),
+        ("min_replicas", 0),
+        ("min_replicas", True),
+        ("description", 7),
+        ("session_timeout", 0),
+        ("session_timeout", "10"),
+        ("command_timeout", -1),
+        ("command_timeout", float("nan")),
+        ("operation_timeout", 0),
+        ("operation_timeout", MAX_OPERATION_TIMEOUT * 1.001),
+    ],
+)
+def test_bad_setting_of_a_client_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Settings(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("claim_timeout", 0),
+        ("claim_timeout", "30"),
+        ("retry", 3),
+        ("dead_letters", 100),
+        ("max_size", 0),
+        ("max_payload_bytes", 0),
+    ],
+)
+def test_bad_setting_of_a_queue_is_named(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=name):
+        QueueSettings(**{name: value})
+
+
+def test_longest_operation() -> None:
+    assert Settings(operation_timeout=MAX_OPERATION_TIMEOUT).operation_timeout == MAX_OPERATION_TIMEOUT
+
+
+def test_replicas_that_these_servers_cannot_give() -> None:
+    settings = Settings(min_replicas=3)
+    settings.check_servers(3)
+    with pytest.raises(ConfigError, match="min_replicas is 3: must be at least 1, at most 2"):
+        settings.check_servers(2)
+    Settings().check_servers(1)
+
+
+def test_description() -> None:
+    assert Settings(description="mailer").describe() == "mailer"
+    assert Settings(description="x" * 1000).describe() == "x" * MAX_DESCRIPTION
+    for none in (None, ""):
+        assert Settings(description=none).describe().endswith(f":{os.getpid()}")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [zkrq.connect, zkrq.found, zkrq.embedded, zkrq.testing.cluster, zkrq.testing.Servers.connect],
+    ids=lambda entry: entry.__qualname__,
+)
+def test_public_arguments_have_the_defaults_of_the_settings(entry: Callable[..., object]) -> None:
+    """A test's client is described as one: its only default of its own."""
+    given = {name: each.default for name, each in inspect.signature(entry).parameters.items()}
+    defaults = {each.name: each.default for each in fields(Settings)}
+    shared = given.keys() & defaults.keys()
+    assert "min_replicas" in shared
+    own = {"description"} if given.get("description") == "test" else set[str]()
+    assert {name: given[name] for name in shared - own} == {name: defaults[name] for name in shared - own}
+
+
+def test_arguments_of_a_queue_have_the_defaults_of_its_settings() -> None:
+    given = inspect.signature(zkrq.Cluster.queue).parameters
+    assert {each.name: given[each.name].default for each in fields(QueueSettings)} == {
+        each.name: each.default for each in fields(QueueSettings)
+    }
+
+
+def test_flags_of_the_command_line_have_the_defaults_of_the_settings() -> None:
+    given = {flag.name.replace("-", "_"): flag.default for flag in CONNECTION}
+    defaults = {each.name: each.default for each in fields(Settings)}
+    shared = given.keys() & defaults.keys()
+    assert "command_timeout" in shared
+    assert {name: given[name] for name in shared} == {name: defaults[name] for name in shared}
+
+
+def test_defaults_are_values() -> None:
+    assert Settings() == DEFAULTS
+    assert QueueSettings() == QUEUE_DEFAULTS

@@ -1,0 +1,295 @@
+"""One client of a namespace: its connections, its view, its queues and its background work.
+
+``Cluster`` is what users see of it.  A client is also the listener of its coordinator: it passes every change to the
+parts that care.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from zkrq.consuming.identity import Identity
+from zkrq.consuming.leases import Leases
+from zkrq.consuming.prefetch import Prefetcher
+from zkrq.consuming.wakeups import Wakeups
+from zkrq.coordination.coordinator import Coordinator, Session, SessionState
+from zkrq.errors import Closed, ConfigError, ZkrqError
+from zkrq.events import DeclaredDead, Events, SessionLost, SessionResumed, SessionSuspended
+from zkrq.health import Health, ServerHealth, place_of
+from zkrq.home import Home
+from zkrq.limits import DeadLetters
+from zkrq.producing.pusher import Pusher
+from zkrq.producing.schedules import Schedules
+from zkrq.protocol.view import ServerId, View
+from zkrq.queue import Queue
+from zkrq.repair.fencing import Reaper
+from zkrq.repair.repairer import Repairer
+from zkrq.repair.roster import Roster
+from zkrq.replication.cutting import Cutter
+from zkrq.replication.fleet import Fleet
+from zkrq.replication.membership import Membership
+from zkrq.replication.replicas import Replicas
+from zkrq.replication.server import Server
+from zkrq.replication.wire import Dial
+from zkrq.retry import Retry
+from zkrq.settings import QueueSettings, Settings
+from zkrq.tasks import Tasks
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing spends on handing back claims and on removing payloads of finished items.
+
+Claims that are left come back when the session has ended.
+"""
+
+_log = logging.getLogger("zkrq")
+
+
+class Client:
+    """Owns the parts of a client, opens and closes them."""
+
+    def __init__(self, servers: Mapping[str, str], coordinator: Coordinator, settings: Settings, *, dial: Dial) -> None:
+        self.settings: Final = settings
+        self.coordinator: Final = coordinator
+        namespace = self.namespace = settings.namespace
+        self.events: Final = Events(settings.on_event)
+        self.tasks: Final = Tasks(f"zkrq {namespace}")
+        self.home: Final = Home()
+        make_server = partial(
+            Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=self.tasks, dial=dial
+        )
+        self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
+        self.membership: Final = Membership(
+            coordinator,
+            self.fleet,
+            namespace=namespace,
+            min_replicas=settings.min_replicas,
+            found=settings.found,
+            events=self.events,
+        )
+        self.cutter: Final = Cutter(self.membership, self.tasks)
+        self.replicas: Final = Replicas(
+            self.membership, operation_timeout=settings.operation_timeout, removed=self.cutter.note
+        )
+        self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=self.tasks, events=self.events)
+        self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=self.events)
+        self.repairer: Final = Repairer(
+            coordinator, self.replicas, cluster=namespace, events=self.events, missed=self.reaper.look
+        )
+        self.roster: Final = Roster(self.membership, namespace=namespace)
+        self.schedules: Final = Schedules(self.tasks)
+        self.identity: Final = Identity(coordinator, settings.describe())
+        self.queues: Final = dict[str, tuple[Queue[Any], QueueSettings]]()
+        self.is_open = False
+        self._session_state = SessionState.CONNECTED
+        self._stack = AsyncExitStack()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def view(self) -> View:
+        """The latest view that this client knows."""
+        return self.membership.view
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
+        if not self.is_open:
+            raise Closed()
+        self.home.check()
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
+        """Connect and start the background work.
+
+        ``recover_with``: servers to go on with if no in-sync server is left.  Returns whether they were used.
+        Raises ``ConfigError`` for what has to be corrected, ``Unavailable`` for what may pass.
+        """
+        self.home.settle()
+        recovered = False
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.tasks)
+            await stack.enter_async_context(self.coordinator)
+            self.membership.watch(self._follow)
+            if not await self.membership.join():
+                recovered = bool(recover_with)
+                if recovered:
+                    await self.repairer.recover_with(recover_with)
+                else:
+                    await self.repairer.wait_recovered(self.settings.operation_timeout)
+            self.coordinator.subscribe(self)
+            self.tasks.keep(self.membership.attend, "answer accusations")
+            self.tasks.keep(self.reaper.run, "look for orphans")
+            self.tasks.keep(self.repairer.run, "look after the servers")
+            self.tasks.keep(self.repairer.scrub_now_and_then, "scrub")
+            self._stack = stack.pop_all()
+        self.is_open = True
+        return recovered
+
+    async def aclose(self) -> None:
+        """Close once, to the end even if the caller is cancelled; does nothing unless open."""
+        if self._closing is None:
+            if not self.is_open:
+                return
+            self.home.check()
+            self.is_open = False
+            self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
+        cancelled: asyncio.CancelledError | None = None
+        with anyio.CancelScope(shield=True):
+            while not self._closing.done():
+                try:
+                    await asyncio.shield(self._closing)
+                except asyncio.CancelledError as error:  # raised once the closing has ended
+                    cancelled = error
+        if cancelled:
+            raise cancelled
+        self._closing.result()
+
+    async def _close(self) -> None:
+        queues = [queue for queue, _ in self.queues.values()]
+        for queue in queues:
+            queue.stop()
+        try:
+            with anyio.move_on_after(CLOSE_TIMEOUT):
+                await asyncio.gather(*(queue.aclose() for queue in queues))
+                await asyncio.gather(*map(self._retire, queues))
+                await self.cutter.flush()
+        finally:
+            for queue in queues:
+                queue.abandon()
+            await self._stack.aclose()
+
+    async def _retire(self, queue: Queue[Any]) -> None:
+        """Remove every trace of this client's owner id from a queue."""
+        if self.identity.owner is None:
+            return
+        try:
+            await self.replicas.fence(queue.name, self.identity.owner)
+        except ZkrqError as error:
+            _log.info("queue %s: %s", queue.name, error, extra={"cluster": self.namespace, "queue": queue.name})
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
+        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` for other settings."""
+        if name not in self.queues:
+            self.queues[name] = self._make_queue(name, settings), settings
+        queue, known = self.queues[name]
+        if known != settings:
+            raise ConfigError(
+                f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
+            )
+        return queue
+
+    def _make_queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
+        dead_letters = settings.dead_letters or DeadLetters()
+        leases = Leases(
+            self.replicas,
+            cluster=self.namespace,
+            queue=name,
+            claim_timeout=settings.claim_timeout,
+            retry=settings.retry or Retry(),
+            dead_letters=dead_letters,
+            tasks=self.tasks,
+            events=self.events,
+            is_certain=self.identity.is_certain,
+            home=self.home,
+        )
+        pusher: Pusher[Any] = Pusher(
+            name,
+            codec=settings.codec,
+            replicas=self.replicas,
+            tasks=self.tasks,
+            max_payload_bytes=settings.max_payload_bytes,
+            max_size=settings.max_size,
+        )
+        prefetcher: Prefetcher[Any] = Prefetcher(
+            self.replicas,
+            leases,
+            self.wakeups,
+            cluster=self.namespace,
+            queue=name,
+            codec=settings.codec,
+            dead_letters=dead_letters,
+            identity=self.identity,
+            declared_dead=self._declared_dead,
+            tasks=self.tasks,
+            events=self.events,
+            home=self.home,
+        )
+        self.wakeups.register(name, prefetcher.wake, leases.cancelled)
+        return Queue(
+            name, codec=settings.codec, replicas=self.replicas, leases=leases, prefetcher=prefetcher, pusher=pusher
+        )
+
+    # -- health --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Describe what is known here, without asking a server."""
+        view, progress = self.view, self.repairer.progress
+        servers: dict[str, ServerHealth] = {
+            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id))
+            for id, server in sorted(self.fleet.servers.items())
+        }
+        trouble = self.membership.trouble + self.wakeups.trouble
+        ok = self.is_open and view.writable and not trouble
+        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
+
+    # -- the coordinator's listener ------------------------------------------------------------------------------------
+
+    def view_changed(self) -> None:
+        """Read the view: the register was written."""
+        self.tasks.start(self._read_view(), "read the view")
+
+    async def _read_view(self) -> None:
+        try:
+            await self.membership.refresh(self.view)
+        except ZkrqError as error:
+            _log.info("the view could not be read: %s", error, extra={"cluster": self.namespace})
+
+    def _follow(self, view: View) -> None:
+        """Adapt to a newer view."""
+        self.wakeups.keep_only(frozenset(view.receivers))
+        self.wakeups.wake_all()
+        self.repairer.view_changed(view)
+
+    def consumers_changed(self) -> None:
+        """Look for orphans: a consumer came or went."""
+        self.reaper.look()
+
+    def leading_changed(self, leading: bool) -> None:
+        """Look at everything: this client won the election, and the leader acts first."""
+        if leading:
+            self.reaper.look()
+            self.repairer.look()
+
+    def session_changed(self, session: Session) -> None:
+        """Report the state of the session; lose all claims when it is over."""
+        before, self._session_state = self._session_state, session.state
+        match session.state:
+            case SessionState.SUSPENDED:
+                self.events.tell(SessionSuspended(self.namespace, session.id), logging.WARNING)
+            case SessionState.LOST:
+                self.events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
+                self._lose_all(self.identity.end(session.id), "the ZooKeeper session is over")
+            case SessionState.CONNECTED:
+                if before is SessionState.SUSPENDED:
+                    self.events.tell(SessionResumed(self.namespace, session.id))
+                self.reaper.look()
+            case SessionState.CONNECTING | SessionState.CLOSED:
+                pass
+
+    def _declared_dead(self, owner: str) -> None:
+        """Go on under a new owner id: another client has fenced this one, and a server refused its claim request."""
+        if self.identity.replace(owner):
+            self.events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
+            self._lose_all(owner, "this consumer was declared dead")
+
+    def _lose_all(self, owner: str, reason: str) -> None:
+        for queue, _ in self.queues.values():
+            queue.lose_all(owner, reason)

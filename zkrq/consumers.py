@@ -1,0 +1,35 @@
+"""Describe the live consumers of a namespace, and count the claims that each of them holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from zkrq.protocol import calls
+from zkrq.replication.replicas import Replicas
+
+
+class Consumer(NamedTuple):
+    """Describe a live consumer: the text that it was given, and how many claims it holds in each queue."""
+
+    description: str
+    claims: Mapping[str, int]
+
+
+async def count_claims(replicas: Replicas, queues: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Count the claims of every owner in each queue; reads all claims that exist.  Raises ``Unavailable``."""
+    claims: dict[str, dict[str, int]] = {}
+    for queue in queues:
+        for owner, count in (await _count_in(replicas, queue)).items():
+            claims.setdefault(owner, {})[queue] = count
+    return claims
+
+
+async def _count_in(replicas: Replicas, queue: str) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    async for page, starts in replicas.pages(calls.Holders(queue)):
+        if starts:
+            counts.clear()
+        counts.update(page.claims)
+    return counts

@@ -1,0 +1,45 @@
+"""Describe what a client knows about its servers and its session, without asking any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from zkrq.protocol.view import ServerId, View
+from zkrq.repair.catchup import Progress
+
+
+class ServerHealth(NamedTuple):
+    """Describe one server as this client sees it.
+
+    ``place``: its place in the view, which is member, learner, eligible or out.  ``connected``: whether this client has
+    a connection to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
+    """
+
+    place: str
+    connected: bool
+    catching_up: Progress | None = None
+
+
+class Health(NamedTuple):
+    """Describe a client and its servers.
+
+    ``ok``: as far as this client knows, a push and a claim would succeed now.  ``session``: the state of its ZooKeeper
+    session.  ``trouble``: what does not work for this client, though it may for others: servers that refuse it, and
+    wake-ups that it may not receive.
+    """
+
+    ok: bool
+    session: str
+    epoch: int
+    servers: Mapping[str, ServerHealth]
+    trouble: tuple[str, ...] = ()
+
+
+def place_of(server: ServerId, view: View) -> str:
+    """Name the place of a server in the view."""
+    if server in view.members:
+        return "member"
+    if server in view.learners:
+        return "learner"
+    return "eligible" if server in view.eligible else "out"
