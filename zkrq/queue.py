@@ -22,8 +22,9 @@ from zkrq.home import running_loop
 from zkrq.producing.pusher import Pusher, read_options
 from zkrq.producing.receipts import receipt
 from zkrq.replication.replicas import Replicas
+from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
-from zkrq.working.worker import After, Before, work
+from zkrq.working.worker import work
 
 T = TypeVar("T")
 

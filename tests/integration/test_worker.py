@@ -14,8 +14,6 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import zkrq
 import zkrq.working.worker
@@ -25,8 +23,8 @@ from zkrq import local
 from zkrq.checks import Duration
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
-from zkrq.working.outcomes import Counts, Ending
-from zkrq.working.worker import Line, Worker, next_line, work
+from zkrq.working.outcomes import Counts, Ending, WorkerStatistics
+from zkrq.working.worker import Worker, work
 
 pytestmark = pytest.mark.anyio
 
@@ -216,7 +214,7 @@ async def test_a_lost_claim_stops_the_handler_and_the_loop_goes_on(cluster: Clus
     assert stopped == ["stolen"]
     assert Counter(outcomes.endings) == {Ending.LOST: 1, Ending.ACKED: 2}
     assert isinstance(next(o.error for _, o in outcomes.list if o.error), zkrq.ClaimLost)
-    assert worker.statistics() == zkrq.working.worker.WorkerStatistics(0, 2, 0, 1, 0, {"jobs": Counts(0, 2, 0, 1, 0)})
+    assert worker.statistics() == WorkerStatistics(0, 2, 0, 1, 0, {"jobs": Counts(0, 2, 0, 1, 0)})
 
 
 async def test_an_ack_is_repeated_while_the_claim_holds(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,37 +307,6 @@ async def test_a_busy_worker_keeps_no_item_of_an_idle_queue_waiting(servers: loc
             await claim.ack()
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 10), st.integers(0, 20)), min_size=1, max_size=5), st.integers(0, 20))
-def test_there_is_always_one_below_its_share(parts: list[tuple[float, int]], free: int) -> None:
-    lines = [_line(weight, slots) for weight, slots in parts]
-    concurrency = sum(line.slots for line in lines) + free + 1
-    chosen = next_line(lines, concurrency)
-    total = sum(line.weight for line in lines)
-    assert chosen.slots <= concurrency * chosen.weight / total
-
-
-@pytest.mark.parametrize("concurrency", [1, 2, 3, 5])
-@pytest.mark.parametrize("weights", [(3, 1), (9, 1), (1, 1, 1)])
-def test_in_the_long_run_parts_follow_the_weights(concurrency: int, weights: tuple[int, ...]) -> None:
-    """Slots are too few for whole shares; items take turns in ending, first in first out."""
-    lines, running, given = [_line(weight, 0) for weight in weights], list[Line](), Counter[int]()
-    for _ in range(1000):
-        if len(running) == concurrency:
-            running.pop(0).slots -= 1
-        line = next_line(lines, concurrency)
-        line.slots += 1
-        line.passed += 1 / line.weight
-        running.append(line)
-        given[lines.index(line)] += 1
-    for index, weight in enumerate(weights):
-        assert given[index] / 1000 == pytest.approx(weight / sum(weights), rel=0.25)
-
-
-def _line(weight: float, slots: int) -> Line:
-    nothing: Any = None
-    return Line(nothing, nothing, False, weight, None, None, None, nothing, slots=slots)
-
-
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
@@ -425,7 +392,7 @@ async def test_a_handler_that_will_not_end_is_left_behind_and_its_item_goes_back
     await begun.wait()
     await stop(task)
     assert (await take(queue)).failures == 0
-    assert "left behind" in caplog.text
+    assert "abandoned" in caplog.text
     left = [task for task in asyncio.all_tasks() if task.get_name().startswith("zkrq worker")]
     gate.set()
     await asyncio.wait(left)

@@ -1,0 +1,175 @@
+"""Deliver one item: hook, handler within its time limit, settle, hook.  What becomes of it is decided by its claim."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias, cast
+
+import anyio
+import anyio.to_thread
+
+from zkrq.claims import Claim
+from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.retry import Reject, RetryLater
+from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
+
+ACK_PAUSE = 0.1
+"""Seconds before an ack whose outcome is not known is repeated."""
+
+Before: TypeAlias = Callable[[Claim[Any]], object]
+"""A hook, called with the claim before the handler.  It may settle the claim: then the handler is left out."""
+
+After: TypeAlias = Callable[[Claim[Any], Outcome], object]
+"""A hook, called when the claim is settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How the items of one queue are handled."""
+
+    call: Callable[[Claim[Any]], object]
+    in_thread: bool
+    time_limit: float | None
+    before: Before | None
+    after: After | None
+    log: logging.LoggerAdapter[logging.Logger]
+    tally: Tally = field(default_factory=Tally)
+
+
+class Delivery:
+    """Work on one item."""
+
+    __slots__ = ("_failure", "_handling", "_limiter", "_thread", "claim", "entered")
+
+    def __init__(self, handling: Handling, claim: Claim[Any], limiter: anyio.CapacityLimiter | None) -> None:
+        self.claim = claim
+        self.entered = False
+        """Whether ``run`` has begun.  If its task is cancelled before, the claim is still to be handed back."""
+        self._handling = handling
+        self._limiter = limiter
+        self._failure: Exception | None = None
+        """What the handler raised, also where the claim's own exception hides it."""
+        self._thread: asyncio.Task[object] | None = None
+
+    async def run(self) -> None:
+        """Deliver the item, from the hook before it to the hook after it.  Lasts as long as the handler's thread does.
+
+        Cancelled, it hands the item back and raises ``CancelledError``.
+        """
+        self.entered = True
+        handling, claim = self._handling, self.claim
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        error: BaseException | None = None
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            async with claim:
+                await self._run_hook(handling.before and partial(handling.before, claim))
+                if claim.settled is None:
+                    await self._handle()
+                while claim.settled is None:
+                    await _ack(claim)
+        except asyncio.CancelledError as reason:
+            error = cancelled = reason
+        except Exception as reason:
+            error = reason
+        if self._failure and (error is None or cancelled):
+            error = self._failure
+        outcome = Outcome(ending_of(claim), error, loop.time() - began)
+        handling.tally.add(outcome.ending)
+        self._log(outcome)
+        await self._run_hook(handling.after and partial(handling.after, claim, outcome))
+        if cancelled:
+            raise cancelled
+        if self._thread:
+            await asyncio.wait([self._thread])
+
+    async def _handle(self) -> None:
+        """Call the handler within its time limit.  What it raises is also noted in ``_failure``."""
+        task = asyncio.current_task()
+        assert task is not None
+        limit = asyncio.timeout(self._handling.time_limit)
+        try:
+            try:
+                async with limit:
+                    await self._call()
+            except TimeoutError as error:
+                if limit.expired() and error.__cause__ is not None:
+                    reason = f"the handler was stopped at its time limit of {self._handling.time_limit:g} s"
+                    raise TimeoutError(reason) from None
+                raise
+            except asyncio.CancelledError as error:
+                if task.cancelling():
+                    raise
+                raise RuntimeError("the handler was cancelled by itself") from error
+        except Exception as error:
+            self._failure = error
+            raise
+
+    async def _call(self) -> None:
+        """Call the handler, on the event loop or in a thread."""
+        if not self._handling.in_thread:
+            await cast("Awaitable[object]", self._handling.call(self.claim))
+            return
+        scope = anyio.CancelScope()
+
+        async def in_thread() -> object:
+            with scope:
+                return await anyio.to_thread.run_sync(self._handling.call, self.claim, limiter=self._limiter)
+
+        self._thread = thread = asyncio.create_task(in_thread(), name=f"zkrq worker: thread for {self.claim.id}")
+        try:
+            result = await asyncio.shield(thread)
+        except asyncio.CancelledError:
+            scope.cancel()  # only the thread itself can find out, by check_cancelled()
+            thread.add_done_callback(partial(_log_late_end, self._handling.log, self.claim.id))
+            raise
+        self._thread = None
+        if inspect.isawaitable(result):
+            await result
+
+    async def _run_hook(self, hook: Callable[[], object] | None) -> None:
+        if hook is None:
+            return
+        try:
+            result = hook()
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            self._handling.log.exception("item %s: a hook failed", self.claim.id)
+
+    def _log(self, outcome: Outcome) -> None:
+        """Write one line about a delivery that did not end with an ack, or whose handler failed."""
+        log, id, error = self._handling.log, self.claim.id, outcome.error
+        if self._failure and not isinstance(error, RetryLater | Reject):
+            log.error("item %s failed, %s", id, _CONSEQUENCES[outcome.ending], exc_info=error)
+        elif outcome.ending is not Ending.ACKED:
+            log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error)
+
+
+async def _ack(claim: Claim[Any]) -> None:
+    """Ack once.  Where the ack is not known to be done, return after a pause, and it may be repeated."""
+    try:
+        await claim.ack()
+    except (ConfigError, OutcomeUnknown, Unavailable):
+        await asyncio.sleep(ACK_PAUSE)
+
+
+_CONSEQUENCES = {
+    Ending.ACKED: "but it is done",
+    Ending.RETRIED: "it will be delivered again",
+    Ending.BURIED: "it is a dead letter now",
+    Ending.RELEASED: "it was handed back",
+    Ending.LOST: "its claim was lost",
+    Ending.UNKNOWN: "its outcome is not known; unless it is settled, it comes back by itself",
+}
+
+
+def _log_late_end(log: logging.LoggerAdapter[logging.Logger], id: str, thread: asyncio.Task[object]) -> None:
+    if not thread.cancelled():
+        log.info("item %s: the thread of its abandoned handler has ended: %s", id, thread.exception() or "no error")
