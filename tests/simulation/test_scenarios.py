@@ -18,7 +18,7 @@ from tests.simulation.scenario import forget
 from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
-from tests.simulation.world import Client, World
+from tests.simulation.world import CLAIM_TIMEOUT, Client, World
 from zkrq import Cancellation, OutcomeUnknown, Queue, clock
 from zkrq.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
@@ -411,6 +411,23 @@ async def _long_absence(world: World) -> None:
 
 def test_an_acked_item_is_not_brought_back_by_a_server_that_stays_away_for_long() -> None:
     _play(_long_absence)
+
+
+async def _clock_set_forward(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    far, far_queue = await _opened(world, "far")  # it has never claimed anything
+    assert world.view
+    await _run(near, near_queue.push("x"))
+    claim = await _run(near, near_queue.pop_one(timeout=5))
+    assert claim
+    world.servers[world.view.primary(world.queue)].clock += CLAIM_TIMEOUT + 1.0
+    assert await _run(far, far_queue.pop_one(timeout=1.0)) is None
+    await _run(near, claim.ack())
+    await _close(near, far)
+
+
+def test_a_client_that_claims_for_the_first_time_notices_a_clock_that_was_set_forward() -> None:
+    _play(_clock_set_forward)
 
 
 async def _claim_before_a_push(world: World) -> None:

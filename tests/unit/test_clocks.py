@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.protocol.clocks import Clocks, find_apart
+from zkrq.protocol.clocks import Clocks, Reading, find_apart
 from zkrq.protocol.view import Life, ServerId
 
 
@@ -41,3 +41,12 @@ def test_a_clock_is_expected_to_go_on_from_when_it_was_read() -> None:
     assert clocks.expected("mail", server, life, 7.5) == 0
     assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5) == 0
     assert clocks.expected("jobs", ServerId("b"), life, 7.5) == 0
+
+
+def test_a_clock_that_was_not_read_for_a_queue_is_expected_to_go_on_from_its_first_reading() -> None:
+    clocks, server, life = Clocks(), ServerId("a"), Life("r1", "g1")
+    first = Reading("r1", 1_000_000, 5.0)
+    clocks.note("mail", server, life, 9_000_000, 6.0)
+    assert clocks.expected("jobs", server, life, 7.5, first) == 3_500_000
+    assert clocks.expected("mail", server, life, 7.5, first) == 10_500_000
+    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5, first) == 0

@@ -5,6 +5,7 @@ age by its own.  No I/O: what the clocks show is an argument.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from zkrq.protocol.view import Life, ServerId
 
@@ -18,19 +19,35 @@ CLOCK_WARNING = 5.0
 """Seconds between the clocks of a client and a server that are worth a warning."""
 
 
+class Reading(NamedTuple):
+    """What the clock of a server's process said, in microseconds, and when by its own clock a client asked."""
+
+    run_id: str
+    clock_us: int
+    asked_at: float
+
+
 class Clocks:
     """What the servers' clocks should say by now, by this client's monotonic clock since each was last read.
 
-    For each queue by itself, so that a clock that was set is noticed in all of them.
+    For each queue by itself, so that a clock that was set is noticed in all of them.  What counts for a queue that this
+    client has not claimed from yet is the first reading of all, which it makes when it connects.
     """
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, ServerId], tuple[Life, int, float]] = {}
 
-    def expected(self, queue: str, server: ServerId, life: Life, now: float) -> int:
-        """Microseconds, 0 where this life of the server was not read; ``now``: seconds, when a call is sent."""
-        known, clock_us, sent_at = self._read.get((queue, server), (None, 0, 0.0))
-        return clock_us + round((now - sent_at) * 1e6) if known == life else 0
+    def expected(self, queue: str, server: ServerId, life: Life, now: float, first: Reading | None = None) -> int:
+        """Microseconds, 0 where this life of the server was not read.
+
+        ``now``: seconds, when a call is sent.  ``first``: the first reading of this server's clock.
+        """
+        known, clock_us, read_at = self._read.get((queue, server), (None, 0, 0.0))
+        if known != life:
+            if first is None or first.run_id != life.run_id:
+                return 0
+            _, clock_us, read_at = first
+        return clock_us + round((now - read_at) * 1e6)
 
     def note(self, queue: str, server: ServerId, life: Life, clock_us: int, sent_at: float) -> None:
         """Keep what a call that was sent at ``sent_at`` has read; so a line that is always slow looks like no jump."""

@@ -140,7 +140,9 @@ class Runner:
         """Tell the primary what its clock should say by now, so that it notices when its clock is set."""
         ((server, life),) = step.lives.items()
         sent_at = asyncio.get_running_loop().time()
-        call = call.at_clock(self._clocks.expected(call.queue, server, life, sent_at))
+        known = self.membership.fleet.servers.get(server)
+        first = known.first_reading if known else None
+        call = call.at_clock(self._clocks.expected(call.queue, server, life, sent_at, first))
         answers = await self._send(step, call)
         answer = answers[server]
         if answer.status is Status.OK:

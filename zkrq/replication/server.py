@@ -15,6 +15,7 @@ from typing import cast
 
 from zkrq import clock
 from zkrq.errors import Closed
+from zkrq.protocol.clocks import Reading
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.replies import Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
@@ -62,6 +63,8 @@ class Server:
         self._shun_until = -math.inf
         self._shun_reason = ""
         self._dropped = False
+        self.first_reading: Reading | None = None
+        """Of the clock of the process that was last connected to: the first one."""
         self._log = logging.LoggerAdapter(_log, {"cluster": namespace, "server": id})
 
     def __repr__(self) -> str:
@@ -221,7 +224,7 @@ class Server:
 
     async def _ask_identity(self, link: Link) -> Identity:
         server, queues = key(self._namespace, "", "server"), key(self._namespace, "", "queues")
-        asked_us = clock.now_us()
+        asked_us, asked_at = clock.now_us(), asyncio.get_running_loop().time()
         info, known, count, time = await asyncio.gather(
             link.call("INFO"),
             link.call("HMGET", server, "generation", "epoch", "name", "deployment"),
@@ -256,6 +259,8 @@ class Server:
         )
         if identity.unfit:
             raise ServerError(Status.UNFIT, identity.unfit)
+        if self.first_reading is None or self.first_reading.run_id != identity.run_id:
+            self.first_reading = Reading(identity.run_id, clock_us, asked_at)
         return identity
 
     def drop(self) -> None:
