@@ -15,6 +15,7 @@ from zkrq.codecs import JSON, RAW, Codec
 from zkrq.connecting import connect, embedded, found
 from zkrq.consumers import Consumer
 from zkrq.consuming.lease import Lost
+from zkrq.deliveries import Deliveries
 from zkrq.errors import (
     ClaimLost,
     Closed,
@@ -59,7 +60,7 @@ from zkrq.items import Item
 from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import Recurring, next_moments
 from zkrq.protocol.view import View
-from zkrq.queue import Deliveries, Queue
+from zkrq.queue import Queue
 from zkrq.repair.catchup import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -25,6 +25,7 @@ from zkrq.events import DeclaredDead, Events, SessionLost, SessionResumed, Sessi
 from zkrq.health import Health, ServerHealth, place_of
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
+from zkrq.parts import QueueParts
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
 from zkrq.protocol.view import ServerId, View
@@ -49,6 +50,14 @@ Claims that are left come back when the session has ended.
 """
 
 _log = logging.getLogger("zkrq")
+
+
+class OpenQueue(NamedTuple):
+    """A queue that is in use here: what users see of it, its inside, and its settings."""
+
+    queue: Queue[Any]
+    parts: QueueParts[Any]
+    settings: QueueSettings
 
 
 class Client:
@@ -85,7 +94,7 @@ class Client:
         self.roster: Final = Roster(self.membership, namespace=namespace)
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
-        self.queues: Final = dict[str, tuple[Queue[Any], QueueSettings]]()
+        self.queues: Final = dict[str, OpenQueue]()
         self.is_open = False
         self._session_state = SessionState.CONNECTED
         self._stack = AsyncExitStack()
@@ -151,42 +160,43 @@ class Client:
         self._closing.result()
 
     async def _close(self) -> None:
-        queues = [queue for queue, _ in self.queues.values()]
-        for queue in queues:
-            queue.stop()
+        every = [opened.parts for opened in self.queues.values()]
+        for parts in every:
+            parts.stop()
         try:
             with anyio.move_on_after(CLOSE_TIMEOUT):
-                await asyncio.gather(*(queue.aclose() for queue in queues))
-                await asyncio.gather(*map(self._retire, queues))
+                await asyncio.gather(*(parts.aclose() for parts in every))
+                await asyncio.gather(*map(self._retire, self.queues))
                 await self.cutter.flush()
         finally:
-            for queue in queues:
-                queue.abandon()
+            for parts in every:
+                parts.abandon()
             await self._stack.aclose()
 
-    async def _retire(self, queue: Queue[Any]) -> None:
+    async def _retire(self, queue: str) -> None:
         """Remove every trace of this client's owner id from a queue."""
         if self.identity.owner is None:
             return
         try:
-            await self.replicas.fence(queue.name, self.identity.owner)
+            await self.replicas.fence(queue, self.identity.owner)
         except ZkrqError as error:
-            _log.info("queue %s: %s", queue.name, error, extra={"cluster": self.namespace, "queue": queue.name})
+            _log.info("queue %s: %s", queue, error, extra={"cluster": self.namespace, "queue": queue})
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
     def queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
         """Return the queue of this name, made at the first call.  Raises ``ConfigError`` for other settings."""
         if name not in self.queues:
-            self.queues[name] = self._make_queue(name, settings), settings
-        queue, known = self.queues[name]
-        if known != settings:
+            parts = self._make_parts(name, settings)
+            self.queues[name] = OpenQueue(Queue(parts), parts, settings)
+        opened = self.queues[name]
+        if opened.settings != settings:
             raise ConfigError(
                 f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
             )
-        return queue
+        return opened.queue
 
-    def _make_queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
+    def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
         dead_letters = settings.dead_letters or DeadLetters()
         leases = Leases(
             self.replicas,
@@ -223,9 +233,7 @@ class Client:
             home=self.home,
         )
         self.wakeups.register(name, prefetcher.wake, leases.cancelled)
-        return Queue(
-            name, codec=settings.codec, replicas=self.replicas, leases=leases, prefetcher=prefetcher, pusher=pusher
-        )
+        return QueueParts(name, settings.codec, self.home, self.replicas, leases, prefetcher, pusher)
 
     # -- health --------------------------------------------------------------------------------------------------------
 
@@ -291,5 +299,5 @@ class Client:
             self._lose_all(owner, "this consumer was declared dead")
 
     def _lose_all(self, owner: str, reason: str) -> None:
-        for queue, _ in self.queues.values():
-            queue.lose_all(owner, reason)
+        for opened in self.queues.values():
+            opened.parts.leases.lose_all(owner, reason)

@@ -164,7 +164,7 @@ class Cluster:
     async def statistics(self) -> Mapping[str, Statistics]:
         """Sum up every queue that ever had an item.  Raises ``Unavailable``."""
         names = await self.queues()
-        held = {name: queue.held for name, (queue, _) in self._client.queues.items()}
+        held = {name: opened.queue.held for name, opened in self._client.queues.items()}
         return {name: await read_statistics(self._client.replicas, name, held.get(name, 0)) for name in names}
 
     def health(self) -> Health:

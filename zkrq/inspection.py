@@ -6,10 +6,9 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
-from zkrq.codecs import Codec
-from zkrq.consuming.leases import Leases
-from zkrq.errors import Closed, ConfigError
+from zkrq.errors import ConfigError
 from zkrq.items import Item, ItemState, item_of
+from zkrq.parts import QueueParts
 from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
 
@@ -49,23 +48,20 @@ class Statistics(NamedTuple):
 class Inspection(Generic[T]):
     """Provide the part of a queue that only reads."""
 
-    def __init__(self, name: str, *, codec: Codec[T], replicas: Replicas, leases: Leases) -> None:
-        self.name = name
-        self._codec = codec
-        self._replicas = replicas
-        self._leases = leases
-        self._home = leases.home
-        self._closed = False
+    def __init__(self, parts: QueueParts[T]) -> None:
+        """For the client alone: users get queues from ``Cluster.queue``."""
+        self.name = parts.name
+        self._parts = parts
+        self._codec = parts.codec
+        self._replicas = parts.replicas
 
     @property
     def held(self) -> int:
         """Return how many claims this process holds, including those claimed ahead."""
-        return len(self._leases)
+        return len(self._parts.leases)
 
     def _check_open(self) -> None:
-        self._home.check()
-        if self._closed:
-            raise Closed()
+        self._parts.check_open()
 
     async def size(self) -> Sizes:
         """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime
-from functools import partial
-from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TypeVar
 
 from zkrq.administration import Administration
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim
-from zkrq.codecs import Codec
 from zkrq.consuming.lease import Verb
-from zkrq.consuming.leases import Leases
-from zkrq.consuming.prefetch import Prefetcher, PrefetchLimit
-from zkrq.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, Receipts
+from zkrq.deliveries import Deliveries
+from zkrq.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
 from zkrq.home import running_loop
-from zkrq.producing.pusher import Pusher, read_options
+from zkrq.parts import QueueParts
+from zkrq.producing.pusher import read_options
 from zkrq.producing.receipts import receipt
-from zkrq.replication.replicas import Replicas
 from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
 from zkrq.working.worker import work
 
 T = TypeVar("T")
-
-LIMITED_PREFETCH = 32
-"""Items claimed ahead, at most, for a loop with a ``limit`` that does not say how many."""
 
 POP_MANY_MAX = 1_000
 """Claims that one ``pop_many`` may ask for."""
@@ -38,19 +30,11 @@ POP_MANY_MAX = 1_000
 class Queue(Administration[T]):
     """Items of type ``T`` by name.  Made with ``Cluster.queue``; lives as long as the cluster is open."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        codec: Codec[T],
-        replicas: Replicas,
-        leases: Leases,
-        prefetcher: Prefetcher[T],
-        pusher: Pusher[T],
-    ) -> None:
-        super().__init__(name, codec=codec, replicas=replicas, leases=leases)
-        self._prefetcher = prefetcher
-        self._pusher = pusher
+    def __init__(self, parts: QueueParts[T]) -> None:
+        super().__init__(parts)
+        self._home = parts.home
+        self._prefetcher = parts.prefetcher
+        self._pusher = parts.pusher
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {self.held}>"
@@ -174,100 +158,3 @@ class Queue(Administration[T]):
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
         )
-
-    # -- closing, by the cluster ---------------------------------------------------------------------------------------
-
-    def stop(self) -> None:
-        """Claim and push no more; end every ``pop``."""
-        self._closed = True
-        self._prefetcher.close()
-        self._pusher.stop()
-
-    async def aclose(self) -> None:
-        """Hand back what is held, and wait for the calls that are under way."""
-        await self._leases.release_all()
-        await asyncio.gather(self._pusher.aclose(), self._leases.aclose())
-
-    def abandon(self) -> None:
-        """Whoever still waits is told that the queue is closed."""
-        self._leases.stop()
-
-    def lose_all(self, owner: str, reason: str) -> None:
-        """Tell every handler that its claim under ``owner`` is lost."""
-        self._leases.lose_all(owner, reason)
-
-
-class Deliveries(Generic[T]):
-    """The claims of one consumer's loop; an async iterator, and a context manager for who leaves it early and wants
-    what was claimed ahead to go back at once."""
-
-    def __init__(self, prefetcher: Prefetcher[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
-        self._prefetcher = prefetcher
-        most = prefetch
-        if limit is not None:  # never more than are still to come
-            most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
-        self._limit = PrefetchLimit(most, fixed=prefetch is not None)
-        self._left = limit
-        self._wait = wait
-        self._joined = False
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Claim[T]:
-        if running_loop() is not self._prefetcher.home.loop:
-            raise self._prefetcher.home.elsewhere()
-        if not self._joined:
-            self._joined = True
-            self._prefetcher.join(self._limit)
-        claim = self._prefetcher.draw_one() if self._left != 0 else None
-        if claim is None:
-            claim = await self._next()
-        if self._left is not None:
-            self._count_down()
-        return claim
-
-    def _count_down(self) -> None:
-        assert self._left
-        assert self._limit.most is not None
-        self._left -= 1
-        if self._joined and self._left < self._limit.most:
-            now = self._limit._replace(most=self._left)
-            self._prefetcher.expect(self._limit, now)
-            self._limit = now
-
-    async def _next(self) -> Claim[T]:
-        """Wait for one.  Raises ``StopAsyncIteration``."""
-        claims: list[Claim[T]] = []
-        if self._left != 0:
-            with suppress(Closed):
-                claims = await self._prefetcher.take(1, patient=self._wait)
-        if not claims:
-            await self.aclose()
-            raise StopAsyncIteration
-        return claims[0]
-
-    async def aclose(self) -> None:
-        """End the loop; idempotent."""
-        self._prefetcher.home.check()
-        self._left = 0
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._joined:
-            self._joined = False
-            self._prefetcher.leave(self._limit)
-
-    def __del__(self) -> None:
-        # A loop that was left with `break` is noticed here, in whatever thread the garbage is collected.
-        with suppress(Exception):
-            if self._joined:
-                self._prefetcher.home.run(partial(self._prefetcher.leave, self._limit))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()

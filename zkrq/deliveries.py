@@ -1,0 +1,96 @@
+"""The stream behind ``pop()``: the claims of one consumer's loop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from zkrq.claims import Claim
+from zkrq.consuming.prefetch import Prefetcher, PrefetchLimit
+from zkrq.errors import Closed
+from zkrq.home import running_loop
+
+T = TypeVar("T")
+
+LIMITED_PREFETCH = 32
+"""Items claimed ahead, at most, for a loop that has a ``limit`` and no ``prefetch`` of its own."""
+
+
+class Deliveries(Generic[T]):
+    """Iterate over claims: ``async for claim in queue.pop()``.
+
+    As a context manager it hands back what was claimed ahead as soon as it is left.
+    """
+
+    def __init__(self, prefetcher: Prefetcher[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+        self._prefetcher = prefetcher
+        most = prefetch
+        if limit is not None:  # never more than the loop will still take
+            most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
+        self._limit = PrefetchLimit(most, fixed=prefetch is not None)
+        self._left = limit
+        self._wait = wait
+        self._joined = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Claim[T]:
+        if running_loop() is not self._prefetcher.home.loop:
+            raise self._prefetcher.home.elsewhere()
+        if not self._joined:
+            self._joined = True
+            self._prefetcher.join(self._limit)
+        claim = self._prefetcher.draw_one() if self._left != 0 else None
+        if claim is None:
+            claim = await self._next()
+        if self._left is not None:
+            self._count_down()
+        return claim
+
+    def _count_down(self) -> None:
+        assert self._left
+        assert self._limit.most is not None
+        self._left -= 1
+        if self._joined and self._left < self._limit.most:
+            now = self._limit._replace(most=self._left)
+            self._prefetcher.expect(self._limit, now)
+            self._limit = now
+
+    async def _next(self) -> Claim[T]:
+        """Wait for a claim.  Raises ``StopAsyncIteration``."""
+        claims: list[Claim[T]] = []
+        if self._left != 0:
+            with suppress(Closed):
+                claims = await self._prefetcher.take(1, patient=self._wait)
+        if not claims:
+            await self.aclose()
+            raise StopAsyncIteration
+        return claims[0]
+
+    async def aclose(self) -> None:
+        """End the loop; idempotent."""
+        self._prefetcher.home.check()
+        self._left = 0
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._joined:
+            self._joined = False
+            self._prefetcher.leave(self._limit)
+
+    def __del__(self) -> None:
+        # A loop that was left with `break` ends here, in the thread in which the garbage is collected.
+        with suppress(Exception):
+            if self._joined:
+                self._prefetcher.home.run(partial(self._prefetcher.leave, self._limit))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
