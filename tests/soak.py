@@ -21,10 +21,8 @@ import zkrq
 from tests.harness import command, in_process, new_namespace
 from zkrq import local
 from zkrq.cluster import Cluster
-from zkrq.protocol import keys
+from zkrq.protocol import keys, scrubbing
 from zkrq.protocol.calls import Call
-from zkrq.repair import scrub
-from zkrq.replication import copying
 
 PUT_WINDOW_MS = 2_000
 """Instead of five minutes: tombstones live for twice as long."""
@@ -89,8 +87,7 @@ async def one_round(cluster: Cluster) -> None:
 async def soak(items: int, seconds: float) -> list[Reading]:
     """Readings after each round, until so many items or so many seconds are over; the keys are checked at the end."""
     Call.put_window_ms = PUT_WINDOW_MS
-    for module in (copying, scrub):
-        module.PUT_WINDOW_MS = PUT_WINDOW_MS  # pyright: ignore[reportAttributeAccessIssue]
+    scrubbing.PUT_WINDOW_MS = PUT_WINDOW_MS
     readings: list[Reading] = []
     async with (
         local.servers(redis=3, zookeeper=0, redis_config={"appendonly": "no", "save": '""'}) as servers,

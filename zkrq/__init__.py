@@ -61,7 +61,7 @@ from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import Recurring, next_moments
 from zkrq.protocol.view import View
 from zkrq.queue import Queue
-from zkrq.repair.catchup import Progress
+from zkrq.repair.progress import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from zkrq.protocol.view import ServerId, View
-from zkrq.repair.catchup import Progress
+from zkrq.repair.progress import Progress
 
 
 class ServerHealth(NamedTuple):

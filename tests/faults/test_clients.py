@@ -20,7 +20,7 @@ from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.consuming.prefetch import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.protocol.calls import Apply, Call, Claim
+from zkrq.protocol.calls import Apply, Call, Claim, Count, Seal
 from zkrq.protocol.keys import key
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, Ask
@@ -192,8 +192,8 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         monkeypatch.setattr(Runner, "_send", drop_first_applies)
         assert await queue.clear() == 3
         assert dropped == 2
-        for id in cluster.view.members:
-            assert (await membership.call(id, "count", "jobs", cluster.view)).body == (0, 0, 0, 0)
+        counts = await membership.ask(cluster.view, cluster.view.members, Count("jobs"))
+        assert [answer.body for answer in counts.values()] == [(0, 0, 0, 0)] * 3
 
 
 async def test_answers_that_have_arrived_count_though_this_process_was_late(servers: local.Servers) -> None:
@@ -202,7 +202,7 @@ async def test_answers_that_have_arrived_count_though_this_process_was_late(serv
         membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         members = list(cluster.view.members)
         for late in (1.05, 1.5):
-            asking = asyncio.create_task(membership.call_all(members, "seal", "", cluster.view, ()))
+            asking = asyncio.create_task(membership.ask(cluster.view, members, Seal()))
             for _ in range(3):  # it is sent, and not answered yet
                 await asyncio.sleep(0)
             time.sleep(late * BLOCKED_SECONDS)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from tests.load import QUEUE, Load
 from zkrq import events, local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
+from zkrq.protocol import calls
 from zkrq.protocol.records import fresh
 from zkrq.protocol.view import ServerId, View, encode, evict, restored
 
@@ -605,9 +607,15 @@ async def test_removing_what_cannot_be_removed(servers: local.Servers) -> None:
 # -- scrub -----------------------------------------------------------------------------------------------------------
 
 
-async def run_script(cluster: Cluster, server: ServerId, script: str, *arguments: bytes | str | int) -> None:
+class PutOfOld(calls.PutAll):
+    """A put that takes pushes of the last hour."""
+
+    put_window_ms = 3_600_000
+
+
+async def run_script(cluster: Cluster, server: ServerId, call: calls.Call[Any]) -> None:
     membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
-    answer = await membership.call(server, script, QUEUE, cluster.view, list(arguments))
+    (answer,) = (await membership.ask(cluster.view, [server], call)).values()
     assert answer.status.value == "OK"
 
 
@@ -623,12 +631,11 @@ async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Ser
         await queue.push_many(["removed", "kept"])
         primary = cluster.view.primary(QUEUE)
         follower, other = sorted(cluster.view.members.keys() - {primary})
-        window_ms = 3_600_000
         old = fresh(0, int(time.time() * 1000) - 700_000)
         young = fresh(0, int(time.time() * 1000))
-        await run_script(cluster, follower, "put", QUEUE, window_ms, "half", old, 0, b'"half"')
-        await run_script(cluster, other, "put", QUEUE, window_ms, "young", young, 0, b'"young"')
-        await run_script(cluster, primary, "clear", window_ms, 0, 1, "", 0, "")
+        await run_script(cluster, follower, PutOfOld(QUEUE, [calls.Put("half", old, 0, b'"half"')]))
+        await run_script(cluster, other, calls.PutAll(QUEUE, [calls.Put("young", young, 0, b'"young"')]))
+        await run_script(cluster, primary, calls.Clear(QUEUE, 1, "", 0, b""))
         await scrub(cluster)
         mended = [event for event in told if isinstance(event, events.Scrubbed)]
         assert [(event.affirmed, event.forwarded) for event in mended] == [(1, 1)], "told to all followers at once"

@@ -25,6 +25,7 @@ from zkrq.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
+from zkrq.protocol.calls import Count, Settle, Settlement
 from zkrq.protocol.records import VERSION_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -269,14 +270,14 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
             lease = lease_of(claim)
-            version = lease.packed[VERSION_BYTES]
-            settle: list[bytes | str | int] = [300_000, 0, 0, 0, claim.id, version, lease.request, how]
-            await membership.call(view.primary(QUEUE), "settle", QUEUE, view, settle)
+            settlement = Settlement(claim.id, lease.packed[VERSION_BYTES], lease.request, how)
+            settle = Settle(QUEUE, 0, 0, [settlement])
+            await membership.ask(view, [view.primary(QUEUE)], settle)
         hub.expire(claims[0].owner)
 
         async def nobody_holds_anything() -> bool:
-            answers = [await membership.call(id, "count", QUEUE, view) for id in view.members]
-            return [answer.body[2] for answer in answers] == [0, 0, 0]
+            answers = await membership.ask(view, view.members, Count(QUEUE))
+            return [answer.body[2] for answer in answers.values()] == [0, 0, 0]
 
         await settled(nobody_holds_anything)
         leading = next(server for server in servers.redis if server.name == view.primary(QUEUE))

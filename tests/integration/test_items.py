@@ -17,10 +17,10 @@ from tests.behaviour.helpers import bury, is_empty
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take, until
 from zkrq import clock, local
 from zkrq.coordination.memory import Hub
-from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol import calls, scrubbing
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Status
-from zkrq.repair import scrub
+from zkrq.protocol.scrubbing import Scrub
 
 pytestmark = pytest.mark.anyio
 
@@ -419,7 +419,7 @@ async def test_with_the_primary_killed_in_the_middle(servers: local.Servers, sce
 
 # -- what else may die -----------------------------------------------------------------------------------------------
 
-Decide = Callable[..., Awaitable[tuple[object, ...]]]
+Decide = Callable[[calls.Call[Any]], Awaitable[Any]]
 
 
 @asynccontextmanager
@@ -428,17 +428,17 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
     async with in_process(servers, new_namespace()) as cluster:
         stage = Stage(cluster, servers)
 
-        async def decide(script: str, *arguments: bytes | str | int) -> tuple[object, ...]:
+        async def decide(call: calls.Call[Any]) -> Any:
             membership, view = cluster._client.membership, cluster.view  # pyright: ignore[reportPrivateUsage]
-            answer = await membership.call(view.primary("jobs"), script, "jobs", view, list(arguments))
+            (answer,) = (await membership.ask(view, [view.primary("jobs")], call)).values()
             assert answer.status is Status.OK
-            return answer.body
+            return call.read(answer.body)
 
         yield stage, decide
 
 
-def keyed_push(id: str) -> tuple[bytes | str | int, ...]:
-    return 0, "jobs", PUT_WINDOW_MS, 0, id, fresh(0, clock.now_ms(), "k"), 0, b'"x"'
+def keyed_push(id: str) -> calls.Push:
+    return calls.Push("jobs", 0, [calls.Put(id, fresh(0, clock.now_ms(), "k"), 0, b'"x"')])
 
 
 @pytest.mark.parametrize("operation", ["push", "cancel", "clear", "pause", "redrive", "discard"])
@@ -446,25 +446,25 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
     servers: local.Servers, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the other servers, by the scrub."""
-    monkeypatch.setattr(scrub, "SECOND_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(scrubbing, "SECOND_LOOK_SECONDS", 0.01)
     async with caller(servers) as (stage, decide):
         letters = await bury(stage.queue, 2)
         waiting = [receipt.id for receipt in await stage.queue.push_many(["x", "y"])]
         match operation:
             case "push":
-                await decide("push", *keyed_push("first"))
+                await decide(keyed_push("first"))
             case "cancel":
-                await decide("cancel", PUT_WINDOW_MS, 0, "", 0, "", waiting[0])
+                await decide(calls.Cancel("jobs", "", 0, "", [waiting[0]]))
             case "clear":
-                await decide("clear", PUT_WINDOW_MS, 0, 500, "", 0, "")
+                await decide(calls.Clear("jobs", 500, "", 0, b""))
             case "pause":
-                await decide("pause", "jobs", "P", "")
+                await decide(calls.Pause("jobs", "P", ""))
             case "redrive":
-                await decide("redrive", 0, 500, "")
+                await decide(calls.Redrive("jobs", 0, 500, ""))
             case _:
-                await decide("cancel", PUT_WINDOW_MS, 0, "D", 500, "")
+                await decide(calls.Cancel("jobs", "D", 500, ""))
         at_once = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
-        await scrub.Scrub(stage.cluster._client.replicas).run("jobs")  # pyright: ignore[reportPrivateUsage]
+        await stage.cluster._client.replicas.repair(Scrub().run("jobs"))  # pyright: ignore[reportPrivateUsage]
         await stage.primary.kill()
         left = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
         assert sorted(left[2]) == sorted(at_once[2])
@@ -483,7 +483,7 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
 async def test_duplicate_is_told_only_of_what_every_server_has(servers: local.Servers) -> None:
     """Also where who pushed the first one is dead, and only the primary had it."""
     async with caller(servers) as (stage, decide):
-        assert (await decide("push", *keyed_push("first")))[0] == [b"+"]
+        assert (await decide(keyed_push("first"))).outcomes == [b"+"]
         assert await stage.queue.push("y", key="k") == zkrq.Receipt("first", 3, duplicate=True)
         await stage.primary.kill()
         assert await stage.ids() == ["first"]

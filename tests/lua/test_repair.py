@@ -6,9 +6,9 @@ The other server is another database of the same Redis: it has the same clock, s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import pytest
 from hypothesis import given
@@ -30,13 +30,13 @@ from tests.lua.one_server import (
     read_decided,
 )
 from zkrq import local
+from zkrq.protocol import copying
+from zkrq.protocol.copying import QueueCopy, copy_items, queues_at
 from zkrq.protocol.records import Record, State, Version, fresh, pack
 from zkrq.protocol.replies import Answer, read_reply
 from zkrq.protocol.scripts import SCRIPTS
-from zkrq.protocol.view import ServerId
-from zkrq.replication import copying
-from zkrq.replication.copying import Copied, Place, copy_items, copy_queue, queues_at, read_items
-from zkrq.replication.wire import Arguments
+from zkrq.protocol.steps import Ask, Operation, Place
+from zkrq.protocol.view import Life, ServerId
 
 KIB = 1024
 BYTES_MAX = 1024 * KIB
@@ -47,31 +47,39 @@ PUSHED_AT_MS = int(time.time() * 1000)
 T = TypeVar("T")
 
 
-def finished(coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never waits."""
+SOURCE, TARGET = ServerId("source"), ServerId("target")
+
+
+def carried_out(operation: Operation[T], **servers: OneServer) -> T:
+    """What an operation returns that only asks these servers."""
+    answers: dict[ServerId, Answer] | None = None
     try:
-        coroutine.send(None)
+        while True:
+            step = operation.send(answers)
+            assert isinstance(step, Ask)
+            answers = {id: _answer(servers[id], step) for id in step.lives}
     except StopIteration as stop:
         return cast("T", stop.value)
-    coroutine.close()
-    raise AssertionError("it waits")
 
 
-def place_of(server: OneServer) -> Place:
-    async def call(script: str, queue: str, arguments: Arguments) -> Answer:
-        return read_reply(server.evaluate(script, [server.epoch, GENERATION, *arguments]))
+def _answer(server: OneServer, step: Ask) -> Answer:
+    return read_reply(server.evaluate(step.call.script, [server.epoch, GENERATION, *step.call.words()]))
 
-    return Place(ServerId("redis-1"), call)
+
+def place(id: ServerId) -> Place:
+    return Place(id, Life("", GENERATION), 1)
 
 
 def copy(source: OneServer, target: OneServer) -> int:
     """As catch-up and recovery do it; returns how many items came."""
     counts: list[int] = []
 
-    async def copied(count: int) -> None:
+    def copied(count: int) -> Operation[None]:
         counts.append(count)
+        yield from ()
 
-    finished(copy_queue(place_of(source), place_of(target), source.queue, copied))
+    operation = QueueCopy(source.queue).go_on(place(SOURCE), place(TARGET), copied)
+    carried_out(operation, source=source, target=target)
     return sum(counts)
 
 
@@ -380,7 +388,7 @@ def test_names_of_queues_are_sorted(server: OneServer) -> None:
     for name in ("q2", "größe", "q10"):
         server.queue = name
         server.put("a")
-    assert finished(queues_at(place_of(server))) == ["größe", "q10", "q2"]
+    assert carried_out(queues_at(place(SOURCE)), source=server) == ["größe", "q10", "q2"]
 
 
 # -- page ----------------------------------------------------------------------------------------------------------
@@ -589,15 +597,8 @@ def test_items_are_read_and_copied_by_their_ids(server: OneServer, other: OneSer
     ids = server.put_numbered(2 * copying.READ_MAX + 1)
     server.put(*(Put(f"large{n}", bytes(600 * KIB)) for n in range(3)))
     large = [f"large{n}".encode() for n in range(3)]
-
-    async def read() -> list[Copied]:
-        wanted = [b"unknown", *large, ids[0].encode()]
-        return [item async for items in read_items(place_of(server), "q", wanted) for item in items]
-
-    found = finished(read())
-    assert sorted(item.id for item in found) == [ids[0].encode(), *large]
     asked = [id.encode() for id in ids] + large
-    finished(copy_items(place_of(server), place_of(other), "q", [*asked, b"unknown"]))
+    carried_out(copy_items(place(SOURCE), place(TARGET), "q", [*asked, b"unknown"]), source=server, target=other)
     assert other.contents().records == server.contents().records
     assert other.contents().payloads == server.contents().payloads
 
@@ -614,7 +615,7 @@ def test_copied_live_item_leaves_the_payload_of_a_tombstone(server: OneServer, o
     server.epoch = other.epoch = 2
     server.fence("ann")
     server.command("HDEL", server.key("payloads"), "a")
-    finished(copy_items(place_of(server), place_of(other), "q", [b"a"]))
+    carried_out(copy_items(place(SOURCE), place(TARGET), "q", [b"a"]), source=server, target=other)
     assert other.contents().payloads == {"a": b"bytes"}
 
 

@@ -438,7 +438,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- repair --------------------------------------------------------------------------------------------------------
     Mutant(
         "recovery-takes-any-generation",
-        "zkrq/repair/recovery.py",
+        "zkrq/protocol/recovery.py",
         "return id in wanted and who.generation in (wanted[id].generation, restored(wanted[id]))",
         "return id in wanted",
         "data of another life than the view's is as old as it likes, and its items may have been acked long ago",
@@ -447,8 +447,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "server-comes-back-unwiped",
-        "zkrq/repair/catchup.py",
-        "            who = await self._wipe(view, who)\n",
+        "zkrq/protocol/catchup.py",
+        "            who = yield from self._wipe(view, who)\n",
         "            pass\n",
         "what a server held before it fell out is not believed",
         Seeds(200, "restart,restart_old,flush,stop,cut"),

@@ -18,6 +18,7 @@ import zkrq
 ROOT = Path(zkrq.__file__).parent
 
 PURE = {
+    "contextlib",
     "__future__",
     "abc",
     "bisect",

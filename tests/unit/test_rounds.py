@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import hiredis
 import pytest
 
+from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Status
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
@@ -109,7 +110,7 @@ async def connected(fleet: Fleet, *ids: str) -> None:
 async def ask(fleet: Fleet, *ids: str) -> dict[str, tuple[Status, bool]]:
     """What each answered, and whether that answers a second try."""
     lives = {ServerId(id): Life("r1", "g1") for id in ids}
-    answers = await fleet.ask(1, lives, "seal", "")
+    answers = await fleet.ask(1, lives, Seal())
     return {id: (answer.status, answer.repeated) for id, answer in answers.items()}
 
 
@@ -198,5 +199,5 @@ async def test_cancelled_round_leaves_the_connection_in_step(make: Make) -> None
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    answers = await fleet.ask(1, {ServerId("a"): Life("r1", "g1")}, "seal", "")
+    answers = await fleet.ask(1, {ServerId("a"): Life("r1", "g1")}, Seal())
     assert answers[ServerId("a")].body == (1,), "not what the cancelled one was answered"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import FIRST, Record, State, Version
-from zkrq.repair.scrub import Verdict, judge
+from zkrq.protocol.scrubbing import Finding, judge
 
 NOW = 1_800_000_000_000.0
 OLD = NOW - 2 * PUT_WINDOW_MS
@@ -28,7 +28,7 @@ def verdict(
     has_payload: bool = True,
     floor_ms: float = NO_FLOOR,
     version: Version = FIRST,
-) -> Verdict:
+) -> Finding:
     record = Record(version, state, pushed_at_ms=pushed_at_ms)
     return judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
 
@@ -37,7 +37,7 @@ def verdict(
 @pytest.mark.parametrize("floor_ms", [NO_FLOOR, NOW])
 def test_tombstone_waits(has_payload: bool, floor_ms: float) -> None:
     """Each server drops its tombstones when they are old enough; one does not say when its item was pushed."""
-    assert verdict(State.GONE, 0, has_payload=has_payload, floor_ms=floor_ms) is Verdict.WAIT
+    assert verdict(State.GONE, 0, has_payload=has_payload, floor_ms=floor_ms) is Finding.WAIT
 
 
 @pytest.mark.parametrize("state", LIVING)
@@ -46,33 +46,33 @@ def test_tombstone_waits(has_payload: bool, floor_ms: float) -> None:
 @pytest.mark.parametrize("floor_ms", [NO_FLOOR, NOW + 2 * PUT_WINDOW_MS])
 def test_young_item_waits(state: State, pushed_at_ms: float, has_payload: bool, floor_ms: float) -> None:
     """Its push may still be under way, whatever else is known of it."""
-    assert verdict(state, pushed_at_ms, has_payload=has_payload, floor_ms=floor_ms) is Verdict.WAIT
+    assert verdict(state, pushed_at_ms, has_payload=has_payload, floor_ms=floor_ms) is Finding.WAIT
 
 
 @pytest.mark.parametrize("state", LIVING)
 def test_item_is_old_after_twice_the_put_window(state: State) -> None:
-    assert verdict(state, OLD + 1) is Verdict.WAIT
-    assert verdict(state, OLD) is Verdict.FORWARD
+    assert verdict(state, OLD + 1) is Finding.WAIT
+    assert verdict(state, OLD) is Finding.FORWARD
 
 
 @pytest.mark.parametrize("state", LIVING)
 @pytest.mark.parametrize("floor_ms", [NO_FLOOR, OLD, NOW])
 def test_old_item_without_payload_is_forgotten(state: State, floor_ms: float) -> None:
     """A decision came here and its push never did: there is nothing to carry on."""
-    assert verdict(state, has_payload=False, floor_ms=floor_ms) is Verdict.FORGET
+    assert verdict(state, has_payload=False, floor_ms=floor_ms) is Finding.FORGET
 
 
 @pytest.mark.parametrize("state", LIVING)
 def test_item_from_before_the_floor_is_forgotten(state: State) -> None:
     """The primary may have known its removal and have dropped the tombstone."""
-    assert verdict(state, floor_ms=OLD + 1) is Verdict.FORGET
+    assert verdict(state, floor_ms=OLD + 1) is Finding.FORGET
 
 
 @pytest.mark.parametrize("state", LIVING)
 @pytest.mark.parametrize("floor_ms", [NO_FLOOR, OLD - 1, OLD])
 def test_old_item_that_was_never_removed_is_carried_on(state: State, floor_ms: float) -> None:
     """The floor is the first moment from which the primary still knows every removal."""
-    assert verdict(state, floor_ms=floor_ms) is Verdict.FORWARD
+    assert verdict(state, floor_ms=floor_ms) is Finding.FORWARD
 
 
 @given(states, moments, st.booleans(), moments, moments, st.integers(0, 2**31), st.integers(1, 2**31))
@@ -83,11 +83,11 @@ def test_every_case_is_in_the_table(
     record = Record(Version(epoch, n), state, pushed_at_ms=pushed_at_ms, token="ann/1")
     old = now_ms - pushed_at_ms >= 2 * PUT_WINDOW_MS
     expected = {
-        (True, True, True): Verdict.FORWARD,
-        (True, True, False): Verdict.FORGET,
-        (True, False, True): Verdict.FORGET,
-        (True, False, False): Verdict.FORGET,
-    }.get((state is not State.GONE and old, has_payload, pushed_at_ms >= floor_ms), Verdict.WAIT)
+        (True, True, True): Finding.FORWARD,
+        (True, True, False): Finding.FORGET,
+        (True, False, True): Finding.FORGET,
+        (True, False, False): Finding.FORGET,
+    }.get((state is not State.GONE and old, has_payload, pushed_at_ms >= floor_ms), Finding.WAIT)
     assert judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms) is expected
 
 
@@ -99,10 +99,10 @@ def test_time_only_ends_the_waiting(
     record = Record(FIRST, state, pushed_at_ms=pushed_at_ms)
     before = judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
     after = judge(record, has_payload, now_ms=NOW + later, floor_ms=floor_ms)
-    assert after is before or before is Verdict.WAIT
+    assert after is before or before is Finding.WAIT
 
 
 def test_pause_of_which_only_a_follower_knows_is_forgotten_when_it_is_old() -> None:
     """It was decided, but never done; it has no payload, as what is left over of an item."""
-    assert verdict(State.PAUSED, OLD + 1, has_payload=False) is Verdict.WAIT
-    assert verdict(State.PAUSED, OLD, has_payload=False) is Verdict.FORGET
+    assert verdict(State.PAUSED, OLD + 1, has_payload=False) is Finding.WAIT
+    assert verdict(State.PAUSED, OLD, has_payload=False) is Finding.FORGET

@@ -42,6 +42,7 @@ from zkrq.protocol.steps import (
     Obstacles,
     Operation,
     PlaceFailed,
+    Removed,
     place,
 )
 from zkrq.protocol.view import Life, ServerId, View
@@ -131,7 +132,10 @@ class Deciding(Attempts):
             raise
         except Failure as failure:
             so_far.effort.end(failure, "nothing happened")
-        return outcome[0]
+        (decided,) = outcome
+        if decided.gone:
+            yield Removed(call.queue, decided.gone)
+        return decided
 
     def may_trim(self, view: View) -> bool:
         """Whether old tombstones may be dropped.  A learner's copy, and what an evicted server still holds, must meet

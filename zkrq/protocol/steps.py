@@ -15,13 +15,13 @@ left, ``StepFailed`` when a step could not be carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Set
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from zkrq.protocol.calls import START, Call, Names, Paging
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
-from zkrq.protocol.view import Life, ServerId, View
+from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -89,7 +89,60 @@ class Hurry(NamedTuple):
     seconds: float
 
 
-Step = Look | Begin | Ask | Evict | Refresh | Rest | Hurry
+class Removed(NamedTuple):
+    """Take note that every server of the view knows these items of a queue as gone.  Sent: None."""
+
+    queue: str
+    ids: Sequence[bytes]
+
+
+# Steps of repair.
+
+
+class Identify(NamedTuple):
+    """Ask servers who they are.  Sent: a ``ServerInfo`` of each, or the ``Answer`` that says why there is none."""
+
+    servers: Collection[ServerId]
+
+
+class Change(NamedTuple):
+    """Write what ``change`` makes of the view, by compare-and-set.  Sent: the view to go on with, this one or the one
+    that was written before it."""
+
+    view: View
+    change: ViewChange
+
+
+class Nonce(NamedTuple):
+    """Make a text that was never used before.  Sent: it."""
+
+
+class Report(NamedTuple):
+    """Report how many items were copied, of about ``total``.  Sent: whether the reservations of the servers are to be
+    renewed now."""
+
+    copied: int
+    total: int
+
+
+class Now(NamedTuple):
+    """Read this client's clock.  Sent: milliseconds since 1970."""
+
+
+class Wait(NamedTuple):
+    """Let these seconds pass.  Sent: None."""
+
+    seconds: float
+
+
+class Breathe(NamedTuple):
+    """Rest in proportion to the work since the last rest, so that a scrub takes little of the servers' time.  Sent:
+    None."""
+
+
+RepairStep = Identify | Change | Nonce | Report | Now | Wait | Breathe
+
+Step = Look | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep
 
 Operation = Generator[Step, Any, T]
 
@@ -136,6 +189,18 @@ class StepFailed(Failure):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class Invalid(Failure):
+    """What was asked for cannot be done; nothing was changed."""
+
+
+class NotNow(Failure):
+    """A repair cannot go on now; it is tried again later."""
+
+
+class Taken(NotNow):
+    """Another client repairs the server."""
 
 
 class PlaceFailed(Exception):

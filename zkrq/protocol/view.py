@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, NewType
+from typing import Any, NamedTuple, NewType, Protocol
 
 ServerId = NewType("ServerId", str)
 
@@ -91,6 +91,12 @@ class View:
 
 _PRIMARIES_KEPT = 10_000
 """Queues whose primary is remembered within one view."""
+
+
+class ViewChange(Protocol):
+    """One of the functions below with everything given but the view and ``by``, the new view's nonce."""
+
+    def __call__(self, view: View, /, *, by: str) -> View: ...
 
 
 def encode(view: View) -> bytes:

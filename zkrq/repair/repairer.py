@@ -16,12 +16,14 @@ from collections.abc import Callable, Mapping
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
 from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.protocol import recovery
+from zkrq.protocol.catchup import CatchUp
+from zkrq.protocol.recovery import Recovery
+from zkrq.protocol.scrubbing import Scrub
+from zkrq.protocol.steps import NotNow, Taken
 from zkrq.protocol.view import ServerId, View
 from zkrq.repair.backoff import Backoff
-from zkrq.repair.catchup import CatchUp, Progress
-from zkrq.repair.places import NotNow, Taken
-from zkrq.repair.recovery import Outcome, Recovery
-from zkrq.repair.scrub import Scrub
+from zkrq.repair.progress import Meter, Progress
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
 
@@ -146,9 +148,9 @@ class Repairer:
             self._progress[id] = progress
             self._events.tell(CatchingUp(self._cluster, id, *progress))
 
+        catch_up = CatchUp(id, repairer=self._token)
         try:
-            catch_up = CatchUp(self._membership, id, repairer=self._token, report=report)
-            items = await catch_up.run()
+            items = await self._replicas.repair(catch_up.run(), Meter(loop.time, report).note)
         except Taken:
             self._outside_since[id] = loop.time()  # somebody is at it: be patient again
         except NotNow as error:
@@ -187,16 +189,15 @@ class Repairer:
 
     async def recover(self) -> None:
         """Recover if all members were restarted.  Raises ``NotNow``, ``Unavailable``."""
-        recovery = Recovery(self._membership, repairer=self._token)
-        outcome = await recovery.run()
-        if outcome:
-            self._tell_recovered(outcome)
+        recovered = await self._replicas.repair(Recovery(repairer=self._token).run())
+        if recovered:
+            self._tell_recovered(recovered)
 
     async def recover_with(self, servers: frozenset[ServerId]) -> None:
         """Go on with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
-        recovery = Recovery(self._membership, repairer=self._token)
+        operation = Recovery(repairer=self._token).run_with(servers)
         try:
-            self._tell_recovered(await recovery.run_with(servers))
+            self._tell_recovered(await self._replicas.repair(operation))
         except NotNow as error:
             raise Unavailable(f"not recovered: {error}") from error
 
@@ -218,7 +219,7 @@ class Repairer:
                 return
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _tell_recovered(self, outcome: Outcome) -> None:
+    def _tell_recovered(self, outcome: recovery.Recovered) -> None:
         level = logging.ERROR if outcome.missing else logging.WARNING
         event = Recovered(self._cluster, tuple(outcome.view.members), outcome.missing, outcome.view.epoch)
         self._events.tell(event, level)
@@ -234,25 +235,25 @@ class Repairer:
 
     async def scrub(self) -> None:
         """Compare all queues once; one that cannot be compared now is left to the next time."""
-        scrub = Scrub(self._replicas)
+        scrub, run = Scrub(), self._replicas.repair
         try:
-            queues = await scrub.queues()
+            queues = await run(scrub.queues())
         except NotNow as error:
             self._note_trouble("scrub", str(error))
             return
         random.shuffle(queues)
         for queue in queues:
             try:
-                self._note_memory(queue, await scrub.trim(queue))
+                self._note_memory(queue, await run(scrub.trim(queue)))
             except (NotNow, ZkrqError) as error:
                 self._note_trouble(f"trimming of {queue}", str(error))
             try:
-                mended = await scrub.run(queue)
+                corrected = await run(scrub.run(queue))
             except (NotNow, ZkrqError) as error:
                 self._note_trouble(f"scrub of {queue}", str(error))
             else:
-                if any(mended):
-                    self._events.tell(Scrubbed(self._cluster, queue, *mended), logging.WARNING)
+                if any(corrected):
+                    self._events.tell(Scrubbed(self._cluster, queue, *corrected), logging.WARNING)
 
     def _note_memory(self, queue: str, seconds: float | None) -> None:
         """Tell when a queue begins to forget removals early, and when it no longer does."""

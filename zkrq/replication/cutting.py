@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from zkrq.errors import Closed
+from zkrq.protocol.calls import Cut
 from zkrq.replication.membership import Membership
-from zkrq.replication.wire import Arguments
 from zkrq.tasks import Tasks
 
 CUT_SECONDS = 0.2
@@ -62,5 +62,4 @@ class Cutter:
         for queue, ids in waiting.items():
             for start in range(0, len(ids), CUT_MAX):
                 view = self._membership.view
-                some: Arguments = [*ids[start : start + CUT_MAX]]
-                await self._membership.call_all(list(view.receivers), "cut", queue, view, some)
+                await self._membership.ask(view, view.receivers, Cut(queue, ids[start : start + CUT_MAX]))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from zkrq.errors import ConfigError
+from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View
-from zkrq.replication.copying import Place
 from zkrq.replication.link import Begun, Identity, Round, ServerError
 from zkrq.replication.server import Server
-from zkrq.replication.wire import Arguments, Packed, Word, pack_words, with_credentials_of
+from zkrq.replication.wire import pack_words, with_credentials_of
 
 MakeServer = Callable[[ServerId, str], Server]
 """Makes the ``Server`` of a URL; connects to nothing."""
@@ -107,49 +107,38 @@ class Fleet:
         self,
         epoch: int,
         lives: Mapping[ServerId, Life],
-        script: str,
-        queue: str,
-        arguments: Sequence[Word] | Packed = (),
+        call: Call[Any],
         *,
         once: bool = False,
     ) -> dict[ServerId, Answer]:
-        """Run one script on several servers at the same time, on each in the life that ``lives`` names.
+        """Make one call on several servers at the same time, on each in the life that ``lives`` names.
 
         The calls to connected servers are sent before anything else runs in this event loop.  Never raises for what a
         server does: its answer says so.  ``once``: a call is not repeated when its connection breaks.
         """
-        rest = arguments if isinstance(arguments, Packed) else pack_words(arguments)
+        script, queue, rest = call.script, call.queue, pack_words(call.words())
         answers: dict[ServerId, Answer] = {}
         begun: dict[ServerId, tuple[Server, Begun | None]] = {}
         round, unconnected = Round(), False
         for id, life in lives.items():
             if server := self.servers.get(id):
-                call = server.begin(script, queue, epoch, life, rest, round)
-                begun[id] = server, call
-                unconnected = unconnected or call is None
+                sent = server.begin(script, queue, epoch, life, rest, round)
+                begun[id] = server, sent
+                unconnected = unconnected or sent is None
             else:
                 answers[id] = _REMOVED
         if not unconnected:  # a server that has to be connected to first does not wait for the others
             await round.landed()
         slow: list[ServerId] = []
-        for id, (_, call) in begun.items():
-            if call and (answer := call.answer()):
+        for id, (_, sent) in begun.items():
+            if sent and (answer := sent.answer()):
                 answers[id] = answer
             else:
                 slow.append(id)
         if slow:
             tries = ((id, *begun[id]) for id in slow)
-            calls = (s.call(script, queue, epoch, lives[id], rest, once=once, begun=call) for id, s, call in tries)
+            calls = (s.call(script, queue, epoch, lives[id], rest, once=once, begun=sent) for id, s, sent in tries)
             answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
         if self._observer:
             self._observer(lives, answers)
         return answers
-
-    def place(self, epoch: int, server: ServerId, life: Life) -> Place:
-        """Return a server in one life under one epoch, to copy from or to."""
-        lives = {server: life}
-
-        async def call(script: str, queue: str, arguments: Arguments) -> Answer:
-            return (await self.ask(epoch, lives, script, queue, arguments))[server]
-
-        return Place(server, call)

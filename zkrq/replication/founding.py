@@ -14,7 +14,9 @@ from typing import NamedTuple
 
 from zkrq.coordination.coordinator import Coordinator, no_namespace
 from zkrq.errors import ConfigError, Unavailable
+from zkrq.protocol.calls import Enrol
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
+from zkrq.protocol.enrolment import ENROL_WINDOW_MS
 from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.fleet import Fleet
@@ -25,9 +27,6 @@ TRIES = 5
 
 AHEAD_PAUSE = 0.2
 """Seconds before the view is read again, when a server has seen a later one: ZooKeeper may be on its way to telling."""
-
-ENROL_WINDOW_MS = 10_000
-"""After so long by the server's clock an enrolment is too late."""
 
 _log = logging.getLogger("zkrq.view")
 
@@ -218,12 +217,9 @@ class Founder:
 async def enrol(
     fleet: Fleet, id: ServerId, who: Identity, epoch: int, life: Life, *, deployment: str, holding: bool
 ) -> Answer:
-    """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
-
-    Sent once and short-lived: a late duplicate could make a server believed that was flushed meanwhile.
-    """
-    arguments = [who.generation, id, deployment, who.clock_us, ENROL_WINDOW_MS, int(holding)]
-    return (await fleet.ask(epoch, {id: life}, "enrol", "", arguments, once=True))[id]
+    """Give a server, which is as ``who`` says, the generation of ``life``; see ``protocol/enrolment.py``."""
+    call = Enrol(who.generation, id, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
+    return (await fleet.ask(epoch, {id: life}, call, once=True))[id]
 
 
 def check_name(id: ServerId, name: str, url: str, namespace: str) -> None:

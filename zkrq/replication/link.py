@@ -11,9 +11,9 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error, read_reply
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.replication.wire import ErrorReply, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001
@@ -22,43 +22,7 @@ READ_FIRST_SECONDS = 0.001
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What a server said of itself when it was connected to.
-
-    ``ahead``: seconds by which its clock was ahead of this client's, negative: behind; 0 within the time that the
-    question took.
-    """
-
-    run_id: str
-    version: tuple[int, ...]
-    role: str
-    maxmemory_policy: str
-    cluster: bool
-    generation: str
-    epoch: int
-    name: str
-    deployment: str
-    queues: int
-    clock_us: int
-    ahead: float
-    maxmemory: int
-    used_memory: int
-
-    def is_foreign(self, deployment: str) -> bool:
-        """Whether it was enrolled by another deployment than this, or holds queues that nobody vouches for."""
-        return self.deployment != deployment and bool(self.generation or self.queues)
-
-    @property
-    def unfit(self) -> str | None:
-        """Why this server cannot be used, or None."""
-        if self.role != "master":
-            return f"role is {self.role!r}, must be 'master': zkrq replicates by itself"
-        if self.maxmemory_policy != "noeviction":
-            return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
-        if self.cluster:
-            return "cluster mode is on: zkrq wants independent servers"
-        return None
+Identity = ServerInfo
 
 
 class ServerError(Exception):
@@ -178,7 +142,7 @@ class Begun:
 class Link:
     """One connection, with the calls that are under way on it.  ``identity`` is what the server said at its begin."""
 
-    identity: Identity
+    identity: ServerInfo
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire

@@ -10,13 +10,15 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
-from typing import Final, Protocol
+from typing import Any, Final
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
+from zkrq.protocol.calls import Call, Seal
+from zkrq.protocol.recovery import someone_lives
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.view import (
     Accusation,
@@ -25,6 +27,7 @@ from zkrq.protocol.view import (
     ServerId,
     Silence,
     View,
+    ViewChange,
     accuse,
     accused,
     dismiss,
@@ -34,12 +37,10 @@ from zkrq.protocol.view import (
     weigh_eviction,
     weigh_silence,
 )
-from zkrq.replication.copying import Place
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.founding import Founder, Identities, decode_register
+from zkrq.replication.founding import Founder, decode_register
 from zkrq.replication.full import FullServers
 from zkrq.replication.link import Identity
-from zkrq.replication.wire import Packed, Word
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -61,12 +62,6 @@ KEPT_OUT_SECONDS = 1.0
 
 
 _log = logging.getLogger("zkrq.view")
-
-
-class ViewChange(Protocol):
-    """One of the functions of view.py, with everything but the view and its nonce given."""
-
-    def __call__(self, view: View, /, *, by: str) -> View: ...
 
 
 class Membership:
@@ -351,7 +346,7 @@ class Membership:
 
     async def seal(self, view: View, servers: Iterable[ServerId]) -> dict[ServerId, Answer]:
         """Have servers of ``view`` adopt its epoch, which also tells who answers."""
-        return await self.call_all(sorted(servers), "seal", "", view)
+        return await self.ask(view, sorted(servers), Seal())
 
     def _failing(self, view: View, failed: Iterable[ServerId]) -> float:
         """Since when all of these have failed this client."""
@@ -383,27 +378,9 @@ class Membership:
         for changed in tuple(self._watchers):
             changed(view)
 
-    async def call(
-        self, server: ServerId, script: str, queue: str, view: View, arguments: Sequence[Word] | Packed | None = None
-    ) -> Answer:
-        """Run one script on one server of ``view``, in the life that the view names."""
-        return (await self.call_all([server], script, queue, view, arguments or ()))[server]
-
-    async def call_all(
-        self,
-        servers: Iterable[ServerId],
-        script: str,
-        queue: str,
-        view: View,
-        arguments: Sequence[Word] | Packed = (),
-    ) -> dict[ServerId, Answer]:
-        """Run one script on several servers of ``view`` at the same time, in the lives that the view names."""
-        lives = {id: view.receivers[id] for id in servers}
-        return await self.fleet.ask(view.epoch, lives, script, queue, arguments)
-
-    def place(self, view: View, server: ServerId) -> Place:
-        """Return a server of ``view``, to copy from or to."""
-        return self.fleet.place(view.epoch, server, view.receivers[server])
+    async def ask(self, view: View, servers: Iterable[ServerId], call: Call[Any]) -> dict[ServerId, Answer]:
+        """Make one call on several servers of ``view`` at the same time, in the lives that the view names."""
+        return await self.fleet.ask(view.epoch, {id: view.receivers[id] for id in servers}, call)
 
     def _note_answers(self, lives: Mapping[ServerId, Life], answers: Mapping[ServerId, Answer]) -> None:
         """Learn from the answers of servers that were called in the lives that the view names.  Those that repair calls
@@ -441,9 +418,3 @@ def check_let_in(answers: Mapping[ServerId, Answer]) -> None:
     for id, answer in answers.items():
         if answer.verdict is Verdict.CORRECT:
             raise NotLetIn(denial(id, answer))
-
-
-def someone_lives(view: View, identities: Identities) -> bool:
-    """Whether a member was met in the life in which the view knows it."""
-    lives = ((identities.get(id), life) for id, life in view.members.items())
-    return any(isinstance(who, Identity) and (who.run_id, who.generation) == life for who, life in lives)

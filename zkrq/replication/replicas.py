@@ -32,8 +32,8 @@ class Replicas:
         """``removed`` is called with the items of a queue that every server of the view knows as gone."""
         self.membership = membership
         self.operation_timeout = operation_timeout
-        self.run = Runner(membership, operation_timeout=operation_timeout).run
-        self._removed = removed
+        runner = Runner(membership, operation_timeout=operation_timeout, removed=removed)
+        self.run, self.repair = runner.run, runner.repair
 
     async def put(self, queue: str, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
         """Apply new items on every server.
@@ -53,10 +53,7 @@ class Replicas:
         Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
         was fenced.
         """
-        decided = await self.run(OPERATIONS.decide(call))
-        if decided.gone:
-            self._removed(call.queue, decided.gone)
-        return decided
+        return await self.run(OPERATIONS.decide(call))
 
     async def fence(self, queue: str, owner: str) -> int:
         """Declare an owner dead on every server and requeue its claims; returns how many items that were.

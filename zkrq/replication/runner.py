@@ -8,11 +8,15 @@ happened, or nobody knows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
+from zkrq import clock
 from zkrq.errors import (
     ClaimLost,
+    ConfigError,
     NotEnoughReplicas,
     NotLetIn,
     OutcomeUnknown,
@@ -21,26 +25,38 @@ from zkrq.errors import (
 )
 from zkrq.protocol.calls import ApplyNew, Call, Claim, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
+from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import (
     Answers,
     Ask,
     Begin,
+    Breathe,
+    Change,
     Denied,
     Evict,
     Failure,
     Fenced,
     Hurry,
+    Identify,
+    Invalid,
     Look,
+    Nonce,
     NothingDone,
+    NotNow,
+    Now,
     Obstacles,
     Operation,
     Refresh,
+    Removed,
+    RepairStep,
+    Report,
     Rest,
     StepFailed,
     TimeUp,
     TooFewMembers,
     Unknown,
+    Wait,
 )
 from zkrq.protocol.view import View
 from zkrq.replication.membership import RETRY_PAUSE, Membership
@@ -51,22 +67,51 @@ NEEDS_MEMORY = (PutAll, Push, ApplyNew, Room)
 """Calls that a full server refuses."""
 
 
-class _Time:
-    """The time that one operation has."""
+REST = 10.0
+"""A scrub rests this many times as long as it has worked, so that it takes a tenth of a server at most."""
 
-    __slots__ = ("loop", "until")
+Reporter = Callable[[int, int], None]
+"""Is given the number of items copied so far, and about how many there are."""
+
+
+class _Time:
+    """The time that one operation has, and what it has spent."""
+
+    __slots__ = ("loop", "reserved_at", "until", "worked_since")
 
     def __init__(self, seconds: float) -> None:
         self.loop = asyncio.get_running_loop()
-        self.until = self.loop.time() + seconds
+        self.worked_since = self.reserved_at = self.loop.time()
+        self.until = self.worked_since + seconds
+
+    def must_reserve(self) -> bool:
+        """Whether half of the time of a reservation is over."""
+        now = self.loop.time()
+        if now - self.reserved_at <= HOLD_MS / 2000:
+            return False
+        self.reserved_at = now
+        return True
+
+    async def wait(self, seconds: float) -> None:
+        """Let time pass that does not count as work."""
+        await asyncio.sleep(seconds)
+        self.worked_since += seconds
+
+    async def breathe(self) -> None:
+        await asyncio.sleep(REST * max(0.0, self.loop.time() - self.worked_since))
+        self.worked_since = self.loop.time()
 
 
 class Runner:
     """Runs operations over the view of a ``Membership``."""
 
-    def __init__(self, membership: Membership, *, operation_timeout: float) -> None:
+    def __init__(
+        self, membership: Membership, *, operation_timeout: float, removed: Callable[[str, Iterable[bytes]], None]
+    ) -> None:
+        """``removed`` is called with the items of a queue that every server of the view knows as gone."""
         self.membership = membership
         self.operation_timeout = operation_timeout
+        self._removed = removed
         self._clocks = Clocks()
 
     async def run(self, operation: Operation[T]) -> T:
@@ -74,7 +119,13 @@ class Runner:
 
         Cancelled in the middle, what was sent may be executed; nothing else is done.
         """
-        time = _Time(self.operation_timeout)
+        return await self._run(operation, _Time(self.operation_timeout), None)
+
+    async def repair(self, operation: Operation[T], report: Reporter | None = None) -> T:
+        """Carry a repair out, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
+        return await self._run(operation, _Time(math.inf), report)
+
+    async def _run(self, operation: Operation[T], time: _Time, report: Reporter | None) -> T:
         try:
             step = operation.send(None)
             while True:
@@ -83,6 +134,8 @@ class Runner:
                         result = await self._ask(step)
                     elif isinstance(step, Look):
                         result = self.membership.view
+                    elif isinstance(step, RepairStep):
+                        result = await self._carry_out_repair(step, time, report)
                     else:
                         result = await self._carry_out(step, time)
                 except (ZkrqError, TimeUp) as error:
@@ -91,27 +144,31 @@ class Runner:
                     step = operation.send(result)
         except StopIteration as stop:
             return stop.value
+        except NotNow:
+            raise
         except Failure as failure:
             raise translate(failure) from _cause(failure)
         finally:
             operation.close()
 
-    async def _carry_out(self, step: Begin | Hurry | Evict | Refresh | Rest, time: _Time) -> object:
+    async def _carry_out(self, step: Begin | Hurry | Removed | Evict | Refresh | Rest, time: _Time) -> object:
         match step:
             case Begin(view):
                 if time.loop.time() >= time.until:
                     raise TimeUp
                 kept_out = await self.membership.kept_out(view)
                 return Obstacles(kept_out, tuple(self.membership.full.among(view)))
+            case Removed(queue, ids):
+                self._removed(queue, ids)
             case Hurry(seconds):
                 time.until = min(time.until, time.loop.time() + seconds)
-                return None
             case Evict() | Refresh() | Rest():
                 return await self._wait_for(step, time)
+        return None
 
     async def _wait_for(self, step: Evict | Refresh | Rest, time: _Time) -> View | None:
         try:
-            async with asyncio.timeout_at(time.until):
+            async with asyncio.timeout_at(None if math.isinf(time.until) else time.until):
                 match step:
                     case Evict(view, failed, answered):
                         return await self.membership.evict(view, failed, set(answered))
@@ -123,6 +180,26 @@ class Runner:
         except TimeoutError:
             raise TimeUp from None
 
+    async def _carry_out_repair(self, step: RepairStep, time: _Time, report: Reporter | None) -> object:
+        match step:
+            case Identify(servers):
+                return await self.membership.fleet.identify(servers)
+            case Change(view, change):
+                return await self.membership.change(view, change)
+            case Report(copied, total):
+                if report:
+                    report(copied, total)
+                return time.must_reserve()
+            case Nonce():
+                return secrets.token_hex(8)
+            case Now():
+                return clock.now_ms()
+            case Wait(seconds):
+                await time.wait(seconds)
+            case Breathe():
+                await time.breathe()
+        return None
+
     async def _ask(self, step: Ask) -> Answers:
         call = step.call
         if isinstance(call, Claim):
@@ -133,8 +210,7 @@ class Runner:
         return answers
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
-        words = call.words()
-        return self.membership.fleet.ask(step.epoch, step.lives, call.script, call.queue, words, once=step.once)
+        return self.membership.fleet.ask(step.epoch, step.lives, call, once=step.once)
 
     async def _claim(self, step: Ask, call: Claim) -> Answers:
         """Tell the primary what its clock should say by now, so that it notices when its clock is set."""
@@ -168,6 +244,8 @@ def translate(failure: Failure) -> ZkrqError:
             return NotEnoughReplicas(members, needed)
         case Fenced():
             return ClaimLost("this consumer was declared dead: its claims are lost")
+        case Invalid():
+            return ConfigError(str(failure))
         case Denied():
             return NotLetIn(str(failure))
         case _:

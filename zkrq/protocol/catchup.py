@@ -1,0 +1,235 @@
+"""A server comes back: enrolled under a new generation, wiped, made a learner, given all items, made a member.
+
+From the moment when it is a learner every write goes to it as well, so what is copied is what was there before.  The
+first page is read after its source has adopted the learner's epoch, because the call that reads carries it: no client
+that does not know the learner can add anything to the source any more.
+
+A change of the view does not begin the copying anew: it goes on where it was, queue by queue, as long as the learner
+and the queue's source keep their lives.  That is enough because
+
+* an operation that completed before the learner was admitted is on every member of that time.  A source was one of
+  them, or was promoted since, with all that they had;
+* one that completes later has an answer of the learner as well, whatever the view is by then: it covers every server
+  of the last view that its client knows, the learner is in every view since its admission (evicted and admitted again
+  it has another life), and a source that has adopted an epoch as late as the admission takes no call of an older one;
+* one that never completes may be known to the source and not to the learner, and so may one that a new primary decided
+  meanwhile before its client died.  So it is without any change of the view: the scrub corrects the others;
+* tombstones are not dropped while there is a learner.
+
+A queue whose primary is now another server, or another life of it, than the one it was copied from is copied anew from
+there: a cursor is valid in one process only.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+from zkrq.protocol.attempts import Attempts
+from zkrq.protocol.calls import Seal, Standing, Wipe
+from zkrq.protocol.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.copying import QueueCopy, queues_at
+from zkrq.protocol.enrolment import enrol, meet, reserve
+from zkrq.protocol.replies import Status, Verdict
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    Change,
+    Evict,
+    Look,
+    Nonce,
+    NotNow,
+    Operation,
+    Place,
+    PlaceFailed,
+    Refresh,
+    Report,
+    place,
+)
+from zkrq.protocol.view import Life, ServerId, View, admit, promote, restored
+
+COPY_TRIES = 20
+"""How often in a row the view may move without anything being copied before the catch-up is given up."""
+
+HEAD_ROOM = 0.1
+"""Share of its ``maxmemory`` that a server must have left beyond what the others use."""
+
+
+class CatchUp(Attempts):
+    """One server, from outside to member."""
+
+    def __init__(self, server: ServerId, *, repairer: str) -> None:
+        """``repairer`` names this client in reservations."""
+        self._id = server
+        self._repairer = repairer
+        self._copied = self._total = 0
+        self._copies: dict[tuple[str, ServerId, Life], QueueCopy] = {}
+
+    def run(self) -> Operation[int]:
+        """Bring the server in; returns how many items were copied.
+
+        Left in the middle it is continued, or begun anew, by the client that looks next.  Raises ``NotNow``.
+        """
+        view: View = yield Refresh((yield Look()))
+        if self._id not in view.servers:
+            raise NotNow(f"{self._id} is no longer a server of this namespace")
+        self._met = yield from meet([self._id])
+        who = self._met[self._id]
+        if self._id not in view.learners:
+            self._check(view, who)
+        # Before the reservation: a client that cannot do the work must not keep it from those that can.
+        yield from self._reach_members(view)
+        yield from reserve(self._met, self._repairer)
+        try:
+            if self._id not in view.learners:
+                view = yield from self._admit(view, who)
+            return (yield from self._complete(view))
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+
+    def _check(self, view: View, who: ServerInfo) -> None:
+        """Check whether this server may come in at all.  Raises ``NotNow``."""
+        if self._id in view.members:
+            raise NotNow(f"{self._id} is in the view again")
+        foreign = who.is_foreign(view.deployment)
+        if foreign and who.queues:
+            raise NotNow(
+                f"{self._id} holds the items of another deployment, and is not wiped: take it off the list "
+                "(remove_server), or have it taken over (add_server with force)"
+            )
+        if not foreign and who.epoch > view.epoch:
+            raise NotNow(f"{self._id} has seen epoch {who.epoch}, later than the view's {view.epoch}")
+        twin = view.id_of(who.run_id)
+        if twin not in (None, self._id):
+            raise NotNow(f"{self._id} and {twin} are the same Redis server")
+        apart = find_apart({self._id: who.ahead}, PUT_WINDOW)
+        if apart:
+            raise NotNow(apart[0])
+
+    def _reach_members(self, view: View) -> Operation[None]:
+        """Make sure that this client reaches every member: otherwise it would only get in the way of those that do."""
+        answers: Answers = yield Ask(view.epoch, view.members, Seal())
+        for id, answer in answers.items():
+            if answer.status is not Status.OK:
+                raise NotNow(f"member {id}: {answer.reason}")
+
+    # -- from outside to learner ---------------------------------------------------------------------------------------
+
+    def _admit(self, view: View, who: ServerInfo) -> Operation[View]:
+        """Enrol and wipe the server, make it a learner."""
+        yield from self._check_room(view, who)
+        kept = self._kept(view, who)
+        if not kept:
+            who = yield from self._wipe(view, who)
+        life = Life(who.run_id, kept or (yield Nonce()))
+        yield from self._enrol(view, who, life, holding=kept is not None)
+        changed: View = yield Change(view, partial(admit, server=self._id, life=life))
+        if changed.learners.get(self._id) != life:
+            raise NotNow("the view moved meanwhile")
+        return changed
+
+    def _check_room(self, view: View, who: ServerInfo) -> Operation[None]:
+        """Copying is not stopped by ``maxmemory``, so that removals always get through.  A server that has just room
+        enough would be evicted with the next push, and so on.  Raises ``NotNow``."""
+        if not who.maxmemory:
+            return
+        id = view.primary("")
+        needed = (yield from meet([id]))[id].used_memory
+        if needed > who.maxmemory * (1 - HEAD_ROOM):
+            raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
+
+    def _kept(self, view: View, who: ServerInfo) -> str | None:
+        """The next generation of a server that is eligible and was only out of reach, None for any other.
+
+        It may be the only other one that holds everything, so it is not wiped: what it missed is added.
+        """
+        known = view.eligible.get(self._id)
+        if known and who.run_id == known.run_id and who.generation in (known.generation, restored(known)):
+            return restored(known)
+        return None
+
+    def _wipe(self, view: View, who: ServerInfo) -> Operation[ServerInfo]:
+        """Empty the server, under a generation that no view will ever name.
+
+        So not even a dump that is made meanwhile can bring the old data back under a generation that counts.
+        """
+        passing = Life(who.run_id, (yield Nonce()))
+        yield from self._enrol(view, who, passing, holding=not who.is_foreign(view.deployment))
+        here = Place(self._id, passing, view.epoch)
+        for queue in (yield from queues_at(here)):
+            yield from here.ask(Wipe(queue))
+        again = (yield from meet([self._id]))[self._id]
+        if (again.run_id, again.generation) != passing:
+            raise NotNow(f"{self._id} has changed while it was wiped")
+        return again
+
+    def _enrol(self, view: View, who: ServerInfo, life: Life, *, holding: bool) -> Operation[None]:
+        answer = yield from enrol(self._id, who, view.epoch, life, deployment=view.deployment, holding=holding)
+        if answer.status is not Status.OK:
+            raise NotNow(f"{self._id} was not enrolled: {answer.reason}")
+
+    # -- from learner to member ----------------------------------------------------------------------------------------
+
+    def _complete(self, view: View) -> Operation[int]:
+        """Copy until nothing has moved meanwhile, then make the learner a member."""
+        life = view.learners[self._id]
+        tries = 0
+        while tries < COPY_TRIES:
+            before = self._copied
+            newest: View
+            try:
+                yield from self._copy_all(view)
+            except PlaceFailed as failure:
+                newest = yield from self._after(view, failure)
+            else:
+                newest = yield Refresh(view)
+                if newest.epoch == view.epoch:
+                    newest = yield Change(view, partial(promote, server=self._id, life=life))
+            if newest.members.get(self._id) == life:
+                return self._copied
+            if newest.learners.get(self._id) != life:
+                raise NotNow(f"{self._id} fell out of the view while it was caught up")
+            tries = tries + 1 if self._copied == before else 0
+            view = newest
+        raise NotNow("the view moves all the time")
+
+    def _after(self, view: View, failure: PlaceFailed) -> Operation[View]:
+        """The view to copy on under, newer than the one that the copying failed under.  Raises ``PlaceFailed``."""
+        newest = view
+        if failure.answer.verdict is Verdict.EVICT:
+            newest = yield Evict(view, {failure.server: failure.answer}, set())
+        elif failure.answer.verdict is Verdict.REFRESH:
+            newest = yield Refresh(view)
+        if newest.epoch == view.epoch:
+            raise failure
+        return newest
+
+    def _copy_all(self, view: View) -> Operation[None]:
+        """Copy what is not copied yet.  Raises ``PlaceFailed``."""
+        target = place(view, self._id)
+        yield from target.ask(Seal())
+        members = view.members.items()
+        self._copies = {key: copy for key, copy in self._copies.items() if key[1:] in members}
+        left: dict[str, QueueCopy] = {}
+        self._total = self._copied
+        for queue in (yield from queues_at(_source(view, ""))):
+            source = view.primary(queue)
+            copy = self._copies.setdefault((queue, source, view.members[source]), QueueCopy(queue))
+            if not copy.done:
+                standing = yield from _source(view, queue).ask(Standing(queue))
+                self._total += max(0, standing.items - copy.copied)
+                left[queue] = copy
+        for queue, copy in left.items():
+            yield from copy.go_on(_source(view, queue), target, self._note)
+        yield Report(self._copied, self._total)
+
+    def _note(self, items: int) -> Operation[None]:
+        self._copied += items
+        if (yield Report(self._copied, self._total)):
+            with suppress(NotNow):  # the copying fails by itself where the server is gone
+                yield from reserve(self._met, self._repairer)
+
+
+def _source(view: View, queue: str) -> Place:
+    return place(view, view.primary(queue))

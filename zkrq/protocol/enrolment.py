@@ -1,0 +1,58 @@
+"""Enrolment: a server is given a generation, by which it is known from then on.
+
+Repair calls servers in lives of its own choosing, not only in the one that the view names.  A reservation on the server
+keeps two clients from repairing it at the same time; it is not needed for safety, since every step may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from zkrq.protocol.calls import Enrol, Reserve
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import Answers, Ask, Identify, NotNow, Operation, Taken
+from zkrq.protocol.view import Life, ServerId
+
+ENROL_WINDOW_MS = 10_000
+"""Milliseconds by the server's clock after which an enrolment is too late."""
+
+HOLD_MS = 10_000
+"""Milliseconds for which the right to repair a server is kept unless it is renewed."""
+
+
+def identify(servers: Collection[ServerId]) -> Operation[Mapping[ServerId, ServerInfo | Answer]]:
+    """Ask servers who they are."""
+    return (yield Identify(servers))
+
+
+def meet(servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
+    """Ask servers who they are; all must answer and be usable.  Raises ``NotNow``."""
+    met: dict[ServerId, ServerInfo] = {}
+    for id, who in (yield from identify(list(servers))).items():
+        if isinstance(who, Answer):
+            raise NotNow(f"server {id}: {who.reason}")
+        met[id] = who
+    return met
+
+
+def enrol(
+    server: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool
+) -> Operation[Answer]:
+    """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
+
+    Sent once and short-lived: a late duplicate could vouch for a server that was flushed meanwhile.
+    """
+    call = Enrol(who.generation, server, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
+    answers: Answers = yield Ask(epoch, {server: life}, call, once=True)
+    return answers[server]
+
+
+def reserve(servers: Mapping[ServerId, ServerInfo], repairer: str) -> Operation[None]:
+    """Take, or keep, the right to repair these servers.  Raises ``NotNow``."""
+    for id, who in servers.items():
+        answers: Answers = yield Ask(0, {id: Life(who.run_id, "")}, Reserve(repairer, HOLD_MS))
+        if answers[id].status is Status.TAKEN:
+            raise Taken(f"server {id} is being repaired by another client")
+        if answers[id].status is not Status.OK:
+            raise NotNow(f"server {id}: {answers[id].reason}")

@@ -1,0 +1,171 @@
+"""All servers were restarted, after a power cut say: what the disks gave back is merged, the greatest version wins.
+
+This happens by itself only if nothing can be missed: all members and all eligible servers answer, and those whose data
+is of the view's generation take part.  Otherwise an operator names the servers to go on with, which is reported as a
+possible loss.
+
+A server that was out of the view has missed removals, and the tombstones of those may be gone by now.  Merging its data
+with that of the view's servers would bring acked items back, so it takes part only if no named server has theirs.
+
+The generation that a server is given afterwards follows from its old one alone.  So a recovery that was left in the
+middle is recognised and continued, even if the view has moved; and a dump from before it is never taken for one from
+after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from zkrq.protocol.copying import QueueCopy, queues_at
+from zkrq.protocol.enrolment import enrol, identify, meet, reserve
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import (
+    Change,
+    Invalid,
+    Look,
+    Nonce,
+    NotNow,
+    Operation,
+    Place,
+    PlaceFailed,
+    Refresh,
+    Report,
+)
+from zkrq.protocol.view import Life, ServerId, View, recover, restored
+
+
+class Recovered(NamedTuple):
+    """The view after a recovery, and the servers that were to take part and did not."""
+
+    view: View
+    missing: tuple[ServerId, ...]
+
+
+class Recovery:
+    """One attempt.  Left in the middle it is continued by the client that tries next: merging twice is merging once."""
+
+    def __init__(self, *, repairer: str) -> None:
+        """``repairer`` names this client in reservations."""
+        self._repairer = repairer
+
+    def run(self) -> Operation[Recovered | None]:
+        """Recover if all members were restarted; None if that is not needed.  Raises ``NotNow``."""
+        view: View = yield Refresh((yield Look()))
+        wanted = {**view.members, **view.eligible}
+        if (yield from _is_alive(view)):
+            return None
+        met = yield from meet(_present(view, wanted))
+        if someone_lives(view, met):
+            return None
+        taking_part: dict[ServerId, ServerInfo] = {}
+        for id, who in met.items():
+            if who.epoch > view.epoch:
+                raise NotNow(f"{id} has seen epoch {who.epoch}, ZooKeeper knows {view.epoch}: it lost data")
+            if _is_current(wanted, id, who):
+                taking_part[id] = who
+        if not taking_part:
+            raise NotNow(
+                f"all servers were restarted, and none of {', '.join(sorted(wanted))} has brought its data back: "
+                "`zkrq servers recover` begins anew with the servers that it is given"
+            )
+        missing = tuple(sorted(wanted.keys() - taking_part.keys()))
+        return (yield from self._carry_out(view, taking_part, missing))
+
+    def run_with(self, named: frozenset[ServerId]) -> Operation[Recovered]:
+        """Go on with what these servers hold, without waiting for others: for operators.
+
+        If some of them have the data of the view, the others count as empty and come back by catch-up.  If none has,
+        whatever they hold is merged.  Raises ``Invalid`` if there is no need or no such server, ``NotNow``.
+        """
+        view: View = yield Refresh((yield Look()))
+        unknown = sorted(named - view.servers.keys())
+        if unknown or not named:
+            raise Invalid(f"no server of this namespace: {', '.join(unknown) or '(none named)'}")
+        if (yield from _is_alive(view)):
+            raise Invalid("nothing to recover: a server of the view lives")
+        met = yield from meet(_present(view, named))
+        if someone_lives(view, met):
+            raise Invalid("nothing to recover: a server of the view lives")
+        foreign = [id for id, who in met.items() if who.queues and who.is_foreign(view.deployment)]
+        if foreign:
+            raise Invalid(f"server {foreign[0]} holds the items of another deployment: go on without it")
+        wanted = {**view.members, **view.eligible}
+        current = {id: who for id, who in met.items() if _is_current(wanted, id, who)}
+        # Those that hold nothing are no copies of those that do: they come back by catch-up.
+        taking_part = current or {id: who for id, who in met.items() if who.generation} or met
+        missing = (wanted.keys() | named) - taking_part.keys()
+        return (yield from self._carry_out(view, taking_part, tuple(sorted(missing))))
+
+    def _carry_out(
+        self, view: View, met: Mapping[ServerId, ServerInfo], missing: tuple[ServerId, ...]
+    ) -> Operation[Recovered]:
+        lives: dict[ServerId, Life] = {}
+        yield from reserve(met, self._repairer)
+        try:
+            yield from self._merge(view, met)
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+        for id, who in met.items():
+            lives[id] = yield from self._renew(view, id, who)
+        changed: View = yield Change(view, partial(recover, lives=lives))
+        if changed.members != lives:
+            raise NotNow("the view moved meanwhile")
+        return Recovered(changed, missing)
+
+    def _merge(self, view: View, met: Mapping[ServerId, ServerInfo]) -> Operation[None]:
+        """Have each of the servers hold what any of them holds.  Raises ``PlaceFailed``, ``NotNow``."""
+        places = [
+            Place(id, Life(who.run_id, who.generation), view.epoch) for id, who in sorted(met.items()) if who.generation
+        ]
+        for other in places[1:]:
+            yield from self._copy_all(met, other, places[0])
+        for other in places[1:]:
+            yield from self._copy_all(met, places[0], other)
+
+    def _copy_all(self, met: Mapping[ServerId, ServerInfo], source: Place, target: Place) -> Operation[None]:
+        def copied(items: int) -> Operation[None]:
+            if (yield Report(items, 0)):
+                yield from reserve(met, self._repairer)
+
+        for queue in (yield from queues_at(source)):
+            yield from QueueCopy(queue).go_on(source, target, copied)
+
+    def _renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
+        """Give a server that took part the generation that follows its own; a new one to one that holds nothing."""
+        known = {**view.members, **view.eligible}.get(id, Life(who.run_id, who.generation))
+        life = Life(who.run_id, restored(known) if who.generation else (yield Nonce()))
+        # Merging took its time.  Only the clock is asked for again, so that a server that was flushed is found out.
+        again = (yield from meet([id]))[id]
+        who = replace(who, clock_us=again.clock_us)
+        answer = yield from enrol(id, who, view.epoch, life, deployment=view.deployment, holding=True)
+        if answer.status is not Status.OK:
+            raise NotNow(f"{id} was not enrolled: {answer.reason}")
+        return life
+
+
+def someone_lives(view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
+    """Whether a member was met in the life that the view names."""
+    lives = ((identities.get(id), life) for id, life in view.members.items())
+    return any(isinstance(who, ServerInfo) and (who.run_id, who.generation) == life for who, life in lives)
+
+
+def _is_alive(view: View) -> Operation[bool]:
+    return someone_lives(view, (yield from identify(_present(view, view.members))))
+
+
+def _present(view: View, ids: Iterable[ServerId]) -> list[ServerId]:
+    """The ids, sorted.  Raises ``NotNow`` where one was removed from the namespace."""
+    missing = [id for id in ids if id not in view.servers]
+    if missing:
+        raise NotNow(f"the view moved meanwhile: {missing[0]} was removed")
+    return sorted(ids)
+
+
+def _is_current(wanted: Mapping[ServerId, Life], id: ServerId, who: ServerInfo) -> bool:
+    """Whether a server has the data that the view knows it by, perhaps under the next generation already, given by a
+    recovery that was left in the middle."""
+    return id in wanted and who.generation in (wanted[id].generation, restored(wanted[id]))

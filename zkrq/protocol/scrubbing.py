@@ -1,0 +1,206 @@
+"""Now and then every item is compared: what a client left unfinished when it died is corrected.
+
+An item that a follower does not know, or knows otherwise: the primary affirms what it knows, under the present epoch.
+The follower may hold the greater version, of a decision that an evicted primary took and told nobody else; so copying
+the primary's record would not do, and it is decided anew.
+
+An item that the primary does not know, without a tombstone and older than any push can be: an unfinished push.  It is
+forwarded, which means decided by the primary.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from zkrq.protocol.calls import (
+    START,
+    Affirm,
+    Compare,
+    Copied,
+    Forward,
+    Heads,
+    HeadsReply,
+    Read,
+    Standing,
+    Trim,
+)
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.copying import READ_MAX, install_items, queues_at
+from zkrq.protocol.deciding import Deciding
+from zkrq.protocol.records import Record, State, Version, pack, unpack
+from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
+from zkrq.protocol.view import View
+
+PAGE_ITEMS = 500
+"""Items compared in one step."""
+
+SECOND_LOOK_SECONDS = 1.0
+"""Seconds after which an item that differs is looked at again; most of these were in flight."""
+
+FORWARD_WINDOW_MS = 10_000
+"""Milliseconds after its judgement within which a push is forwarded, or not at all: see ``lua/forward.lua``."""
+
+
+class Finding(enum.Enum):
+    """What is to be done about an item that the primary does not know."""
+
+    WAIT = "its push may still be in flight"
+    FORWARD = "finish its push"
+    FORGET = "it was removed long ago, or never was"
+
+
+def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+    """``floor_ms``: the primary may have dropped the tombstone of anything that was pushed before then."""
+    if record.state is State.GONE or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
+        return Finding.WAIT
+    if not has_payload or record.pushed_at_ms < floor_ms:
+        return Finding.FORGET
+    return Finding.FORWARD
+
+
+class Corrected(NamedTuple):
+    """What a scrub has corrected in a queue: items affirmed by the primary, pushes finished, left-overs forgotten."""
+
+    affirmed: int = 0
+    forwarded: int = 0
+    forgotten: int = 0
+
+
+class Scrub(Deciding):
+    """Compare the followers of a queue with its primary."""
+
+    def queues(self) -> Operation[list[str]]:
+        """Name all queues.  Raises ``NotNow``."""
+        view: View = yield Look()
+        try:
+            return (yield from queues_at(place(view, view.primary(""))))
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+
+    def trim(self, queue: str) -> Operation[float | None]:
+        """Drop old tombstones of a queue from which nothing is removed at present.
+
+        Returns the seconds to which the memory of removals is shortened, None if it is not.  Raises ``NotNow``.
+        """
+        view: View = yield Look()
+        if not self.may_trim(view):
+            raise NotNow("a copy that is not in sync must meet the tombstones of what is gone")
+        remembered_ms = list[int]()
+        try:
+            for id in sorted(view.members):
+                remembered_ms.append((yield from _trim(place(view, id), queue)))
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+        short = [ms for ms in remembered_ms if 0 <= ms < 2 * PUT_WINDOW_MS]
+        return min(short) / 1000 if short else None
+
+    def run(self, queue: str) -> Operation[Corrected]:
+        """Look at every item of a queue once.  Raises ``NotNow`` where the view moves, and what ``decide`` raises."""
+        view: View = yield Look()
+        primary = place(view, view.primary(queue))
+        found = Corrected()
+        try:
+            for id in sorted(view.members.keys() - {primary.server}):
+                comparison = _Comparison(self, queue, primary, place(view, id))
+                yield from comparison.affirm_differing()
+                yield from comparison.find_unknown()
+                found = Corrected(*map(sum, zip(found, comparison.found, strict=True)))
+        except PlaceFailed as failure:
+            raise NotNow(str(failure)) from failure
+        return found
+
+
+class _Comparison:
+    """One follower and the primary."""
+
+    def __init__(self, scrub: Scrub, queue: str, primary: Place, follower: Place) -> None:
+        self._scrub = scrub
+        self._queue = queue
+        self._primary = primary
+        self._follower = follower
+        self.found = Corrected()
+
+    def _note(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0) -> None:
+        self.found = Corrected(*map(sum, zip(self.found, (affirmed, forwarded, forgotten), strict=True)))
+
+    # -- known to the primary ------------------------------------------------------------------------------------------
+
+    def affirm_differing(self) -> Operation[None]:
+        """Have the primary affirm what the follower does not know, or knows otherwise."""
+        yield from self._primary.each_page(Heads(self._queue, START, PAGE_ITEMS), self._affirm_page)
+
+    def _affirm_page(self, page: HeadsReply) -> Operation[None]:
+        ids = yield from self._different(page.heads)
+        if ids:
+            yield Wait(SECOND_LOOK_SECONDS)
+            # Those that the primary has not touched meanwhile; the others were in flight.
+            now = yield from self._primary.ask(Heads(self._queue, START, PAGE_ITEMS, ids))
+            ids = yield from self._different({id: now.heads[id] for id in ids if now.heads.get(id) == page.heads[id]})
+        if ids:
+            yield from self._scrub.decide(Affirm(self._queue, ids))
+            self._note(affirmed=len(ids))
+        if page.cursor != START:
+            yield Breathe()
+
+    def _different(self, heads: Mapping[bytes, bytes]) -> Operation[list[bytes]]:
+        """The ids that the follower does not know, or knows otherwise."""
+        if not heads:
+            return []
+        ids = list(heads)
+        unknown, different = yield from self._follower.ask(Compare(self._queue, list(heads.items())))
+        return [ids[at] for at in (*unknown, *different)]
+
+    # -- unknown to the primary ----------------------------------------------------------------------------------------
+
+    def find_unknown(self) -> Operation[None]:
+        """Forward or forget what only the follower knows."""
+        yield from self._follower.each_page(Heads(self._queue, START, PAGE_ITEMS), self._find_unknown_on_page)
+
+    def _find_unknown_on_page(self, page: HeadsReply) -> Operation[None]:
+        if page.heads:
+            ids = list(page.heads)
+            unknown, _ = yield from self._primary.ask(Compare(self._queue, list(page.heads.items())))
+            left = [ids[at] for at in unknown]
+            while left:
+                items, beyond = yield from self._follower.ask(Read(self._queue, left[:READ_MAX]))
+                left = [*beyond, *left[READ_MAX:]]
+                yield from self._deal_with(items)
+        if page.cursor != START:
+            yield Breathe()
+
+    def _deal_with(self, items: Sequence[Copied]) -> Operation[None]:
+        standing = yield from self._primary.ask(Standing(self._queue))
+        now_ms: int = yield Now()
+        forward: list[Copied] = []
+        forget: list[Copied] = []
+        for item in items:
+            has_payload = item.payload is not None
+            match judge(unpack(item.record), has_payload, now_ms=now_ms, floor_ms=float(standing.floor_ms)):
+                case Finding.FORWARD:
+                    forward.append(item)
+                case Finding.FORGET:
+                    forget.append(_tombstone_for(item, now_ms))
+                case Finding.WAIT:
+                    pass
+        yield from install_items(self._follower, self._queue, forget)
+        self._note(forgotten=len(forget))
+        if forward:
+            decided = yield from self._scrub.decide(Forward(self._queue, standing.clock, FORWARD_WINDOW_MS, forward))
+            self._note(forwarded=len(decided.records))
+
+
+def _tombstone_for(item: Copied, now_ms: int) -> Copied:
+    epoch, n = unpack(item.record).version
+    record = pack(Record(Version(epoch, n + 1), State.GONE, due_us=now_ms * 1000))
+    return Copied(item.id, record, b"0", None)
+
+
+def _trim(member: Place, queue: str) -> Operation[int]:
+    """Trim all pages; how many milliseconds back the member remembers, -1: as far as promised."""
+    while True:
+        dropped, remembered_ms = yield from member.ask(Trim(queue))
+        if not dropped:
+            return remembered_ms
+        yield Breathe()

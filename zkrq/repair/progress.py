@@ -1,0 +1,40 @@
+"""How far a catch-up is, and how fast it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+PROGRESS_SECONDS = 2.0
+"""Seconds between two reports of progress."""
+
+
+class Progress(NamedTuple):
+    """How far a catch-up is: items copied of about ``total`` (tombstones included), items per second, and the seconds
+    that are left at that rate, None while it is unknown."""
+
+    copied: int
+    total: int
+    rate: float
+    seconds_left: float | None
+
+
+class Meter:
+    """Turns counts of copied items into reports of progress."""
+
+    def __init__(self, now: Callable[[], float], report: Callable[[Progress], None]) -> None:
+        """``now`` tells seconds by a monotonic clock."""
+        self._now = now
+        self._report = report
+        self._began = self._reported = now()
+
+    def note(self, copied: int, total: int) -> None:
+        """Report, unless the last report is recent and more is to come."""
+        now = self._now()
+        if now - self._reported < PROGRESS_SECONDS and copied < total:
+            return
+        self._reported = now
+        elapsed = now - self._began
+        rate = copied / elapsed if elapsed > 0 else 0.0
+        left = max(0, total - copied) / rate if rate > 0 else None
+        self._report(Progress(copied, total, rate, left))
