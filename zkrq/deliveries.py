@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from zkrq.claims import Claim
-from zkrq.consuming.prefetch import Prefetcher, PrefetchLimit
+from zkrq.consuming.pace import PrefetchLimit
+from zkrq.consuming.prefetch import Prefetcher
 from zkrq.errors import Closed
 from zkrq.home import running_loop
 

@@ -18,7 +18,7 @@ from tests.proxy import Proxy
 from zkrq import local
 from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
-from zkrq.consuming.prefetch import AHEAD_BYTES
+from zkrq.consuming.pace import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.calls import Apply, Call, Claim, Count, Seal
 from zkrq.protocol.keys import key

@@ -1,27 +1,28 @@
-"""Where claims come from: one claim request at a time serves all consumers of a queue in this process.
+"""Claim items: one claim request at a time serves all consumers of a queue in this process.
 
-What consumers ask for is summed up and claimed in one call, and what they are expected to ask for next with it
-(prefetch).  What was claimed on that expectation and is not taken goes back to the queue.  A request whose answer is
-not known is repeated under the same number until it is: so nothing that was claimed is left lying about.
+A request asks for what all waiting consumers want together, and for what they are expected to want next (prefetch; see
+``pace.py``).  Items that were claimed ahead and are not taken go back to the queue.  A request whose answer was lost is
+repeated under the same number until it is answered, and gets the same items, so no claimed item is forgotten.
 
-An idle queue costs one look every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only, so
-one that is woken while none of its consumers waits makes a request for no items, which wakes the next process.
+An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only.
+So a process that is woken while none of its consumers waits makes a request for no items, which wakes the next one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from zkrq.claims import Claim, lease_of
 from zkrq.codecs import Codec
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
+from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
@@ -35,45 +36,19 @@ from zkrq.tasks import Tasks
 
 T = TypeVar("T")
 
-CLAIM_MAX = 500
-"""Items claimed in one request."""
-
-PREFETCH_SECONDS = 0.1
-"""Seconds of work that consumers without a ``prefetch`` of their own have claimed ahead, at their recent pace."""
-
-AHEAD_BYTES = 4 << 20
-"""Bytes of payloads that are claimed ahead for the consumers of a queue, by the mean size of those seen lately."""
-
-MEAN_OVER = 4
-"""Claim requests over which the mean size of payloads is taken, about."""
-
-AHEAD_SECONDS = 0.5
-"""Seconds between two looks at what was claimed ahead.  What consumers, by their pace between the two, will not have
-taken by the next one goes back, so an item waits at most twice as long for a consumer that takes nothing."""
-
 SWEEP_SECONDS = 5.0
-"""Whoever waits looks again after so long, also when nobody calls."""
+"""Seconds between two requests of a waiting consumer that no wake-up reaches."""
 
 FIRST_PAUSE, MAX_PAUSE, MAX_DOUBLINGS = 0.05, 1.0, 10
-"""Seconds between tries while no claim can be made, doubled from the one to the other."""
+"""Seconds before the first retry of a failed request, and the most; doubled with each failure."""
 
 POLL_MS = 500
-"""Whoever waits without a wake-up channel looks again after so long."""
-
-
-class PrefetchLimit(NamedTuple):
-    """How many items are claimed ahead for a stream: at most ``most``, None: by its pace alone.
-
-    ``fixed``: the stream asked for exactly that many, and keeps them however long it takes none.
-    """
-
-    most: int | None
-    fixed: bool = False
+"""Milliseconds between two requests of a waiting consumer that has no wake-up channel."""
 
 
 @dataclass(eq=False, slots=True)
 class _Waiter(Generic[T]):
-    """Somebody who wants up to ``want`` claims, now or, if ``patient``, as soon as there are any."""
+    """A call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are any."""
 
     want: int
     patient: bool
@@ -81,7 +56,7 @@ class _Waiter(Generic[T]):
 
 
 class Prefetcher(Generic[T]):
-    """Hands claims to the consumers of one queue in this process."""
+    """Hand claims to the consumers of one queue in this process."""
 
     def __init__(
         self,
@@ -114,45 +89,35 @@ class Prefetcher(Generic[T]):
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[_Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
-        self._streams: Counter[PrefetchLimit] = Counter()
+        self._pace = Pace()
         self._woken = asyncio.Event()
         self._woken_alone = False
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
-        self._target = 0
-        self._mean_bytes = 0.0
-        self._fixed = 0
-        self._taken = 0
-        self._pace_since = 0.0, 0
-        self._last_look = 0.0, 0
-        self._stalled = False
         self._looks = 0
         self._trouble: ZkrqError | None = None
 
     # -- what consumers call -----------------------------------------------------------------------------------------
 
     def join(self, limit: PrefetchLimit) -> None:
-        """A stream begins."""
-        self._streams[limit] += 1
-        self._stalled = False
+        """Claim ahead for one more stream."""
+        self._pace.join(limit)
 
     def leave(self, limit: PrefetchLimit) -> None:
-        """A stream ends; what was claimed ahead and has no consumer left goes back."""
-        self._streams[limit] -= 1
-        self._streams += Counter[PrefetchLimit]()  # forgets those of which there are none
+        """End a stream.  What was claimed ahead goes back if no consumer is left."""
+        self._pace.leave(limit)
         self._hand_back()
 
     def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
-        """A stream changes what is claimed ahead for it."""
-        self._streams[limit] -= 1
-        self._streams[now] += 1
+        """Change what is claimed ahead for a stream."""
+        self._pace.change(limit, now)
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
-        """Up to ``want`` claims; none if not ``patient`` and nothing is ready, or after ``timeout`` seconds.
+        """Return up to ``want`` claims: none if nothing is ready and not ``patient``, or after ``timeout`` seconds.
 
-        Raises ``Closed``; ``Unavailable``, or ``ConfigError`` where a server does not let this client in, where not
-        even a look was possible and the caller would not wait longer.
+        Raises ``Closed``.  Where no request was answered and the caller would not wait longer, raises ``Unavailable``,
+        or ``ConfigError`` if a server does not let this client in.
         """
         if running_loop() is not self.home.loop:
             raise self.home.elsewhere()
@@ -179,19 +144,19 @@ class Prefetcher(Generic[T]):
             raise
 
     def draw_one(self) -> Claim[T] | None:
-        """A claim that was made ahead, if there is one and nobody has waited longer."""
+        """Return a claim that was made ahead, None if there is none or another consumer has waited longer."""
         if not self._buffer or self._waiters or self._closed:
             return None
         drawn = self._draw(1)
         return drawn[0] if drawn else None
 
     def wake(self, alone: bool = False) -> None:
-        """Something may be ready.  ``alone``: this process was woken for it, and no other one."""
+        """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
         self._woken_alone = self._woken_alone or alone
         self._woken.set()
 
     def close(self) -> None:
-        """End every wait with ``Closed``; what is claimed and not handed out goes back with ``Leases.release_all``."""
+        """End every wait with ``Closed``.  Claims that were not handed out go back with ``Leases.release_all``."""
         self._closed = True
         if self._runner:
             self._runner.cancel()
@@ -204,10 +169,10 @@ class Prefetcher(Generic[T]):
     # -- handing out ---------------------------------------------------------------------------------------------------
 
     def _draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
-        """Claims from the buffer; those lost meanwhile are left out.
+        """Take claims from the buffer, except those that were lost since.
 
-        While the session is not certain others may have fenced this process: only what Redis has given it just now
-        (``fresh``) is handed out, the rest goes back.
+        While the session is not certain, other clients may have fenced this process.  Then it hands out only what Redis
+        has just given it (``fresh``), and the rest goes back.
         """
         drawn: list[Claim[T]] = []
         if not fresh and not self._leases.is_certain():
@@ -219,12 +184,13 @@ class Prefetcher(Generic[T]):
             if lease.holds_at(now):
                 lease.delivered = True
                 drawn.append(claim)
-        self._taken += len(drawn)
-        if len(self._buffer) * 2 < self._target:
+        self._pace.taken += len(drawn)
+        if len(self._buffer) * 2 < self._pace.target:
             self._look()
         return drawn
 
     def _serve(self, *, fresh: bool = False) -> None:
+        """Give what is in the buffer to the waiters, first come first served."""
         while self._waiters and self._buffer:
             waiter = self._waiters[0]
             if not waiter.future.done():
@@ -235,7 +201,7 @@ class Prefetcher(Generic[T]):
             self._waiters.popleft()
 
     def _withdraw(self, waiter: _Waiter[T]) -> None:
-        """The waiter has gone; what it was just given goes to the next one."""
+        """Remove a waiter that no longer waits.  Claims that it was just given go to the next one."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
@@ -246,8 +212,8 @@ class Prefetcher(Generic[T]):
         self._hand_back()
 
     def _hand_back(self) -> None:
-        """Release what was claimed, if nobody is left who wants it."""
-        if not self._streams and not self._waiters:
+        """Release what is in the buffer if no consumer is left."""
+        if not self._pace.streams and not self._waiters:
             self._release_all()
 
     def _release_all(self) -> None:
@@ -255,19 +221,8 @@ class Prefetcher(Generic[T]):
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
     def _hand_back_untaken(self) -> None:
-        """Release what the consumers have not taken and will not take soon: other processes may be waiting for it."""
-        now = asyncio.get_running_loop().time()
-        looked_at, taken = self._last_look
-        if now - looked_at < AHEAD_SECONDS:
-            return
-        self._last_look = now, self._taken
-        moved = self._taken - taken
-        expected = self._fixed + int(moved / (now - looked_at) * AHEAD_SECONDS)
-        if len(self._buffer) <= expected:
-            return
-        self._stalled = moved == 0
-        self._pace_since = looked_at, taken  # so that it is not claimed again at an older pace
-        while len(self._buffer) > expected:
+        """Release what the consumers will not take soon: consumers of other processes may wait for it."""
+        for _ in range(self._pace.surplus(asyncio.get_running_loop().time(), len(self._buffer))):
             self._tasks.start(self._release(self._buffer.pop()), "hand back")
 
     async def _release(self, claim: Claim[T]) -> None:
@@ -278,7 +233,7 @@ class Prefetcher(Generic[T]):
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
     def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
-        """Answer the waiters of this request that would not wait: nothing is there, or the error."""
+        """Answer the waiters of this request that are not patient: with no claims, or with the error."""
         for waiter in asking:
             if not waiter.patient and waiter in self._waiters:
                 self._waiters.remove(waiter)
@@ -290,50 +245,26 @@ class Prefetcher(Generic[T]):
                     waiter.future.set_exception(self._failure(outcome))
 
     def _failure(self, reason: ZkrqError | str) -> ZkrqError:
-        """The error for a caller that would not wait."""
+        """Return the error for a caller that would not wait."""
         kind = ConfigError if isinstance(reason, ConfigError) else Unavailable
         return kind(f"queue {self._queue!r} could not be claimed from: {reason}")
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        """Have the loop below check whether to make a request."""
         if not self._woken.is_set():
             self._woken.set()
         if self._runner is None:
-            self._pace_since = self._last_look = asyncio.get_running_loop().time(), 0
+            self._pace.begin(asyncio.get_running_loop().time())
             self._runner = self._tasks.keep(self._run, f"claim from {self._queue}")
 
     def _wanted(self) -> int:
-        """How many to claim now."""
+        """Return how many items to claim now."""
         asked = sum(waiter.want for waiter in self._waiters)
-        while self._buffer and not self._buffer[0].holds:
+        while self._buffer and not lease_of(self._buffer[0]).holds:
             self._buffer.popleft()
-        return max(0, min(CLAIM_MAX, asked + self._target - len(self._buffer)))
-
-    def _adapt(self) -> None:
-        """Expect of streams what they asked for, and of the others their recent pace.
-
-        A stream with a limit gets that at once, so that a short one needs one request only; by its pace after it has
-        once taken nothing for ``AHEAD_SECONDS``.
-        """
-        now = asyncio.get_running_loop().time()
-        since, taken_before = self._pace_since
-        taken, elapsed = self._taken - taken_before, now - since
-        # The first one tells no pace: a slow consumer has nothing claimed ahead, and so nothing to hand back.
-        lately = int(max(0, taken - 1) / max(elapsed, PREFETCH_SECONDS) * PREFETCH_SECONDS)
-        self._fixed = expected = 0
-        for (most, fixed), streams in self._streams.items():
-            if fixed:
-                self._fixed += (most or 0) * streams
-            elif most is None:
-                expected = max(expected, lately)
-            else:
-                expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
-        self._target = min(CLAIM_MAX, self._fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
-        if not self._leases.is_certain():
-            self._target = 0
-        if elapsed > PREFETCH_SECONDS:
-            self._pace_since = now - elapsed / 2, self._taken - taken // 2
+        return max(0, min(CLAIM_MAX, asked + self._pace.target - len(self._buffer)))
 
     async def _run(self) -> None:
         failures = 0
@@ -341,7 +272,7 @@ class Prefetcher(Generic[T]):
             self._woken.clear()
             alone, self._woken_alone = self._woken_alone, False
             self._hand_back_untaken()
-            self._adapt()
+            self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._leases.is_certain())
             pause = SWEEP_SECONDS
             count = self._wanted()
             if count or alone:
@@ -350,7 +281,7 @@ class Prefetcher(Generic[T]):
                     next_ms = await self._claim(count)
                 except ZkrqError as error:
                     failures += 1
-                    self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits then
+                    self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits by then
                     self._note_trouble(asking, error)
                     asking = ()
                     pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
@@ -366,12 +297,12 @@ class Prefetcher(Generic[T]):
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
             asking = ()  # a waiter holds the claims that it was given: those that were dropped would be extended
-            if len(self._buffer) > self._fixed:
+            if len(self._buffer) > self._pace.fixed:
                 pause = min(pause, AHEAD_SECONDS)
             await self._rest(pause)
 
     async def _rest(self, seconds: float) -> None:
-        """Wait until there may be something to do, at most for so long."""
+        """Wait until there may be something to do, for ``seconds`` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -383,7 +314,7 @@ class Prefetcher(Generic[T]):
         self._dismiss(asking, error)
 
     async def _claim(self, count: int) -> int:
-        """One claim request; returns in how many milliseconds something becomes ready by itself."""
+        """Make one claim request.  Return in how many milliseconds an item becomes ready by itself, negative: never."""
         loop = asyncio.get_running_loop()
         owner = await self._identity.get()
         waiter = ""
@@ -413,7 +344,7 @@ class Prefetcher(Generic[T]):
             decided = await self._replicas.decide(call)
         except ClaimLost:
             self._declared_dead(owner)
-            return 0  # ask again, under another id
+            return 0  # ask again, under another owner id
         self._seq = seq
         if not self._admit(decided, owner, request, started):
             return 0
@@ -425,12 +356,12 @@ class Prefetcher(Generic[T]):
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
     def _admit(self, decided: Decided[calls.ClaimReply], owner: str, request: str, started: float) -> bool:
-        """Take what was handed out into the buffer; False when it was handed out in vain: ask again.
+        """Take what the request returned into the buffer.  False: it must not be handed out, so ask again.
 
-        A request that was repeated is given what is left of its first time.
+        A repeated request gets what is left of the lease of its first try.
         """
         if self._identity.is_over(owner):
-            return False  # the session ended meanwhile: others are about to be given these
+            return False  # the session has ended: other consumers are about to get these items
         leases, decode, claims = self._leases, self._codec.decode, list[Claim[T]]()
         size = 0
         for payload, (id, record, left_ms) in zip(decided.reply.payloads, decided.records, strict=True):
@@ -445,16 +376,14 @@ class Prefetcher(Generic[T]):
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue
             claims.append(Claim(leases, name, record, item, owner, request, deadline_at))
-        if claims:
-            self._mean_bytes += (size / len(claims) - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
         leases.add(map(lease_of, claims))
-        if not self._buffer:
-            self._last_look = asyncio.get_running_loop().time(), self._taken
+        now = asyncio.get_running_loop().time()
+        self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._buffer)
         self._buffer += claims
         return True
 
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
-        """What cannot be decoded goes to the dead letters, its bytes kept."""
+        """Move an item that cannot be decoded to the dead letters, with its bytes."""
         self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
         self._leases.add([lease_of(claim)])
         try:

@@ -1,0 +1,124 @@
+"""Decide how many items to claim ahead for the consumers of a queue, and how many of those to hand back.
+
+An item that was claimed ahead costs its consumer no round trip, but other processes do not get it.  So a stream that
+asks for nothing has claimed ahead what it takes in ``PREFETCH_SECONDS`` by its recent pace, and what the consumers will
+not take soon goes back within about twice ``AHEAD_SECONDS``.
+
+Nothing here waits or looks at a clock: ``now`` is ``loop.time()``, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+CLAIM_MAX = 500
+"""Items claimed in one request, and items claimed ahead."""
+
+PREFETCH_SECONDS = 0.1
+"""Seconds of work that is claimed ahead for streams without a ``prefetch`` of their own."""
+
+AHEAD_BYTES = 4 << 20
+"""Bytes of payloads that are claimed ahead, by the mean size of recent ones."""
+
+MEAN_OVER = 4
+"""Claim requests over which the mean size of payloads is taken, about."""
+
+AHEAD_SECONDS = 0.5
+"""Seconds between two checks of what was claimed ahead.  An item waits at most twice as long for a consumer that takes
+nothing."""
+
+
+class PrefetchLimit(NamedTuple):
+    """Limit what is claimed ahead for a stream to ``most`` items, None: to its pace.
+
+    ``fixed``: the user asked for exactly that many, and the stream keeps them even while it takes none.
+    """
+
+    most: int | None
+    fixed: bool = False
+
+
+class Pace:
+    """Follow how fast the consumers of a queue take items."""
+
+    def __init__(self) -> None:
+        self.streams: Counter[PrefetchLimit] = Counter()
+        self.target = 0
+        """Items to have claimed ahead."""
+        self.fixed = 0
+        """The part of these that streams asked for and keep."""
+        self.taken = 0
+        """Items that consumers have taken so far.  Whoever hands one out adds to it."""
+        self._since = 0.0, 0  # when the measurement of the pace began, and ``taken`` at that time
+        self._checked = 0.0, 0  # the same of the last check for items that nobody takes
+        self._stalled = False
+        self._mean_bytes = 0.0
+
+    def begin(self, now: float) -> None:
+        """Start to measure."""
+        self._since = self._checked = now, 0
+
+    def join(self, limit: PrefetchLimit) -> None:
+        """Add a stream."""
+        self.streams[limit] += 1
+        self._stalled = False
+
+    def leave(self, limit: PrefetchLimit) -> None:
+        """Remove a stream."""
+        self.streams[limit] -= 1
+        self.streams += Counter[PrefetchLimit]()  # drops the limits that no stream has
+
+    def change(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
+        """Give a stream another limit."""
+        self.streams[limit] -= 1
+        self.streams[now] += 1
+
+    def note_claimed(self, now: float, *, items: int, size: int, buffer_was_empty: bool) -> None:
+        """Note the items that a claim request returned, and the bytes of their payloads."""
+        if items:
+            self._mean_bytes += (size / items - self._mean_bytes) / (MEAN_OVER if self._mean_bytes else 1)
+        if buffer_was_empty:
+            self._checked = now, self.taken
+
+    def adapt(self, now: float, *, is_certain: bool) -> None:
+        """Set ``target`` and ``fixed``: what streams asked for, and for the others their recent pace.
+
+        A stream with a limit gets all of it from the start, so that a short one needs a single request; by its pace
+        once it has taken nothing for ``AHEAD_SECONDS``.  Nothing is claimed ahead while the session is not certain,
+        because then other clients may fence this process.
+        """
+        since, taken_before = self._since
+        taken, elapsed = self.taken - taken_before, now - since
+        # The first item tells no pace: a slow consumer has nothing claimed ahead, and so nothing to hand back.
+        lately = int(max(0, taken - 1) / max(elapsed, PREFETCH_SECONDS) * PREFETCH_SECONDS)
+        self.fixed = expected = 0
+        for (most, fixed), streams in self.streams.items():
+            if fixed:
+                self.fixed += (most or 0) * streams
+            elif most is None:
+                expected = max(expected, lately)
+            else:
+                expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
+        self.target = min(CLAIM_MAX, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
+        if not is_certain:
+            self.target = 0
+        if elapsed > PREFETCH_SECONDS:
+            self._since = now - elapsed / 2, self.taken - taken // 2
+
+    def surplus(self, now: float, buffered: int) -> int:
+        """Return how many of the items claimed ahead will not be taken by the next check, by the pace since the last.
+
+        0 between two checks.
+        """
+        checked_at, taken = self._checked
+        if now - checked_at < AHEAD_SECONDS:
+            return 0
+        self._checked = now, self.taken
+        moved = self.taken - taken
+        expected = self.fixed + int(moved / (now - checked_at) * AHEAD_SECONDS)
+        if buffered <= expected:
+            return 0
+        self._stalled = moved == 0
+        self._since = checked_at, taken  # so that it is not claimed again at an older pace
+        return buffered - expected
