@@ -22,6 +22,8 @@ from tests.simulation.world import CLAIM_TIMEOUT, Client, World
 from zkrq import Cancellation, OutcomeUnknown, Queue, clock
 from zkrq.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
+from zkrq.protocol.copying import PAGE_ITEMS
+from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import ServerId, decode, extend
 
 T = TypeVar("T")
@@ -428,6 +430,44 @@ async def _clock_set_forward(world: World) -> None:
 
 def test_a_client_that_claims_for_the_first_time_notices_a_clock_that_was_set_forward() -> None:
     _play(_clock_set_forward)
+
+
+async def _trouble_in_a_catch_up(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    items = 500
+    for _ in range(3):
+        await _run(near, queue.push_many(range(items)))
+    assert world.view
+    source = world.view.primary(world.queue)
+    lost = next(id for id in world.view.members if id != source)
+    world.servers[lost].kill()
+    await _run(near, queue.push("x"))
+
+    # In the middle of the copying the source does not let this client in for a while.
+    redis, path, pages = world.servers[source].redis, world.network.path(near.name, source), list[object]()
+    execute, page = redis.execute, [b"EVALSHA", SCRIPTS["page"].given(flags=True).sha.encode()]
+
+    def executed(*command: bytes) -> object:
+        if list(command[:2]) == page:
+            pages.append(command)
+            if len(pages) == 2 * items // PAGE_ITEMS:
+                path.denies = WRONG_PASSWORD
+                for wire in tuple(path.wires):
+                    wire.shut("the password was changed")
+        return execute(*command)
+
+    with patch.object(redis, "execute", executed):
+        world.servers[lost].start(None)
+        await _until(lambda: bool(path.denies))
+        await asyncio.sleep(5 * HANGS)
+        path.denies = ""
+        await _until(lambda: _is_member(world, lost))
+    assert len(pages) <= 3 * items / PAGE_ITEMS + 2, "that one page again, and one that is not full"
+    await _close(near)
+
+
+def test_a_catch_up_goes_on_where_it_was_when_its_source_was_out_of_reach_for_a_while() -> None:
+    _play(_trouble_in_a_catch_up)
 
 
 async def _claim_before_a_push(world: World) -> None:

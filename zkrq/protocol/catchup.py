@@ -4,8 +4,8 @@ From the moment when it is a learner every write goes to it as well, so what is 
 first page is read after its source has adopted the learner's epoch, because the call that reads carries it: no client
 that does not know the learner can add anything to the source any more.
 
-A change of the view does not begin the copying anew: it goes on where it was, queue by queue, as long as the learner
-and the queue's source keep their lives.  That is enough because
+Neither a change of the view nor a source that is out of reach for a while begins the copying anew: it goes on where it
+was, queue by queue, as long as the learner and the queue's source keep their lives.  That is enough because
 
 * an operation that completed before the learner was admitted is on every member of that time.  A source was one of
   them, or was promoted since, with all that they had;
@@ -63,13 +63,17 @@ class CatchUp(Attempts):
         """``repairer`` names this client in reservations."""
         self._id = server
         self._repairer = repairer
-        self._copied = self._total = 0
+        self.copied = 0
+        """Items copied so far."""
+        self._total = 0
         self._copies: dict[tuple[str, ServerId, Life], QueueCopy] = {}
+        self._life: Life | None = None
 
     def run(self) -> Operation[int]:
         """Bring the server in; returns how many items were copied.
 
-        Left in the middle it is continued, or begun anew, by the client that looks next.  Raises ``NotNow``.
+        Left in the middle it is begun anew by another client.  Raises ``NotNow``: run again, it goes on where it was,
+        as long as the learner and the queues' sources keep their lives.
         """
         view: View = yield Refresh((yield Look()))
         if self._id not in view.servers:
@@ -174,9 +178,11 @@ class CatchUp(Attempts):
     def _complete(self, view: View) -> Operation[int]:
         """Copy until nothing has moved meanwhile, then make the learner a member."""
         life = view.learners[self._id]
+        if life != self._life:  # what another life of it was given says nothing about this one
+            self._life, self.copied, self._copies = life, 0, {}
         tries = 0
         while tries < COPY_TRIES:
-            before = self._copied
+            before = self.copied
             newest: View
             try:
                 yield from self._copy_all(view)
@@ -187,10 +193,10 @@ class CatchUp(Attempts):
                 if newest.epoch == view.epoch:
                     newest = yield Change(view, partial(promote, server=self._id, life=life))
             if newest.members.get(self._id) == life:
-                return self._copied
+                return self.copied
             if newest.learners.get(self._id) != life:
                 raise NotNow(f"{self._id} fell out of the view while it was caught up")
-            tries = tries + 1 if self._copied == before else 0
+            tries = tries + 1 if self.copied == before else 0
             view = newest
         raise NotNow("the view moves all the time")
 
@@ -212,7 +218,7 @@ class CatchUp(Attempts):
         members = view.members.items()
         self._copies = {key: copy for key, copy in self._copies.items() if key[1:] in members}
         left: dict[str, QueueCopy] = {}
-        self._total = self._copied
+        self._total = self.copied
         for queue in (yield from queues_at(_source(view, ""))):
             source = view.primary(queue)
             copy = self._copies.setdefault((queue, source, view.members[source]), QueueCopy(queue))
@@ -222,11 +228,11 @@ class CatchUp(Attempts):
                 left[queue] = copy
         for queue, copy in left.items():
             yield from copy.go_on(_source(view, queue), target, self._note)
-        yield Report(self._copied, self._total)
+        yield Report(self.copied, self._total)
 
     def _note(self, items: int) -> Operation[None]:
-        self._copied += items
-        if (yield Report(self._copied, self._total)):
+        self.copied += items
+        if (yield Report(self.copied, self._total)):
             with suppress(NotNow):  # the copying fails by itself where the server is gone
                 yield from reserve(self._met, self._repairer)
 

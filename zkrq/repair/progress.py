@@ -22,10 +22,11 @@ class Progress(NamedTuple):
 class Meter:
     """Turns counts of copied items into reports of progress."""
 
-    def __init__(self, now: Callable[[], float], report: Callable[[Progress], None]) -> None:
-        """``now`` tells seconds by a monotonic clock."""
+    def __init__(self, now: Callable[[], float], report: Callable[[Progress], None], before: int = 0) -> None:
+        """``now`` tells seconds by a monotonic clock.  ``before``: items that an earlier try has copied."""
         self._now = now
         self._report = report
+        self._before = before
         self._began = self._reported = now()
 
     def note(self, copied: int, total: int) -> None:
@@ -35,6 +36,6 @@ class Meter:
             return
         self._reported = now
         elapsed = now - self._began
-        rate = copied / elapsed if elapsed > 0 else 0.0
+        rate = max(0, copied - self._before) / elapsed if elapsed > 0 else 0.0
         left = max(0, total - copied) / rate if rate > 0 else None
         self._report(Progress(copied, total, rate, left))

@@ -69,6 +69,7 @@ class Repairer:
         self._outside_since: dict[ServerId, float] = {}
         self._wanted: set[ServerId] = set()
         self._eligible_since = 0.0
+        self._unfinished: dict[ServerId, CatchUp] = {}
         self._trouble: dict[str, tuple[str, float]] = {}
         self._progress: dict[ServerId, Progress] = {}
         self._patience = FOLLOWER_PATIENCE * random.uniform(1, 2)  # noqa: S311
@@ -120,6 +121,7 @@ class Repairer:
         outside = view.servers.keys() - view.members.keys()
         self._outside_since = {id: self._outside_since.get(id, now) for id in sorted(outside)}
         self._wanted &= outside
+        self._unfinished = {id: catch_up for id, catch_up in self._unfinished.items() if id in view.learners}
         for about in [about for about in self._trouble if about.startswith("server ") and about[7:] not in outside]:
             del self._trouble[about]
         for id in sorted(outside, key=lambda server: server not in view.learners):
@@ -148,14 +150,15 @@ class Repairer:
             self._progress[id] = progress
             self._events.tell(CatchingUp(self._cluster, id, *progress))
 
-        catch_up = CatchUp(id, repairer=self._token)
+        catch_up = self._unfinished.setdefault(id, CatchUp(id, repairer=self._token))
         try:
-            items = await self._replicas.repair(catch_up.run(), Meter(loop.time, report).note)
+            items = await self._replicas.repair(catch_up.run(), Meter(loop.time, report, catch_up.copied).note)
         except Taken:
             self._outside_since[id] = loop.time()  # somebody is at it: be patient again
         except NotNow as error:
             self._note_trouble(f"server {id}", str(error))
         else:
+            del self._unfinished[id]
             await self._membership.dismiss(self._membership.view)
             epoch = self._membership.view.epoch
             self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
