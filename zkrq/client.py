@@ -31,6 +31,7 @@ from zkrq.producing.schedules import Schedules
 from zkrq.protocol.view import ServerId, View
 from zkrq.queue import Queue
 from zkrq.repair.fencing import Reaper
+from zkrq.repair.probe import Probe
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.cutting import Cutter
@@ -41,7 +42,7 @@ from zkrq.replication.server import Server
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QueueSettings, Settings
-from zkrq.tasks import Tasks
+from zkrq.tasks import Tasks, see_through
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims and on removing payloads of finished items.
@@ -88,9 +89,8 @@ class Client:
         )
         self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=self.tasks, events=self.events)
         self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=self.events)
-        self.repairer: Final = Repairer(
-            coordinator, self.replicas, cluster=namespace, events=self.events, missed=self.reaper.look
-        )
+        self.repairer: Final = Repairer(coordinator, self.replicas, cluster=namespace, events=self.events)
+        self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
@@ -133,6 +133,7 @@ class Client:
                     await self.repairer.wait_recovered(self.settings.operation_timeout)
             self.coordinator.subscribe(self)
             self.tasks.keep(self.membership.attend, "answer accusations")
+            self.tasks.keep(self.probe.run, "probe the servers")
             self.tasks.keep(self.reaper.run, "look for orphans")
             self.tasks.keep(self.repairer.run, "look after the servers")
             self.tasks.keep(self.repairer.scrub_now_and_then, "scrub")
@@ -148,16 +149,7 @@ class Client:
             self.home.check()
             self.is_open = False
             self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
-        cancelled: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while not self._closing.done():
-                try:
-                    await asyncio.shield(self._closing)
-                except asyncio.CancelledError as error:  # raised once the closing has ended
-                    cancelled = error
-        if cancelled:
-            raise cancelled
-        self._closing.result()
+        await see_through(self._closing)
 
     async def _close(self) -> None:
         every = [opened.parts for opened in self.queues.values()]
@@ -265,15 +257,17 @@ class Client:
         self.wakeups.keep_only(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
+        self.probe.view_changed()
 
     def consumers_changed(self) -> None:
         """Look for orphans: a consumer came or went."""
         self.reaper.look()
+        self.probe.look()
 
     def leading_changed(self, leading: bool) -> None:
         """Look at everything: this client won the election, and the leader acts first."""
         if leading:
-            self.reaper.look()
+            self.consumers_changed()
             self.repairer.look()
 
     def session_changed(self, session: Session) -> None:
@@ -288,7 +282,7 @@ class Client:
             case SessionState.CONNECTED:
                 if before is SessionState.SUSPENDED:
                     self.events.tell(SessionResumed(self.namespace, session.id))
-                self.reaper.look()
+                self.consumers_changed()
             case SessionState.CONNECTING | SessionState.CLOSED:
                 pass
 

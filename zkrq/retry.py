@@ -11,15 +11,13 @@ from datetime import timedelta
 
 from zkrq.checks import Duration, check_duration
 from zkrq.errors import ConfigError
+from zkrq.pauses import doubled
 
 Backoff = Callable[[int, float], float]
 """From the number of failures (1 for the first) and a chance in [0, 1) to the seconds until the next attempt."""
 
 MAX_COUNT = 2**32
 """Failures that a record can count."""
-
-MAX_DOUBLINGS = 64
-"""Beyond this an exponential delay grows no more, so that it stays a number."""
 
 
 class RetryLater(Exception):
@@ -71,7 +69,7 @@ class _Exponential:
     jitter: float
 
     def __call__(self, failures: int, chance: float, /) -> float:
-        whole = min(self.maximum, self.first * 2.0 ** min(failures - 1, MAX_DOUBLINGS))
+        whole = doubled(self.first, failures - 1, most=self.maximum)
         return whole * (1 - self.jitter * chance)
 
 

@@ -1,12 +1,13 @@
-"""Background tasks that belong to somebody."""
+"""Own background tasks: start them, restart them after a mistake, end them; and see what was begun to its end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import anyio
 
@@ -18,13 +19,13 @@ STOP_TIMEOUT = 5.0
 T = TypeVar("T")
 
 RESTART_PAUSE = 1.0
-"""Seconds before a background loop that failed is begun again."""
+"""Seconds until a background loop that failed is started again."""
 
 _log = logging.getLogger("zkrq")
 
 
 class Tasks:
-    """A task group for background work: ``async with`` owns it, a failing task is logged and takes nobody with it.
+    """A task group for background work: ``async with`` owns it; a task that fails is logged and stops no other.
 
     The group lives in a task of its own, so that it may be entered and left in different tasks of the user.
     """
@@ -58,7 +59,7 @@ class Tasks:
         if runner is None:
             return
         runner.cancel()
-        with anyio.CancelScope(shield=True), anyio.move_on_after(STOP_TIMEOUT):
+        with anyio.move_on_after(STOP_TIMEOUT, shield=True):
             await asyncio.wait([runner])
         if not runner.done():
             _log.error("%s: tasks did not end within %s s", self._name, STOP_TIMEOUT)
@@ -68,21 +69,87 @@ class Tasks:
         if self._group is None:
             work.close()
             raise Closed(f"{self._name} is closed")
-        return self._group.create_task(self._guard(work, name), name=f"{self._name}: {name}")
+        name = f"{self._name}: {name}"
+        return self._group.create_task(_guard(work, name), name=name)
 
     def keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
-        """Run ``work`` until the group is left; when a mistake of ours ends it, it is logged and begun again."""
+        """Run ``work`` until the group is left; start it again when it fails or returns."""
+        return self.start(supervise(work, f"{self._name}: {name}"), name)
 
-        async def again_and_again() -> None:
-            while True:
-                await self._guard(work(), name)
-                await asyncio.sleep(RESTART_PAUSE)
 
-        return self.start(again_and_again(), name)
-
-    async def _guard(self, work: Coroutine[object, object, T], name: str) -> T | None:
+async def supervise(work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+    """Run ``work`` until cancelled or ``Closed``; when a mistake of ours ends it, log that and start it again."""
+    while True:
         try:
-            return await work
+            await work()
+        except Closed:
+            return
         except Exception:
-            _log.exception("%s: %s failed", self._name, name)
-            return None
+            _log.exception("%s failed and is started again in %.1f s", name, RESTART_PAUSE)
+        await asyncio.sleep(RESTART_PAUSE)
+
+
+async def _guard(work: Coroutine[object, object, T], name: str) -> T | None:
+    try:
+        return await work
+    except Exception:
+        _log.exception("%s failed", name)
+        return None
+
+
+class Rounds:
+    """Repeats one action, after a pause or as soon as it is called for."""
+
+    def __init__(
+        self,
+        act: Callable[[], Coroutine[object, object, None]],
+        *,
+        seconds: float,
+        delay: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """``seconds``: the pause after each round, unless ``call`` ends it; ``delay``: seconds that calls wait then."""
+        self._act = act
+        self._seconds = seconds
+        self._delay = delay
+        self._called = asyncio.Event()
+
+    def call(self) -> None:
+        """Start the next round as soon as the present one has ended."""
+        self._called.set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self._called.clear()
+            await self._act()
+            if await wait_set(self._called, self._seconds):
+                await asyncio.sleep(self._delay())
+
+
+async def wait_set(event: asyncio.Event, seconds: float) -> bool:
+    """Wait until the event is set, at most this many seconds; return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+async def see_through(task: asyncio.Task[Any], *, cancelled: Callable[[], object] = lambda: None) -> None:
+    """Wait until the task has ended, even if the caller is cancelled meanwhile; only then raise the cancellation.
+
+    ``cancelled`` is called at each cancellation of the caller; anyio's, which come over and over, are kept away.
+    Raises what the task raised, unless it was cancelled itself.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancellation = error
+                cancelled()
+    failure = None if task.cancelled() else task.exception()
+    if cancellation:
+        raise cancellation from failure
+    if failure:
+        raise failure

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+import zkrq.tasks
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, ZooKeeperWorld
 from tests.proxy import Connection, Proxy
 from zkrq import local
@@ -187,7 +188,7 @@ async def test_reconnecting_may_break_too(zookeeper: ZooKeeperWorld) -> None:
 
 async def test_session_loop_is_started_again(zookeeper: ZooKeeperWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazard 3: when aiozk's repair loop dies, the client is dead for ever."""
-    monkeypatch.setattr(coordinator_module, "RESTART_PAUSE", 0.1)
+    monkeypatch.setattr(zkrq.tasks, "RESTART_PAUSE", 0.1)
     one = await zookeeper.coordinator()
     recorder = Recorder(one)
     async with one:

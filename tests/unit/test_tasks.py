@@ -7,8 +7,9 @@ import logging
 
 import pytest
 
+import zkrq.tasks
 from zkrq.errors import Closed
-from zkrq.tasks import Tasks
+from zkrq.tasks import Rounds, Tasks, see_through, wait_set
 
 pytestmark = pytest.mark.anyio
 
@@ -128,3 +129,144 @@ async def test_cancelled_before_it_began_it_leaves_nothing() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()} | {
         task for task in asyncio.all_tasks() if "test: tasks" not in task.get_name()
     }
+
+
+# -- loops that do not end ---------------------------------------------------------------------------------------------
+
+
+async def test_loop_that_fails_is_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(zkrq.tasks, "RESTART_PAUSE", 0.0)
+    runs, thrice = 0, asyncio.Event()
+
+    async def stumble() -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 3:
+            thrice.set()
+            await asyncio.Event().wait()
+        if runs == 1:
+            await fail()
+
+    async with Tasks("test") as tasks:
+        tasks.keep(stumble, "stumble")
+        await thrice.wait()
+    (record,) = caplog.records
+    assert record.getMessage() == "test: stumble failed and is started again in 0.0 s"
+
+
+async def test_loop_that_finds_all_closed_ends() -> None:
+    async def close() -> None:
+        raise Closed
+
+    async with Tasks("test") as tasks:
+        await tasks.keep(close, "close")
+
+
+async def test_rounds_follow_a_call_and_a_pause() -> None:
+    ran = asyncio.Queue[None]()
+    rounds = Rounds(lambda: ran.put(None), seconds=3600)
+    async with Tasks("test") as tasks:
+        tasks.keep(rounds.run, "called")
+        await ran.get()  # the first one needs no call
+        for _ in range(3):
+            rounds.call()
+            await ran.get()
+        tasks.keep(Rounds(lambda: ran.put(None), seconds=0.0).run, "by itself")
+        for _ in range(3):
+            await ran.get()
+
+
+async def test_call_during_a_round_is_not_lost() -> None:
+    """What changes while a round looks is looked at by the next one."""
+    ran = 0
+    twice = asyncio.Event()
+
+    async def act() -> None:
+        nonlocal ran
+        ran += 1
+        if ran == 1:
+            rounds.call()
+        else:
+            twice.set()
+
+    rounds = Rounds(act, seconds=3600)
+    async with Tasks("test") as tasks:
+        tasks.keep(rounds.run, "rounds")
+        await twice.wait()
+
+
+async def test_only_calls_are_delayed() -> None:
+    ran, delays = asyncio.Queue[None](), list[float]()
+
+    def delay() -> float:
+        delays.append(0.0)
+        return 0.0
+
+    rounds = Rounds(lambda: ran.put(None), seconds=0.0, delay=delay)
+    async with Tasks("test") as tasks:
+        tasks.keep(rounds.run, "rounds")
+        for _ in range(5):
+            await ran.get()
+        assert delays == []
+        rounds.call()
+        await ran.get()
+        await ran.get()
+        assert delays == [0.0]
+
+
+# -- work that is seen through -------------------------------------------------------------------------------------
+
+
+async def test_work_is_seen_through_although_the_waiter_is_cancelled() -> None:
+    release, told = asyncio.Event(), list[str]()
+    work = asyncio.create_task(release.wait())
+    waiter = asyncio.create_task(see_through(work, cancelled=lambda: told.append("cancelled")))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        waiter.cancel()
+        await asyncio.sleep(0)
+        assert not waiter.done()
+    release.set()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter
+    assert work.result()
+    assert told == ["cancelled", "cancelled"]
+
+
+async def test_failure_of_work_that_is_seen_through() -> None:
+    with pytest.raises(LookupError):
+        await see_through(asyncio.create_task(fail()))
+
+
+async def test_cancelled_work_is_at_its_end() -> None:
+    work = asyncio.create_task(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    work.cancel()
+    await see_through(work)
+
+
+async def test_cancellation_of_the_waiter_names_the_failure() -> None:
+    release = asyncio.Event()
+
+    async def fail_later() -> None:
+        await release.wait()
+        await fail()
+
+    waiter = asyncio.create_task(see_through(asyncio.create_task(fail_later())))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    await asyncio.sleep(0)
+    release.set()
+    with pytest.raises(asyncio.CancelledError) as raised:
+        await waiter
+    assert isinstance(raised.value.__cause__, LookupError)
+
+
+@pytest.mark.parametrize(("is_set", "seconds"), [(True, 3600.0), (True, 0.0), (False, 0.0)])
+async def test_event_is_waited_for_within_a_bound(is_set: bool, seconds: float) -> None:
+    event = asyncio.Event()
+    if is_set:
+        event.set()
+    assert await wait_set(event, seconds) is is_set

@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -28,18 +27,19 @@ from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable,
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
+from zkrq.pauses import doubled
 from zkrq.protocol import calls
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import State
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import Tasks
+from zkrq.tasks import Tasks, wait_set
 
 T = TypeVar("T")
 
 SWEEP_SECONDS = 5.0
 """Seconds between two requests of a waiting consumer that no wake-up reaches."""
 
-FIRST_PAUSE, MAX_PAUSE, MAX_DOUBLINGS = 0.05, 1.0, 10
+FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 """Seconds before the first retry of a failed request, and the most; doubled with each failure."""
 
 POLL_MS = 500
@@ -284,7 +284,7 @@ class Prefetcher(Generic[T]):
                     self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits by then
                     self._note_trouble(asking, error)
                     asking = ()
-                    pause = min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS))
+                    pause = doubled(FIRST_PAUSE, failures, most=MAX_PAUSE)
                     await asyncio.sleep(pause)
                     continue
                 failures, self._trouble = 0, None
@@ -299,13 +299,7 @@ class Prefetcher(Generic[T]):
             asking = ()  # a waiter holds the claims that it was given: those that were dropped would be extended
             if len(self._buffer) > self._pace.fixed:
                 pause = min(pause, AHEAD_SECONDS)
-            await self._rest(pause)
-
-    async def _rest(self, seconds: float) -> None:
-        """Wait until there may be something to do, for ``seconds`` at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
+            await wait_set(self._woken, pause)
 
     def _note_trouble(self, asking: Iterable[_Waiter[T]], error: ZkrqError) -> None:
         if self._trouble is None:

@@ -21,6 +21,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
 from zkrq.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
+from zkrq.pauses import doubled
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.queue import Queue
 from zkrq.tasks import Tasks
@@ -229,23 +230,23 @@ class Recurring(Generic[T]):
         return latest(self._schedule, max(self.last, start) if self.last else start, present)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         tried: datetime | None = None
         while True:
             present = self._clock()
             moment = self.due(present)
             if tried and tried != moment:
                 _log.warning("recurring %s: %s was missed here", self.name, tried, extra=self._extra)
-                tried, pause = None, FIRST_PAUSE
+                tried, failures = None, 0
             if moment is None:
                 ahead = self._schedule.after(max(self.last, present) if self.last else present) - present
                 await asyncio.sleep(min(ahead.total_seconds(), LOOK_SECONDS))
             elif await self._push(moment):
-                self.last, tried, pause = moment, None, FIRST_PAUSE
+                self.last, tried, failures = moment, None, 0
             else:  # before the next try a later moment may take its place
                 tried = moment
-                await asyncio.sleep(pause)
-                pause = min(MAX_PAUSE, pause * 2)
+                await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
+                failures += 1
 
     async def _push(self, moment: datetime) -> bool:
         """Whether this moment is dealt with."""

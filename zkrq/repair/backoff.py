@@ -1,20 +1,21 @@
-"""When a server that fell out of the view may come back: later each time, so that one that comes and goes does not keep
-everybody busy.  Plain values, no clock: whoever asks says what time it is.
+"""Decide when a server that fell out of the view may come back.
+
+Each eviction doubles its pause, so that a server that comes and goes does not keep all clients busy.  There is no clock
+inside: the caller passes the time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zkrq.pauses import doubled
 from zkrq.protocol.view import ServerId, View
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
-"""Seconds between an eviction and the first try; doubled with each eviction, from the one to the other."""
+"""Seconds from an eviction to the next attempt: after the first eviction, and at most.  Each eviction doubles them."""
 
 STEADY = 120.0
-"""A server that was a member for so many seconds has earned the first pause again."""
-
-MAX_DOUBLINGS = 10
+"""Seconds after which a member's earlier evictions no longer count."""
 
 
 @dataclass(slots=True)
@@ -25,13 +26,13 @@ class _Standing:
 
 
 class Backoff:
-    """What is remembered of each server, by one client; lost with it, which costs no more than a try too early."""
+    """Remembers the evictions of each server.  When the client ends, this is lost: one attempt may come too early."""
 
     def __init__(self) -> None:
         self._servers: dict[ServerId, _Standing] = {}
 
     def note(self, before: View, after: View, now: float) -> None:
-        """The view has changed."""
+        """Note which servers came into the view, and which fell out of it."""
         for id in after.members.keys() - before.members.keys():
             self._of(id).member_since = now
         for id in before.receivers.keys() - after.receivers.keys():
@@ -39,13 +40,13 @@ class Backoff:
             if now - standing.member_since >= STEADY:
                 standing.evictions = 0
             standing.member_since = float("inf")
-            standing.not_before = now + min(MAX_PAUSE, FIRST_PAUSE * 2 ** min(standing.evictions, MAX_DOUBLINGS))
+            standing.not_before = now + doubled(FIRST_PAUSE, standing.evictions, most=MAX_PAUSE)
             standing.evictions += 1
         for id in self._servers.keys() - after.servers.keys():
             del self._servers[id]
 
     def may_try(self, server: ServerId, now: float) -> bool:
-        """Whether this server has waited long enough."""
+        """Return whether the pause of this server is over."""
         return now >= self._of(server).not_before
 
     def _of(self, server: ServerId) -> _Standing:

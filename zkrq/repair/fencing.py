@@ -1,6 +1,6 @@
-"""Fences consumers that have died, so that what they held is ready again at once.
+"""Fence consumers that have died, so that the items they held are ready again immediately.
 
-Every client watches the registry.  The one that leads the election acts at once, the others a little later on what is
+Every client watches the registry.  The leader of the election acts immediately, the others a little later on what is
 left, so nothing depends on there being a leader, or only one.
 """
 
@@ -18,20 +18,21 @@ from zkrq.errors import Closed, Unavailable, ZkrqError
 from zkrq.events import Events, OwnerFenced
 from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
+from zkrq.tasks import Rounds
 
 T = TypeVar("T")
 
 INTERVAL_SECONDS = 10.0
-"""Between looks for orphans while nothing is heard of a death."""
+"""Seconds between two looks for orphans while no death is reported."""
 
 FOLLOWER_SECONDS = (0.3, 0.8)
-"""How much later than the leader the others look."""
+"""Seconds, at least and at most, by which the other clients look later than the leader."""
 
 EVERYWHERE_LOOKS = 6
-"""The first look of a client asks every server, not the primaries alone, and so does each that many looks later."""
+"""Looks of which one asks every server, not only the primaries: a client's first, and each this many looks later."""
 
 QUEUES_AT_ONCE = 8
-"""Queues that are read, or fenced in, together."""
+"""Queues that are read, or fenced in, at the same time."""
 
 
 class Reaper:
@@ -42,39 +43,32 @@ class Reaper:
         self._replicas = replicas
         self._cluster = cluster
         self._events = events
-        self._alarm = asyncio.Event()
         self._looks = 0
+        self._rounds = Rounds(self._try_to_reap, seconds=INTERVAL_SECONDS, delay=self._delay)
+        self.run = self._rounds.run
+        """Look for orphans until cancelled."""
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.fencing"), {"cluster": cluster})
 
     def look(self) -> None:
-        """Look for orphans now: somebody may have died."""
-        self._alarm.set()
+        """Look for orphans soon: a consumer may have died."""
+        self._rounds.call()
 
-    async def run(self) -> None:
-        """Look whenever called, and now and then."""
-        while True:
-            self._alarm.clear()
-            try:
-                await self.reap()
-            except ZkrqError as error:
-                self._log.info("could not look for orphans, trying again later: %s", error)
-            try:
-                async with asyncio.timeout(INTERVAL_SECONDS):
-                    await self._alarm.wait()
-            except TimeoutError:
-                continue
-            if not self._coordinator.leading:
-                await asyncio.sleep(random.uniform(*FOLLOWER_SECONDS))  # noqa: S311
+    def _delay(self) -> float:
+        return 0.0 if self._coordinator.leading else random.uniform(*FOLLOWER_SECONDS)  # noqa: S311
+
+    async def _try_to_reap(self) -> None:
+        try:
+            await self.reap()
+        except ZkrqError as error:
+            self._log.info("could not look for orphans, retrying later: %s", error)
 
     async def reap(self) -> None:
-        """One look at every queue.  The owners in Redis are read first, then the registry: a newcomer that enrolled
-        in between is in it, and keeps its claims.
+        """Look at every queue once.  The owners in Redis are read first, then the registry: a consumer that enrolled in
+        between is in the registry, and keeps its claims.
 
-        A queue that fails keeps its orphans until the next look; the others are dealt with.  Raises ``Unavailable``
-        when any queue failed, after the last one.
+        A queue that fails keeps its orphans until the next look; the others are dealt with.  Raises ``Unavailable`` if
+        any queue failed, after the last one.
         """
-        # Also a look at every server: an idle client learns of a dead one, or that its view is old.
-        await self._replicas.tell_all(calls.Seal())
         # A queue that never had an item is known to its own primary alone.
         everywhere = self._looks % EVERYWHERE_LOOKS == 0
         self._looks += 1
@@ -98,7 +92,7 @@ class Reaper:
             raise Unavailable(f"claims of dead consumers may be left in {len(troubles)} queue(s): {named}")
 
     async def _owners(self, queue: str, *, everywhere: bool) -> list[str]:
-        """Those that claimed.  One whose late claim was applied after its fence is known to followers alone."""
+        """Return the owners that claimed.  Only followers know one whose late claim was applied after its fence."""
         return await self._replicas.names(calls.Owners(queue), everywhere=everywhere)
 
     async def _fence(self, queue: str, owners: Sequence[str]) -> None:
@@ -108,7 +102,7 @@ class Reaper:
 
 
 async def _each(queues: Collection[str], act: Callable[[str], Awaitable[T]]) -> list[tuple[str, T | ZkrqError]]:
-    """``act`` on every queue, some at once; its result by queue, or the error that it raised."""
+    """Call ``act`` for every queue, for some at the same time; return its result by queue, or the error it raised."""
 
     async def one(queue: str) -> T | ZkrqError:
         try:

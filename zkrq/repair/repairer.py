@@ -1,7 +1,7 @@
-"""Looks after the servers: brings those back that fell out, recovers when all were restarted, scrubs now and then.
+"""Look after the servers: bring back those that fell out, recover when all were restarted, scrub now and then.
 
-Every client looks.  The one that leads the election acts at once, the others on what is left later, so a leader that
-cannot reach a server is no obstacle; a reservation on the server keeps them from doing the same work twice.
+Every client does.  The leader of the election acts immediately, the others later on what is left, so a leader that
+cannot reach a server is no obstacle.  A reservation on the server keeps two clients from doing the same work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import logging
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
@@ -26,24 +26,25 @@ from zkrq.repair.backoff import Backoff
 from zkrq.repair.progress import Meter, Progress
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
+from zkrq.tasks import Rounds
 
 LOOK_SECONDS = 1.0
-"""Between looks; nobody is asked anything while all servers are in sync and connected to."""
+"""Seconds between two looks; no server is asked anything while all are in sync and connected."""
 
 FOLLOWER_PATIENCE = 6.0
-"""How much longer than the leader others wait before they bring a server back."""
+"""Seconds for which clients that do not lead wait for another client to bring a server back."""
 
 SCRUB_SECONDS = 120.0
-"""Seconds between two scrubs of all queues; less than tombstones usually live, so that they tell of every removal."""
+"""Seconds between two scrubs of all queues; shorter than tombstones usually live, so that they show every removal."""
 
 TROUBLE_SECONDS = 10.0
-"""Another reason why something cannot be repaired is logged after so long at the soonest."""
+"""Seconds after which another reason why something cannot be repaired is logged."""
 
 _log = logging.getLogger("zkrq.repair")
 
 
 class Repairer:
-    """One client's part in keeping the namespace whole."""
+    """Brings servers back, recovers and scrubs, as one of the clients that do."""
 
     def __init__(
         self,
@@ -52,17 +53,16 @@ class Repairer:
         *,
         cluster: str,
         events: Events,
-        missed: Callable[[], None],
     ) -> None:
-        """``missed`` is called while a server of the view is not connected to: somebody has to ask it."""
         self._coordinator = coordinator
-        self._missed = missed
         self._membership = replicas.membership
         self._replicas = replicas
         self._cluster = cluster
         self._events = events
         self._token = secrets.token_hex(8)
-        self._alarm = asyncio.Event()
+        self._rounds = Rounds(self._look_after, seconds=LOOK_SECONDS)
+        self.run = self._rounds.run
+        """Look after the servers until cancelled."""
         self._short: set[str] = set()
         self._backoff = Backoff()
         self._known: View | None = None
@@ -76,15 +76,15 @@ class Repairer:
 
     @property
     def progress(self) -> Mapping[ServerId, Progress]:
-        """How far the catch-ups are that this client carries out."""
+        """The progress of the catch-ups that this client carries out."""
         return self._progress
 
     def look(self) -> None:
-        """Look now: something has changed."""
-        self._alarm.set()
+        """Look soon: something has changed."""
+        self._rounds.call()
 
     def want(self, server: ServerId) -> None:
-        """Bring this server in without waiting for anybody."""
+        """Bring this server in without waiting for the leader."""
         self._wanted.add(server)
         self.look()
 
@@ -97,24 +97,13 @@ class Repairer:
 
     # -- bringing back -------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Look whenever called, and now and then."""
-        while True:
-            self._alarm.clear()
-            view = self._membership.view
-            try:
-                if any(server is None or server.identity is None for server in map(self._server, view.receivers)):
-                    self._missed()
-                await self._recover_if_needed(view)
-                await self._bring_back(self._membership.view)
-                await self._dismiss(self._membership.view)
-            except ZkrqError as error:
-                self._note_trouble("view", str(error))
-            try:
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._alarm.wait()
-            except TimeoutError:
-                continue
+    async def _look_after(self) -> None:
+        try:
+            await self._recover_if_needed(self._membership.view)
+            await self._bring_back(self._membership.view)
+            await self._dismiss(self._membership.view)
+        except ZkrqError as error:
+            self._note_trouble("view", str(error))
 
     async def _bring_back(self, view: View) -> None:
         now = asyncio.get_running_loop().time()
@@ -154,7 +143,7 @@ class Repairer:
         try:
             items = await self._replicas.repair(catch_up.run(), Meter(loop.time, report, catch_up.copied).note)
         except Taken:
-            self._outside_since[id] = loop.time()  # somebody is at it: be patient again
+            self._outside_since[id] = loop.time()  # another client is at work: wait again
         except NotNow as error:
             self._note_trouble(f"server {id}", str(error))
         else:
@@ -166,7 +155,7 @@ class Repairer:
             self._progress.pop(id, None)
 
     def _note_trouble(self, about: str, reason: str) -> None:
-        """Log a reason when it is new, not with every try; and reasons that take turns not with every turn."""
+        """Log a reason once, not at every attempt; reasons that alternate are not logged at each change either."""
         now = asyncio.get_running_loop().time()
         known, until = self._trouble.get(about, ("", now))
         if known == reason or now < until:
@@ -178,7 +167,7 @@ class Repairer:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     async def _recover_if_needed(self, view: View) -> None:
-        """Nothing is asked while a member is connected to in the life that the view knows, and some member answers."""
+        """Ask nothing while a member is connected in the life that the view names, and some member answers."""
         for id, life in view.members.items():
             server = self._server(id)
             who = server.identity if server else None
@@ -197,7 +186,7 @@ class Repairer:
             self._tell_recovered(recovered)
 
     async def recover_with(self, servers: frozenset[ServerId]) -> None:
-        """Go on with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
+        """Continue with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
         operation = Recovery(repairer=self._token).run_with(servers)
         try:
             self._tell_recovered(await self._replicas.repair(operation))
@@ -205,7 +194,7 @@ class Repairer:
             raise Unavailable(f"not recovered: {error}") from error
 
     async def wait_recovered(self, timeout: float) -> None:
-        """For a client that comes when all are restarted: recover, or wait while another client does.
+        """Recover, or wait while another client does: for a client that joins when all servers were restarted.
 
         Raises ``Unavailable``.
         """
@@ -215,9 +204,9 @@ class Repairer:
             try:
                 await self.recover()
             except NotNow as error:
-                # The view may have moved because somebody else has just recovered: then the next look says so.
+                # The view may have changed because another client has just recovered: the next attempt shows that.
                 if loop.time() > until or (tries > 1 and not isinstance(error, Taken)):
-                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} lives: {error}") from error
+                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} is alive: {error}") from error
             else:
                 return
             await asyncio.sleep(LOOK_SECONDS)
@@ -230,14 +219,14 @@ class Repairer:
     # -- scrub ---------------------------------------------------------------------------------------------------------
 
     async def scrub_now_and_then(self) -> None:
-        """Compare all queues, again and again, while this client leads."""
+        """Compare all queues now and then, while this client leads."""
         while True:
             await asyncio.sleep(SCRUB_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
             if self._coordinator.leading and self._membership.view.members:
                 await self.scrub()
 
     async def scrub(self) -> None:
-        """Compare all queues once; one that cannot be compared now is left to the next time."""
+        """Compare all queues once; a queue that cannot be compared now is left to the next scrub."""
         scrub, run = Scrub(), self._replicas.repair
         try:
             queues = await run(scrub.queues())
@@ -259,7 +248,7 @@ class Repairer:
                     self._events.tell(Scrubbed(self._cluster, queue, *corrected), logging.WARNING)
 
     def _note_memory(self, queue: str, seconds: float | None) -> None:
-        """Tell when a queue begins to forget removals early, and when it no longer does."""
+        """Report when a queue starts to forget removals early, and when it no longer does."""
         if (seconds is None) == (queue not in self._short):
             return
         self._short ^= {queue}

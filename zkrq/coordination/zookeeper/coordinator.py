@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -27,6 +28,7 @@ from zkrq.coordination.zookeeper import hosts as _hosts
 from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, NodeExists, NoNode, NotAllowed, Refused
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
 from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
+from zkrq.tasks import see_through, supervise, wait_set
 
 MIN_SESSION_TIMEOUT = 0.1  # seconds
 MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
@@ -35,7 +37,6 @@ RESYNC_INTERVAL = 30.0  # seconds after which everything is looked at again thou
 READ_AHEAD = 64  # znodes asked for at once
 NAMESPACES_LOOKED_AT = 512  # to name those that exist where one does not
 ANY_VERSION = -1  # of a znode that is written whatever it holds
-RESTART_PAUSE = 1.0  # seconds before a background loop that failed starts again
 
 _T = TypeVar("_T")
 
@@ -269,9 +270,10 @@ class ZooKeeperCoordinator:
             self._leader: self._look_at_leader,
         }
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_supervise, self._session.run)
+            tasks.start_soon(supervise, self._session.run, "the ZooKeeper session")
             for path, look in looks.items():
-                tasks.start_soon(_supervise, self._watch, self._changed[path], look)
+                watch = partial(self._watch, self._changed[path], look)
+                tasks.start_soon(supervise, watch, f"watching {path}")
             await self._stop.wait()
             await self._session.end()
             tasks.cancel_scope.cancel()
@@ -280,15 +282,8 @@ class ZooKeeperCoordinator:
         """End everything; bounded, and carried through even when the caller is cancelled meanwhile."""
         self._life.closed()
         self._stop.set()
-        cancelled: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while self._runner is not None and not self._runner.done():
-                try:
-                    await asyncio.wait({self._runner})
-                except asyncio.CancelledError as error:
-                    cancelled = error
-        if cancelled is not None:
-            raise cancelled
+        if self._runner is not None:
+            await see_through(self._runner)
 
     async def _watch(self, changed: asyncio.Event, look: Callable[[Link], Awaitable[None]]) -> None:
         """Look whenever something may have changed: a watch fired, a new link, or nothing was heard for long."""
@@ -305,8 +300,7 @@ class ZooKeeperCoordinator:
                 continue
             except Refused as error:
                 self._life.log.warning("what changes is not seen at present: %s", error)
-            with anyio.move_on_after(RESYNC_INTERVAL):
-                await changed.wait()
+            await wait_set(changed, RESYNC_INTERVAL)
 
     def _on_event(self, path: str) -> None:
         changed = self._changed.get(path)
@@ -345,20 +339,6 @@ class ZooKeeperCoordinator:
         """The state at the start is not told."""
         if self._prepared.is_set():
             change()
-
-
-async def _supervise(run: Callable[..., Awaitable[None]], *arguments: object) -> None:
-    """Start a background loop again, after a pause, when a mistake of ours ended it."""
-    while True:
-        try:
-            return await run(*arguments)
-        except Closed:
-            return None
-        except Exception:
-            logging.getLogger(__name__).exception(
-                "a background loop failed and is started again in %.1f s", RESTART_PAUSE
-            )
-        await asyncio.sleep(RESTART_PAUSE)
 
 
 def _check_size(data: bytes) -> None:

@@ -23,12 +23,12 @@ from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper.hosts import Address, Ensemble
 from zkrq.coordination.zookeeper.link import Greeting, Interrupted, Link, NotAllowed, Refused
 from zkrq.errors import Closed, ConfigError
+from zkrq.pauses import doubled
 
 ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
 FIRST_PAUSE = 0.05  # seconds between rounds; doubles with each round ...
 MAX_PAUSE = 0.5  # ... up to this
-MAX_ROUNDS = 16  # counted; both bounds are reached long before
 STABLE_SECONDS = 2.0  # a link that lived longer makes the next search start without a pause
 FORGET_ZXID_AFTER = 3  # session timeouts without contact; then a server that knows less than we saw is better than none
 END_SECONDS = 1.0  # for ZooKeeper to confirm the end of the session
@@ -136,8 +136,8 @@ class ZooKeeperSession:
         """Try server after server until one takes us."""
         while True:
             await asyncio.sleep(self._pause())
-            bound = min(ATTEMPT_TIMEOUT * 2**self._rounds, MAX_ATTEMPT_TIMEOUT) * self.timeout
-            self._rounds = min(self._rounds + 1, MAX_ROUNDS)
+            bound = doubled(ATTEMPT_TIMEOUT, self._rounds, most=MAX_ATTEMPT_TIMEOUT) * self.timeout
+            self._rounds += 1
             self._forget_zxid()
             troubles: list[str] = []
             for address in self._order():
@@ -211,7 +211,7 @@ class ZooKeeperSession:
         """Seconds before the next round: none after a stable link, then growing, spread against herds."""
         if self._rounds == 0:
             return 0.0
-        return min(FIRST_PAUSE * 2 ** (self._rounds - 1), MAX_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
+        return doubled(FIRST_PAUSE, self._rounds - 1, most=MAX_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def _order(self) -> list[Address]:
         """All servers, shuffled; the one whose link broke comes last."""

@@ -1,0 +1,68 @@
+"""Probe the servers of the view, so that an idle client notices a dead one, or that its view is old.
+
+A client that pushes or claims notices both by its calls.  One that does neither asks every server of the view now and
+then, and sooner while one of them is not connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.errors import ZkrqError
+from zkrq.protocol import calls
+from zkrq.replication.replicas import Replicas
+from zkrq.tasks import Rounds
+
+PROBE_SECONDS = 10.0
+"""Seconds between two probes while all servers of the view are connected."""
+
+UNCONNECTED_SECONDS = 1.0
+"""Seconds between two probes while one of them is not."""
+
+FOLLOWER_SECONDS = (0.3, 0.8)
+"""Seconds, at least and at most, by which clients that do not lead probe later, since one eviction is enough."""
+
+
+class Probe:
+    """Asks every server of the view whether it is there, by the call that adopts the view's epoch."""
+
+    def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str) -> None:
+        self._coordinator = coordinator
+        self._membership = replicas.membership
+        self._replicas = replicas
+        self._due = 0.0
+        self._called = False
+        self._rounds = Rounds(self._probe_if_due, seconds=UNCONNECTED_SECONDS)
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.probe"), {"cluster": cluster})
+        self.run = self._rounds.run
+        """Probe until cancelled."""
+
+    def look(self) -> None:
+        """Probe soon."""
+        self._called = True
+        self._rounds.call()
+
+    def view_changed(self) -> None:
+        """Probe soon if a server of the view is not connected."""
+        self._rounds.call()
+
+    async def _probe_if_due(self) -> None:
+        loop = asyncio.get_running_loop()
+        early = self._called or not self._all_connected()
+        if not early and loop.time() < self._due:
+            return
+        self._called = False
+        if early and not self._coordinator.leading:
+            await asyncio.sleep(random.uniform(*FOLLOWER_SECONDS))  # noqa: S311
+        try:
+            await self._replicas.tell_all(calls.Seal())
+        except ZkrqError as error:
+            self._log.info("the servers could not be probed, retrying later: %s", error)
+        self._due = loop.time() + PROBE_SECONDS
+
+    def _all_connected(self) -> bool:
+        servers = (self._membership.fleet.servers.get(id) for id in self._membership.view.receivers)
+        return all(server is not None and server.identity is not None for server in servers)
