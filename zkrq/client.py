@@ -254,7 +254,7 @@ class Client:
 
     def _follow(self, view: View) -> None:
         """Adapt to a newer view."""
-        self.wakeups.keep_only(frozenset(view.receivers))
+        self.wakeups.listen_only_to(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
         self.probe.view_changed()

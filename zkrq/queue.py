@@ -1,4 +1,4 @@
-"""A queue as its users see it; composes the parts below and decides nothing itself."""
+"""A queue as its users see it: push, pop, settle many, work."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ class Queue(Administration[T]):
         priority: int = 0,
         ttl: Duration | None = None,
     ) -> Receipt:
-        """Put one item into the queue; when this returns, every in-sync server holds it.
+        """Put one item into the queue.  When this returns, every in-sync server holds it.
 
-        ``delay`` (seconds) or ``at`` (a moment) is when it may be delivered first, None: at once.  ``priority`` is 0
-        to 9, higher first.  ``ttl``: seconds from now after which it is delivered no more, None: never; see
+        ``delay`` (seconds) or ``at`` (a moment) is when it may first be delivered, None: immediately.  ``priority`` is
+        0 to 9, higher first.  ``ttl``: seconds from now after which it is not delivered any more, None: no limit; see
         ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed, nothing is pushed
-        and the receipt is a ``duplicate`` that names the other; None: no such check.  ``id`` is for repeating a push:
-        with the same id it is there once, however often it was pushed within 300 seconds.  The receipt is ``done``
-        where the item is gone already; 600 seconds after it went, its id is as good as new.
+        and the receipt is a ``duplicate`` that names the other one; None: no such check.  ``id`` is for repeating a
+        push: pushed several times within 300 seconds under one id, the item is there once.  The receipt is ``done`` if
+        the item was removed already; 600 seconds after its removal, the id can be used for a new item.
 
-        Raises ``OutcomeUnknown`` when the time ran out in the middle, or when this is cancelled the item may be there
-        too: push again with the same id.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,
+        Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may be there, push again with the same id.
+        So it is if this is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,
         retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was written.
         """
         if running_loop() is not self._home.loop:
@@ -83,13 +83,13 @@ class Queue(Administration[T]):
         priority: int = 0,
         ttl: Duration | None = None,
     ) -> Receipts:
-        """Put many items into the queue, in order; one receipt each.
+        """Put many items into the queue, in order; return one receipt each.
 
-        A list is encoded whole before the first item is written; what a generator gives is taken and written about 500
-        at a time, so that a million items need little memory; the first bad one is where it ends, and the ``outcomes``
-        of the error with it.  When some cannot be pushed the others are all the same, and then the worst error is
-        raised: its ``outcomes`` say what became of each, its ``ids``, if it is ``OutcomeUnknown``, which items may or
-        may not be there.  Cancelled in the middle, the first ones are there.
+        A list is encoded as a whole before the first item is written.  The items of a generator are taken and written
+        about 500 at a time, so that a million items need little memory; it ends at the first bad item, and so do the
+        ``outcomes`` of the error.  If some items cannot be pushed, the others still are, and then the worst error is
+        raised: its ``outcomes`` say what became of each item, and its ``ids``, if it is ``OutcomeUnknown``, which items
+        may or may not be there.  Cancelled in the middle, the first ones are there.
         """
         self._home.check()
         return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl))
@@ -97,14 +97,14 @@ class Queue(Administration[T]):
     # -- pop -----------------------------------------------------------------------------------------------------------
 
     def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Deliveries[T]:
-        """Claims one after the other: ``async for claim in queue.pop()``.
+        """Iterate over claims: ``async for claim in queue.pop()``.
 
-        ``prefetch`` is how many items are claimed ahead for this loop, None: as many as it has lately taken in a tenth
-        of a second; what it does not take within about a second then goes back to the queue.  A given ``prefetch`` is
-        kept, so up to that many items wait while a handler is slow, even if other consumers are idle; a handler that
-        waits for one of them waits for ever.  ``limit``: end after so many; no more than that is claimed.
-        ``wait=False``: end when nothing is ready.  Otherwise it never ends while the cluster is open.  Items claimed
-        ahead are handed back when the loop is left.
+        ``prefetch`` is how many items are claimed ahead for this loop.  None: as many as it has lately taken in a tenth
+        of a second, and those that it does not take within about a second go back to the queue.  If it is given, that
+        many items stay claimed while a handler is slow, even if other consumers are idle; a handler that waits for one
+        of them waits forever.  ``limit``: end after this many claims; no more are claimed.  ``wait=False``: end when
+        nothing is ready.  Otherwise the loop does not end while the cluster is open.  Items claimed ahead are handed
+        back when the loop is left.
         """
         if prefetch is not None:
             check_count("prefetch", prefetch, most=POP_MANY_MAX)
@@ -113,28 +113,28 @@ class Queue(Administration[T]):
         return Deliveries(self._prefetcher, prefetch, limit, wait)
 
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
-        """One claim, or None after ``timeout`` seconds (None: wait for ever; 0: take what is ready).
+        """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
 
-        Raises ``Unavailable`` when the queue could not be looked at within ``timeout``.
+        Raises ``Unavailable`` if no server answered within ``timeout``.
         """
         claims = await self.pop_many(1, timeout=timeout)
         return claims[0] if claims else None
 
     async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
-        """As soon as there are any: the ready ones, at most ``n``; ``[]`` after ``timeout`` seconds (see ``pop_one``).
+        """Wait until items are ready; return at most ``n`` claims, ``[]`` after ``timeout`` seconds (see ``pop_one``).
 
-        Of items with large payloads there may be fewer: about a MiB of them is claimed in one call.
-        Raises ``Unavailable`` when the queue could not be looked at within ``timeout``.
+        Of items with large payloads there may be fewer, because one call claims about a MiB of them.
+        Raises ``Unavailable`` if no server answered within ``timeout``.
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)
         seconds = None if timeout is None else check_duration("timeout", timeout)
         return await self._prefetcher.take(n, patient=seconds != 0, timeout=seconds or None)
 
     async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
-        """Ack claims together; returns those that were lost meanwhile, so ``[]`` when all is done.
+        """Ack claims together; return those that were lost, so ``[]`` if all are done.
 
-        Claims that are acked already are passed over.  Raises ``OutcomeUnknown`` or ``Unavailable`` when some may not
-        be acked: call it again with the same claims.
+        Claims that were acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
+        acked: call it again with the same claims.
         """
         given = [claim for claim in dict.fromkeys(claims) if claim.settled is not Verb.ACK]
         results = await asyncio.gather(*(claim.ack() for claim in given), return_exceptions=True)
@@ -153,7 +153,7 @@ class Queue(Administration[T]):
         before: Before | None = None,
         after: After | None = None,
     ) -> None:
-        """Have ``handler`` work on the items until this is cancelled or the cluster is closed; see ``Worker``."""
+        """Call ``handler`` for each item until this is cancelled or the cluster is closed; see ``Worker``."""
         self._home.check()
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after

@@ -1,1 +1,1 @@
-"""Claims: how a process gets them, keeps them, and under which name."""
+"""Claims: how a process gets them, extends and settles them, and under which owner id."""

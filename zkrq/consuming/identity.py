@@ -1,6 +1,7 @@
-"""Under which name this process claims: an owner id, entered in the registry before the first claim under it.
+"""The owner id under which this process claims, entered in the registry before the first claim.
 
-There is one per session, and one more each time that others declare the owner dead while its session lives.
+Each ZooKeeper session has one, and one more each time that another client declares the owner dead while its session is
+alive.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import math
 from zkrq.coordination.coordinator import Coordinator, SessionState, owner_id
 
 _ENDED_KEPT = 100
-"""Ended owners that are remembered, so that a claim that was in flight when its owner ended is not handed out."""
+"""Ended owners that are remembered, so that the answer to a claim request of an ended owner is not handed out."""
 
 
 class Identity:
-    """Enrols when the first claim is wanted, and again in every new session and after every fence."""
+    """Enrol before the first claim, and again in every new session and after every fence."""
 
     def __init__(self, coordinator: Coordinator, description: str) -> None:
         self._coordinator = coordinator
@@ -25,12 +26,12 @@ class Identity:
         self._valid_until = -math.inf
         self._incarnation = 1
         self.owner: str | None = None
-        """The present owner id, or None before the first claim in a session or after a fence."""
+        """The current owner id.  None before the first claim of a session, and after a fence."""
 
     async def get(self) -> str:
-        """The owner id, enrolled.  With ZooKeeper away the one of the present session still serves.
+        """Return the owner id, enrolled.  While ZooKeeper is away, that of the current session stays in use.
 
-        Raises ``Unavailable`` where there is none yet and ZooKeeper does not answer.
+        Raises ``Unavailable`` if there is none yet and ZooKeeper does not answer.
         """
         if self.owner is not None:
             return self.owner
@@ -44,19 +45,19 @@ class Identity:
             return self.owner
 
     def is_certain(self) -> bool:
-        """Whether the session certainly lives, by the last word from ZooKeeper."""
+        """Tell whether the session is certainly alive, by ZooKeeper's last answer."""
         now = asyncio.get_running_loop().time()
-        if now >= self._valid_until:  # it only grows as long as the session lives
+        if now >= self._valid_until:  # it only grows while the session is alive
             self._valid_until = self._coordinator.valid_until
         return now < self._valid_until
 
     def end(self, session: str) -> str:
-        """That session is over, and with it its owner, whose id is returned."""
+        """End the owner of a session that is over; return its id."""
         self._valid_until = -math.inf
         return self._end(owner_id(session, self._incarnation))
 
     def replace(self, owner: str) -> bool:
-        """This owner was declared dead: enrol under another id before the next claim.  False: it was over already."""
+        """Enrol under another id before the next claim: this owner was declared dead.  False: it had ended before."""
         if owner != self.owner:
             return False
         self._end(owner)
@@ -70,5 +71,5 @@ class Identity:
         return owner
 
     def is_over(self, owner: str) -> bool:
-        """Whether this owner is known to be over, with its session or by a fence."""
+        """Tell whether this owner is known to have ended, with its session or by a fence."""
         return owner in self._ended

@@ -1,4 +1,4 @@
-"""All claims of one queue that this process holds: settled in batches, extended while they are held, lost together."""
+"""All leases of one queue in this process: settle them in batches, extend them while held, lose them together."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from zkrq.retry import Again, Retry
 from zkrq.tasks import Tasks
 
 EXTEND_AT = 2 / 3
-"""A claim with less than this part of its time left is extended ..."""
+"""A claim is extended when less than this part of ``claim_timeout`` is left ..."""
 
 LOOKS_PER_LEASE = 6
-"""... at one of so many looks in the time of one claim."""
+"""... at one of this many checks during a ``claim_timeout``, which are at least and at most these seconds apart."""
 
 MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
 
 SWEEP_LEAST = 1_000
-"""Claims that may be noted before those that are settled are forgotten; later twice as many as were left."""
+"""Leases that are kept before settled ones are dropped for the first time; later, twice as many as were left."""
 
 CALL_BYTES = 160
 """Bytes that one settlement takes beside its text, about."""
 
 
 class Leases:
-    """Holds, extends and settles; implements ``lease.Issuer``."""
+    """Settle, extend and lose the leases of one queue.  Implements ``lease.Issuer``."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Leases:
         self._events = events
         self.home = home
         self.is_certain = is_certain
-        """Whether the session certainly lives; without that, others may have fenced this process."""
+        """Whether the session is certainly alive.  If not, other clients may have fenced this process."""
         self._leases: list[Lease] = []
         self._sweep_at = SWEEP_LEAST
         self._tasks = tasks
@@ -75,7 +75,7 @@ class Leases:
 
     @property
     def max_attempts(self) -> int:
-        """Deliveries after which an item that nobody has settled is a dead letter; 0: no limit."""
+        """Deliveries after which an item that was never settled becomes a dead letter; 0: no limit."""
         return self._retry.max_attempts or 0
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Leases:
             self._extender = self._tasks.keep(self._extend_periodically, f"extend claims of {self._queue}")
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Have it decided with the next batch; False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
+        """Send it with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
         if running_loop() is not self.home.loop:
             raise self.home.elsewhere()
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
@@ -105,24 +105,24 @@ class Leases:
         return self._batcher.add(Settlement(lease.id, lease.packed[VERSION_BYTES], lease.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
-        """The retry policy's word: a delay, or the reason to bury."""
-        verdict = self._retry.after(
+        """Apply the retry policy: return a delay, or the reason to bury."""
+        decided = self._retry.after(
             attempts=record.attempts,
             failures=record.failures + 1,
             delay=delay,
             chance=random.random(),  # noqa: S311
             reason=reason,
         )
-        return verdict if isinstance(verdict, Again) else verdict.reason
+        return decided if isinstance(decided, Again) else decided.reason
 
     def lose_all(self, owner: str, reason: str) -> None:
-        """Every claim of ``owner`` is lost: tell the handlers."""
+        """Lose every claim of ``owner``, and stop their handlers."""
         lost = [lease for lease in self._active() if lease.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
 
     def cancelled(self, request: str, id: str) -> None:
-        """The item of a claim that came from this claim request was cancelled: stop its handler."""
+        """Lose the claim that came from this request, because its item was cancelled."""
         lost = [lease for lease in self._active() if lease.id == id and lease.request == request and not lease.settled]
         if lost:
             self._tell_lost(lost, "its item was cancelled")
@@ -134,8 +134,10 @@ class Leases:
         self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
-        """For closing: hand back what was only claimed ahead, and stop the handlers of the rest, which comes back when
-        this owner is fenced."""
+        """Hand back what was only claimed ahead, and stop the handlers of the other items, for closing.
+
+        Their items come back when this owner is fenced.
+        """
         active = self._active()
         ahead = [lease for lease in active if not lease.delivered]
         handled = [lease for lease in active if lease.delivered and lease.holds]
@@ -146,11 +148,11 @@ class Leases:
             lease.stop_extending()
 
     def stop(self) -> None:
-        """Take no more calls."""
+        """Refuse further calls."""
         self._batcher.stop()
 
     async def aclose(self) -> None:
-        """Take no more calls, and wait for those that are under way."""
+        """Refuse further calls, and wait for those in flight."""
         await self._batcher.aclose()
 
     async def _send(self, settlements: Sequence[Settlement]) -> Sequence[bool | Exception]:
@@ -171,8 +173,8 @@ class Leases:
             self._extend_due()
 
     def _extend_due(self) -> None:
-        """Extend what is due.  Without word from ZooKeeper others may have fenced this process: then Redis is asked
-        about every claim."""
+        """Extend what is due.  While the session is not certain, that is every claim, because others may have fenced
+        this process: then Redis has to confirm each one."""
         loop = asyncio.get_running_loop()
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
         for lease in self._active():
@@ -181,7 +183,7 @@ class Leases:
                 self._tasks.start(self._extend(lease), "extend a claim")
 
     async def _extend(self, lease: Lease) -> None:
-        """Extend one claim; the batcher makes one call of many.  Retried until the deadline has passed."""
+        """Extend one claim, retrying until its deadline.  The batcher makes one call of many."""
         while lease.extending and lease() is not None:
             try:
                 await lease.extend(self.claim_timeout)

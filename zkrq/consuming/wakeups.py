@@ -1,9 +1,9 @@
-"""Being told that something is ready: one channel per process, listened to on every server that a consumer waits on.
+"""Wake consumers when an item becomes ready: one channel per process, on every server on which a consumer waits.
 
-A consumer that finds nothing leaves the channel's name at the queue's primary; the script that makes an item ready
-takes names from there and publishes to them.  The channel ends with the owner id, so that the holder of an item that is
-cancelled is told on it as well.  A lost message costs time, never an item: whoever waits looks again
-every few seconds.
+A consumer that finds nothing leaves the channel's name at the queue's primary.  The script that makes an item ready
+takes names from there and publishes to them.  The channel's name ends with the owner id, so that the holder of a
+cancelled item can be reached by its claim's token.  A lost message costs time, never an item, because a waiting
+consumer asks again every few seconds.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from zkrq.replication.server import Server
 from zkrq.tasks import Tasks
 
 RETRY_SECONDS = 0.5
-"""Pause before listening to a server again that could not be listened to."""
+"""Seconds before a failed subscription is retried."""
 
 _log = logging.getLogger("zkrq.consuming.wakeups")
 
 
-class _Ear(NamedTuple):
-    """One server that is listened to: whether it is just now, and whether that was tried at all."""
+class _Subscription(NamedTuple):
+    """A subscription on one server: whether it is in place now, and whether it was tried at all."""
 
     listening: asyncio.Event
     tried: asyncio.Event
@@ -37,7 +37,7 @@ class _Ear(NamedTuple):
 
 
 class Wakeups:
-    """Listens where it is asked to, and calls whoever waits."""
+    """Listen on the servers that are asked for, and wake the queue that a message names."""
 
     def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks, events: Events) -> None:
         self.channel = _channel(namespace, secrets.token_hex(8))
@@ -46,55 +46,57 @@ class Wakeups:
         self._tasks = tasks
         self._events = events
         self._refused: dict[ServerId, str] = {}
-        self._ears: dict[ServerId, _Ear] = {}
+        self._subscriptions: dict[ServerId, _Subscription] = {}
         self._waiting: dict[bytes, Callable[[bool], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """Where this process is refused to listen, and why."""
-        listening = {id for id, ear in self._ears.items() if ear.listening.is_set()}
+        """The servers that do not let this process listen, and why."""
+        listening = {id for id, each in self._subscriptions.items() if each.listening.is_set()}
         refused = sorted((id, reason) for id, reason in self._refused.items() if id not in listening)
         return tuple(f"wake-ups of server {id}: {reason}" for id, reason in refused)
 
     def register(self, queue: str, wake: Callable[[bool], None], cancelled: Callable[[str, str], None]) -> None:
-        """Call ``wake`` whenever something may have become ready in this queue, with True when this process alone was
-        woken for it; and ``cancelled`` with claim request and id when an item that is claimed here was cancelled."""
+        """Call ``wake`` whenever an item of this queue may have become ready, with True if no other process was woken.
+
+        Call ``cancelled`` with claim request and id when an item that is claimed here was cancelled.
+        """
         self._waiting[key(self._namespace, queue, "ready").encode()] = wake
         self._cancelled[key(self._namespace, queue, "claimed").encode()] = cancelled
 
     def answer_to(self, owner: str) -> None:
-        """Listen on the channel of this owner id, by which the scripts find the holder of a claim."""
+        """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
         channel = _channel(self._namespace, owner)
         if channel != self.channel:
             self.channel = channel
-            self.keep_only(frozenset())
+            self.listen_only_to(frozenset())
 
     def wake_all(self) -> None:
-        """Have everybody look again: what was published meanwhile may have been missed."""
+        """Have every queue make a request: messages may have been missed."""
         for wake in tuple(self._waiting.values()):
             wake(False)
 
-    def keep_only(self, servers: frozenset[ServerId]) -> None:
-        """Stop listening to servers that are no longer in the view."""
-        for id in self._ears.keys() - servers:
-            ear = self._ears.pop(id)
-            ear.task.cancel()
-            ear.tried.set()
+    def listen_only_to(self, servers: frozenset[ServerId]) -> None:
+        """End the subscriptions on other servers than these: they are no longer in the view."""
+        for id in self._subscriptions.keys() - servers:
+            gone = self._subscriptions.pop(id)
+            gone.task.cancel()
+            gone.tried.set()
             self._refused.pop(id, None)
 
     async def listen(self, server: ServerId) -> bool:
-        """Listen to a server from now on; False when that cannot be had now."""
-        ear = self._ears.get(server)
-        if ear is None:
+        """Listen to a server from now on.  Return whether that works now; it is retried anyway."""
+        found = self._subscriptions.get(server)
+        if found is None:
             listening, tried = asyncio.Event(), asyncio.Event()
             work = self._listen(server, listening, tried)
             task = self._tasks.start(work, f"listen to {server}")
             task.add_done_callback(lambda _: work.close())  # if it is cancelled before its first step
-            ear = self._ears[server] = _Ear(listening, tried, task)
-        if not ear.tried.is_set():
-            await ear.tried.wait()
-        return ear.listening.is_set()
+            found = self._subscriptions[server] = _Subscription(listening, tried, task)
+        if not found.tried.is_set():
+            await found.tried.wait()
+        return found.listening.is_set()
 
     async def _listen(self, server: ServerId, listening: asyncio.Event, tried: asyncio.Event) -> None:
         try:

@@ -1,1 +1,1 @@
-"""Pushes: prepared, gathered into batches, and repeated on a schedule."""
+"""Pushes: prepare them, gather them into batches, repeat them on a schedule."""

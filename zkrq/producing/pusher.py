@@ -1,7 +1,7 @@
-"""Items on their way in: prepared, gathered into batches, and told apart by what the servers have to decide.
+"""Push items: encode them, gather them into batches, and choose how the servers take them.
 
-A plain push is applied everywhere at once.  One with a key, or into a queue that has a limit, is decided by the
-queue's primary first: one more round trip.
+A plain push is written to all servers in one round trip.  The primary decides a push with a key, or into a queue with a
+limit, before it is written to the others: one more round trip.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from zkrq.tasks import Tasks
 T = TypeVar("T")
 
 PUT_BYTES = 120
-"""What a push weighs beside its payload, about."""
+"""Bytes that a push takes beside its payload, about."""
 
 
 class Options(NamedTuple):
-    """What a push says about its item, checked and in the wire's units."""
+    """The options of a push, checked, in the units of the wire."""
 
     delay_ms: int = 0
     priority: int = 0
@@ -47,7 +47,7 @@ _PLAIN = Options()
 def read_options(
     delay: Duration | None, at: datetime | None, priority: int, key: str | None, ttl: Duration | None
 ) -> Options:
-    """Raises ``ConfigError``."""
+    """Check the options of a push.  Raises ``ConfigError``."""
     if priority == 0 and delay is None and at is None and key is None and ttl is None:
         return _PLAIN
     check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
@@ -65,7 +65,7 @@ def read_options(
 
 
 class Pusher(Generic[T]):
-    """Pushes the items of one queue."""
+    """Push the items of one queue."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Pusher(Generic[T]):
         self._decided = batcher(partial(replicas.push, queue, self._max_size), name=f"decided push to {queue}")
 
     def begin(self, item: T, id: str | None, options: Options) -> tuple[str, asyncio.Future[Pushed]]:
-        """Send one item off; its id and what will become of it.  No coroutine: one less for every item."""
+        """Send one item; return its id and the future of its result.  Avoids creating a coroutine per item."""
         now_ms = clock.now_ms()
         payload = self._encode(item)
         if id is None:
@@ -100,34 +100,34 @@ class Pusher(Generic[T]):
         return id, batcher.add(_put(id, made_ms, payload, options))
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
-        """Many items, in order; see ``Queue.push_many``."""
+        """Push many items, in order; see ``Queue.push_many``."""
         payloads: Iterable[bytes] = map(self._encode, items)
         if isinstance(items, Sequence):
-            payloads = list(payloads)  # a bad one is found before the first is written
+            payloads = list(payloads)  # so a bad item is found before the first one is written
         receipts = PackedReceipts()
-        under_way: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
+        in_flight: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
 
         async def land() -> None:
-            ids, task = under_way[0]
+            ids, task = in_flight[0]
             results = await asyncio.shield(task)
-            under_way.popleft()
+            in_flight.popleft()
             receipts.add(ids, results or [_interrupted(id) for id in ids])
 
         try:
             for chunk in _chunks(payloads):
-                if len(under_way) >= MAX_IN_FLIGHT:
+                if len(in_flight) >= MAX_IN_FLIGHT:
                     await land()
                 now_ms = clock.now_ms()
                 ids = new_ids_at(now_ms, len(chunk))
                 puts = [_put(id, now_ms, payload, options) for id, payload in zip(ids, chunk, strict=True)]
-                under_way.append((ids, self._tasks.start(self._send(puts), f"push many to {self._queue}")))
-        except Exception as error:  # what the items' generator gave cannot be encoded, or it failed itself
-            while under_way:
+                in_flight.append((ids, self._tasks.start(self._send(puts), f"push many to {self._queue}")))
+        except Exception as error:  # an item cannot be encoded, or the generator of the items failed
+            while in_flight:
                 await land()
             if isinstance(error, ZkrqError):
                 error.outcomes = receipts
             raise
-        while under_way:
+        while in_flight:
             await land()
         if receipts.errors:
             raise _worst(receipts)
@@ -157,13 +157,13 @@ class Pusher(Generic[T]):
         return payload
 
     def stop(self) -> None:
-        """Push no more."""
+        """Refuse further pushes."""
         self._closed = True
         self._plain.stop()
         self._decided.stop()
 
     async def aclose(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the calls in flight."""
         await asyncio.gather(self._plain.aclose(), self._decided.aclose())
 
 
@@ -180,7 +180,7 @@ def _weigh(put: Put) -> int:
 
 
 def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """What goes into one batch each; where there is no next payload but an error, what came before it goes first."""
+    """Divide payloads into batches.  If the next payload is an error, the batch before it is still sent."""
     chunk: list[bytes] = []
     room = MAX_BATCH_BYTES
     try:
@@ -190,7 +190,7 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
                 yield chunk
                 chunk, room = [], MAX_BATCH_BYTES - PUT_BYTES - len(payload)
             chunk.append(payload)
-    except Exception:  # the generator's, or the codec's
+    except Exception:  # of the generator, or of the codec
         if chunk:
             yield chunk
         raise
@@ -203,7 +203,7 @@ def _interrupted(id: str) -> OutcomeUnknown:
 
 
 def _worst(receipts: Receipts) -> ZkrqError:
-    """The error that tells of all: unknown outcomes before anything else."""
+    """Choose the error that is raised for all: unknown outcomes come before anything else."""
     errors = receipts.errors
     ids = dict.fromkeys(itertools.chain(*(error.ids for error in errors if isinstance(error, OutcomeUnknown))))
     text = f"{len(ids)} push(es) may have happened; push again with the same ids"

@@ -1,9 +1,10 @@
 """Recurring pushes: every process that declares one computes the same moments, and pushes under the same ids.
 
-The id of such an item is made of the schedule's name and the moment, so it is there once however many processes push
-it, and nobody has to be elected.  It carries its moment as other ids carry the time when they were made: the servers
-refuse it when it comes too late (see ``ids.py``), and they know what was removed for longer than that.  So a process
-that was asleep cannot repeat a moment that is done (its receipt says ``done``); hence the bound of ``catch_up``.
+The id of such an item is made of the schedule's name and the moment.  So the item is there once however many processes
+push it, and no process has to be elected.  The id carries its moment as other ids carry the time when they were made.
+The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than that.  So
+a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the bound of
+``catch_up``.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from zkrq.tasks import Tasks
 T = TypeVar("T")
 
 MIN_PERIOD = 0.1
-"""Seconds between two moments, at least."""
+"""Least seconds between two moments."""
 
 MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
 """Seconds that a moment may be late; later, servers whose clocks are ahead would refuse the push."""
 
 LOOK_SECONDS = 30.0
-"""Whoever waits for a moment looks at the clock again after so long: it may have been set."""
+"""Seconds after which a process that waits for a moment looks at the clock again, because it may have been set."""
 
 FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
 """Seconds before a push is repeated, doubled from the one to the other."""
@@ -43,7 +44,7 @@ FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LASTING = (ConfigError, CodecError, PayloadTooLarge)
-"""Errors of an item that the same push would meet again."""
+"""Errors that the same push would meet again."""
 
 _log = logging.getLogger("zkrq.producing.schedules")
 
@@ -52,10 +53,10 @@ _log = logging.getLogger("zkrq.producing.schedules")
 
 
 class Schedule(Protocol):
-    """A row of moments."""
+    """A series of moments."""
 
     def after(self, moment: datetime, /) -> datetime:
-        """The first of them that is later than this."""
+        """Return the first one that is later than this."""
         ...
 
 
@@ -78,7 +79,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """What a cron expression says, by the clocks of a zone."""
+    """The moments of a cron expression, by the clocks of a time zone."""
 
     expression: str
     zone: tzinfo
@@ -87,8 +88,8 @@ class Cron:
         return f"{self.expression} ({self.zone})"
 
     def after(self, moment: datetime, /) -> datetime:
-        # Compared in UTC: two times of one zone are compared by what its clocks show.  Where they are set back, the
-        # iterator may begin with a moment that is over.
+        # Compare in UTC, because Python compares two times of one zone by what its clocks show.  Where they are set
+        # back, the iterator may begin with a moment that is over.
         start = moment.astimezone(UTC)
         for found in _cronsim(self.expression, moment.astimezone(self.zone)):
             if found.astimezone(UTC) > start:
@@ -108,7 +109,7 @@ def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
 
 
 def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | None = None) -> Schedule:
-    """The schedule that ``every`` describes.  Raises ``ConfigError``."""
+    """Read the schedule that ``every`` describes.  Raises ``ConfigError``."""
     offset_seconds = check_duration("offset", offset)
     if isinstance(when, str):
         if offset_seconds:
@@ -129,7 +130,7 @@ def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo 
 def next_moments(
     when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | None = None
 ) -> list[datetime]:
-    """The first ``count`` moments of a schedule that are later than ``after``: what ``Cluster.every`` would do.
+    """Return the first ``count`` moments of a schedule that are later than ``after``, as ``Cluster.every`` would push.
 
     Raises ``ConfigError`` for a bad schedule, or an ``after`` without a time zone.
     """
@@ -143,7 +144,7 @@ def next_moments(
 
 
 def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
-    """The last moment that is later than ``after`` and not later than ``until``, or None."""
+    """Return the last moment that is later than ``after`` and not later than ``until``, or None."""
     found: datetime | None = None
     until = until.astimezone(UTC)
     while (moment := schedule.after(found or after)) <= until:
@@ -152,7 +153,7 @@ def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | N
 
 
 def id_of(name: str, moment: datetime) -> str:
-    """The id of a schedule's item: in the format of ``ids.py``, so it carries the moment."""
+    """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
 
@@ -161,7 +162,7 @@ def id_of(name: str, moment: datetime) -> str:
 
 
 class Recurring(Generic[T]):
-    """A declared schedule: pushes at each moment until it is cancelled or the cluster is closed.
+    """A declared schedule.  It pushes at each moment until it is cancelled or the cluster is closed.
 
     ``async with`` cancels it at its end.
     """
@@ -180,7 +181,7 @@ class Recurring(Generic[T]):
         self.name = name
         self.queue = queue
         self.last: datetime | None = None
-        """The last moment that was pushed here, or given up; None: none yet, or the clock was set back since."""
+        """The last moment that was pushed or given up here.  None: none yet, or the clock was set back since."""
         self._schedule = schedule
         self._item = item
         self._priority = priority
@@ -200,7 +201,7 @@ class Recurring(Generic[T]):
         self._task = tasks.keep(self._run, f"recurring {self.name}")
 
     def cancel(self) -> None:
-        """Push no more; idempotent.  A push that is under way may still arrive.  Other processes go on."""
+        """Push no more.  Idempotent.  A push in flight may still arrive; other processes continue."""
         if self._task:
             self._task.cancel()
         if self._forget:
@@ -218,10 +219,10 @@ class Recurring(Generic[T]):
             await asyncio.wait([self._task])
 
     def due(self, present: datetime) -> datetime | None:
-        """The moment that is to be pushed now: the last one, unless it is done or too long ago.
+        """Return the moment to push now: the last one, unless it was pushed or is too long ago.
 
-        A done moment that lies ahead was read from a clock that has been set back since, so it is forgotten.  Moments
-        that were pushed by that clock may be pushed again: their ids keep them from being there twice.
+        A pushed moment in the future was read from a clock that has been set back since, so it is forgotten.  Moments
+        that were pushed by that clock may be pushed again: their ids keep their items from being there twice.
         """
         if self.last and self.last > present:
             _log.warning("recurring %s: the clock was set back from %s", self.name, self.last, extra=self._extra)
@@ -243,13 +244,13 @@ class Recurring(Generic[T]):
                 await asyncio.sleep(min(ahead.total_seconds(), LOOK_SECONDS))
             elif await self._push(moment):
                 self.last, tried, failures = moment, None, 0
-            else:  # before the next try a later moment may take its place
+            else:  # before the retry a later moment may take its place
                 tried = moment
                 await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
                 failures += 1
 
     async def _push(self, moment: datetime) -> bool:
-        """Whether this moment is dealt with."""
+        """Push the item of a moment; return whether the moment is done with."""
         try:
             item = cast("Callable[[datetime], T]", self._item)(moment) if callable(self._item) else self._item
             await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
@@ -260,7 +261,7 @@ class Recurring(Generic[T]):
             return False
         except _LASTING:
             _log.exception("recurring %s: nothing was pushed here for %s", self.name, moment, extra=self._extra)
-        except ZkrqError as error:  # full, too few servers, no answer: any of these may pass
+        except ZkrqError as error:  # full, too few servers, no answer: all of these may pass
             _log.warning("recurring %s: pushing %s failed, retrying: %s", self.name, moment, error, extra=self._extra)
             return False
         except Exception:  # of the user's function
@@ -269,7 +270,7 @@ class Recurring(Generic[T]):
 
 
 class Schedules:
-    """What one cluster object has declared."""
+    """Keep the schedules that one cluster object has declared."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -288,7 +289,7 @@ class Schedules:
         priority: int = 0,
         clock: Callable[[], datetime] = now,
     ) -> Recurring[T]:
-        """See ``Cluster.every``."""
+        """Declare a schedule and start it; see ``Cluster.every``."""
         schedule = read_schedule(when, offset=offset, zone=zone)
         late = check_duration("catch_up", catch_up)
         if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
@@ -304,7 +305,7 @@ class Schedules:
 
 
 def _name(schedule: Schedule, item: object) -> str:
-    """A name that is the same in every process."""
+    """Make a name that is the same in every process."""
     try:
         text = item.hex() if isinstance(item, bytes) else json.dumps(item, sort_keys=True)
     except (TypeError, ValueError):

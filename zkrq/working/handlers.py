@@ -1,4 +1,4 @@
-"""What users give a worker to call: with the item, or with item and claim; on the event loop, or in a thread."""
+"""Read what users give a worker to call: with the item, or with item and claim; on the event loop, or in a thread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from zkrq.errors import ConfigError
 T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[T], object] | Callable[[T, Claim[T]], object]
-"""What works on an item: given the item, or the item and its claim where it has two parameters without a default.
-An ``async def`` runs on the event loop, anything else in a thread; an awaitable that it returns there is awaited."""
+"""A function that works on an item.  It gets the item, or the item and its claim if it has two parameters without a
+default.  An ``async def`` runs on the event loop, anything else in a thread; an awaitable that it returns is awaited on
+the loop."""
 
 
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
-    """How to call it with a claim, and whether in a thread."""
+    """Return how to call it with a claim, and whether in a thread.  Raises ``ConfigError``."""
     if not callable(handler):
         raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
     functions = (handler, getattr(handler, "__call__", None))  # noqa: B004
