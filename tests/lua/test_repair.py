@@ -63,7 +63,8 @@ def carried_out(operation: Operation[T], **servers: OneServer) -> T:
 
 
 def _answer(server: OneServer, step: Ask) -> Answer:
-    return read_reply(server.evaluate(step.call.script, [server.epoch, GENERATION, *step.call.words()]))
+    arguments = [server.epoch, GENERATION, *step.call.words()]
+    return read_reply(server.evaluate(step.call.script, arguments), step.call.script)
 
 
 def place(id: ServerId) -> Place:

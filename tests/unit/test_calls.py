@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
-from importlib import resources
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
@@ -12,8 +10,6 @@ import pytest
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Call, Rows
 from zkrq.protocol.scripts import SCRIPTS
-
-FOLDER = resources.files("zkrq.protocol") / "lua"
 
 CALLS: dict[str, type[Call[Any]]] = {
     each.script: each
@@ -27,16 +23,6 @@ every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 def sentinels(call: type[Call[Any]]) -> dict[str, Any]:
     """Another value for every field."""
     return {field.name: f"the {field.name}" for field in fields(call) if field.name != "items"}  # pyright: ignore
-
-
-def values_in_reply(script: str) -> int:
-    """How many values follow OK, by the header."""
-    text = (FOLDER / f"{script}.lua").read_text()
-    shared = re.search(r"^-- body: (\w+)$", text, re.MULTILINE)
-    if shared:
-        return values_in_reply(shared[1])
-    (reply,) = re.findall(r"^-- reply: OK(.*)$", text, re.MULTILINE)
-    return len(re.sub(r"\[[^\]]*\]", "list", reply).partition(";")[0].split())
 
 
 def test_every_script_has_one_call() -> None:
@@ -71,7 +57,7 @@ def test_no_field_but_the_queue_is_left_unsent(call: type[Call[Any]]) -> None:
 
 @every_call
 def test_reply_has_the_values_of_the_header(call: type[Call[Any]]) -> None:
-    count = values_in_reply(call.script)
+    count = len(SCRIPTS[call.script].replies["OK"])
     reply = get_type_hints(call.read)["return"]
     if reply is type(None):
         assert count == 0

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.test_calls import CALLS, sentinels
+from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import (
     MAY_HAVE_HAPPENED,
     VERDICTS,
@@ -14,6 +20,7 @@ from zkrq.protocol.replies import (
     read_error,
     read_reply,
 )
+from zkrq.protocol.scripts import SCRIPTS, Script
 
 
 @pytest.mark.parametrize("status", Status)
@@ -21,21 +28,83 @@ def test_every_status_has_a_verdict(status: Status) -> None:
     assert Answer(status).verdict is VERDICTS[status]
 
 
-@pytest.mark.parametrize("status", Status)
-def test_status_is_read_from_a_reply(status: Status) -> None:
-    assert read_reply([status.value.encode(), [b"x"], 1]) == Answer(status, ([b"x"], 1), status.name)
+REPLIES = [(script, status, len(shape)) for script in SCRIPTS.values() for status, shape in script.replies.items()]
+
+
+@pytest.mark.parametrize(("script", "status", "values"), REPLIES, ids=lambda each: getattr(each, "name", str(each)))
+def test_every_reply_of_a_header_is_read(script: Script, status: str, values: int) -> None:
+    body = tuple([] if value.width else 1 for value in script.replies[status])
+    assert len(body) == values
+    assert read_reply([status.encode(), *body], script.name) == Answer(Status(status), body, status)
+
+
+def broken(reply: object, script: str) -> bool:
+    """Whether it is reported, with the reply, and nobody is evicted for it."""
+    answer = read_reply(reply, script)
+    if answer.status is not Status.BROKEN:
+        return False
+    assert (answer.body, answer.verdict) == ((), Verdict.REFUSE)
+    assert answer.reason.startswith(f"{script} gave an unknown reply: ")
+    assert repr(reply)[:200] in answer.reason
+    return True
 
 
 @pytest.mark.parametrize("reply", [None, [], b"OK", 1, "OK", [b"WHAT"], ["OK"], [None], [[b"OK"]], [b""], (b"OK",)])
 def test_unknown_reply_is_broken(reply: object) -> None:
-    """Told to the caller, and nobody is evicted for it."""
-    answer = read_reply(reply)
-    assert (answer.status, answer.verdict) == (Status.BROKEN, Verdict.REFUSE)
-    assert repr(reply) in answer.reason
+    assert broken(reply, "seal")
+
+
+@pytest.mark.parametrize(("script", "status", "values"), REPLIES, ids=lambda each: getattr(each, "name", str(each)))
+def test_reply_with_another_number_of_values_is_broken(script: Script, status: str, values: int) -> None:
+    body: list[Any] = [[] if value.width else 1 for value in script.replies[status]]
+    assert broken([status.encode(), *body, 1], script.name)
+    if body:
+        assert broken([status.encode(), *body[:-1]], script.name)
+
+
+UNPROMISED: list[tuple[str, list[Any]]] = [
+    ("put", [b"OK", 0, []]),  # no list
+    ("count", [b"OK", 1, 2, [], 4]),  # a list
+    ("pause", [b"OK", [b"id", b"record"]]),  # half a record
+    ("apply", [b"OK", [b"1"], []]),  # no position
+    ("put", [b"OK", [], [1, None]]),
+    ("holders", [b"OK", b"0", [1, 1]]),  # no owner
+    ("heads", [b"OK", b"0", [b"id", [b"head"]]]),
+    ("put", [b"FENCED"]),  # a status that this script does not give
+    ("claim", [b"GONE"]),
+]
+
+
+@pytest.mark.parametrize(("script", "reply"), UNPROMISED)
+def test_reply_that_its_header_does_not_promise_is_broken(script: str, reply: list[object]) -> None:
+    assert broken(reply, script)
 
 
 def test_reason_for_a_large_unknown_reply_is_short() -> None:
-    assert len(read_reply([b"x" * 10_000]).reason) < 300
+    assert len(read_reply([b"x" * 10_000], "seal").reason) < 300
+
+
+SCALARS = st.none() | st.integers() | st.binary(max_size=8) | st.sampled_from([b"OK", b"0", 0, 1])
+NESTED = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=6), max_leaves=30)
+
+
+def values_of(script: str) -> st.SearchStrategy[list[object]]:
+    """Bodies that resemble what the header promises."""
+    rows = st.lists(SCALARS, max_size=12)
+    return st.tuples(*(rows | NESTED if value.width else NESTED for value in SCRIPTS[script].replies["OK"])).map(list)
+
+
+@given(call=st.sampled_from(list(CALLS.values())), data=st.data())
+@settings(max_examples=600, deadline=None)
+def test_no_reply_makes_a_caller_raise(call: type[Call[Any]], data: st.DataObject) -> None:
+    """What is not broken can be read."""
+    body = data.draw(values_of(call.script) | st.lists(NESTED, max_size=6))
+    answer = read_reply(data.draw(st.just([b"OK", *body]) | NESTED), call.script)
+    if answer.status is Status.OK:
+        items = {"items": ()} if SCRIPTS[call.script].repeated else {}
+        call(**sentinels(call), **items).read(answer.body)
+    else:
+        assert answer.reason
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,30 @@ def test_durations_travel_in_milliseconds(script: Script) -> None:
 @every_script
 def test_replies_are_those_of_the_header(script: Script) -> None:
     assert set(re.findall(r"return \{'([A-Z]+)'", script.body)) == set(script.replies)
-    assert len(set(script.replies)) == len(script.replies)
+    assert len(script.replies) == len(header(own_text(script), "reply"))
+
+
+@every_script
+def test_every_value_of_a_reply_is_understood(script: Script) -> None:
+    """A list has the names of its values before its semicolon; words that are no values stand after one."""
+    for line in header(own_text(script), "reply"):
+        lists = re.findall(r"\[([^\]]*)\]", line)
+        words = re.sub(r"\[[^\]]*\]", "list", line).partition(";")[0].split()[1:]
+        shape = script.replies[line.split()[0]]
+        assert [value.width > 0 for value in shape] == [word == "list" for word in words]
+        assert [value.width for value in shape if value.width] == [
+            len(each.partition(";")[0].split()) for each in lists
+        ]
+        for name in " ".join(each.partition(";")[0] for each in lists).split():
+            assert re.fullmatch(r"[a-z_]+", name), name
+
+
+@every_script
+def test_values_that_follow_a_status_are_its_shape(script: Script) -> None:
+    """As far as the text shows: a refusal names its values where it returns them."""
+    for status, values in re.findall(r"return \{'([A-Z]+)'((?:, [^{}\n]*)?)\}", script.body):
+        without_calls = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\([^()]*\)[^()]*\)", "", values))
+        assert without_calls.count(",") == len(script.replies[status]), status
 
 
 @every_script

@@ -1,10 +1,18 @@
-"""What a server's answer means for the operation: plain tables, no I/O."""
+"""What a server's answer means for the operation: plain tables, no I/O.
+
+A reply is held against the header of its script before anything reads it (``read_reply``).  Every later reader may
+rely on the number of values and on which of them are lists.  A server that replies otherwise, because something between
+it and this client or in it is not what zkrq knows, gives the answer ``BROKEN``: reported, and nothing is concluded from
+it.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from typing import NamedTuple, cast
+
+from zkrq.protocol.scripts import SCRIPTS, Shape
 
 
 class Status(enum.Enum):
@@ -89,7 +97,19 @@ class Answer(NamedTuple):
         return self.repeated or self.status in MAY_HAVE_HAPPENED
 
 
-_STATUS_OF = {status.value.encode(): status for status in Status}
+class _Known(NamedTuple):
+    """A reply that a script may give."""
+
+    status: Status
+    name: str
+    shape: Shape
+
+
+_KNOWN: Mapping[str, Mapping[bytes, _Known]] = {
+    script.name: {name.encode(): _Known(Status(name), name, shape) for name, shape in script.replies.items()}
+    for script in SCRIPTS.values()
+}
+"""By script and by the word that begins the reply."""
 
 _ERRORS: tuple[tuple[str, Status], ...] = (
     ("OOM", Status.REFUSED),
@@ -122,14 +142,37 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 """What to do about a denial, by how its reason begins."""
 
 
-def read_reply(reply: object) -> Answer:
-    """The answer in a script's reply."""
+def read_reply(reply: object, script: str) -> Answer:
+    """Read what a script replied.
+
+    ``BROKEN`` where that is not what the script's header promises, so ``Call.read`` never meets a reply that it cannot
+    read.  The elements of a list that has some for every item of the call are not looked at.
+    """
     if isinstance(reply, list) and reply:
-        body = cast("list[object]", reply)
-        status = _STATUS_OF.get(body[0]) if isinstance(body[0], bytes) else None
-        if status is not None:
-            return Answer(status, tuple(body[1:]), status.name)
-    return Answer(Status.BROKEN, (), f"unknown reply {reply!r:.200}")
+        words = cast("list[object]", reply)
+        known = _KNOWN[script].get(words[0]) if isinstance(words[0], bytes) else None
+        if known is not None:
+            status, name, shape = known
+            body = tuple(words[1:])
+            if _has_shape(body, shape):
+                return Answer(status, body, name)
+    return Answer(Status.BROKEN, (), f"{script} gave an unknown reply: {reply!r:.200}")
+
+
+def _has_shape(body: tuple[object, ...], shape: Shape) -> bool:
+    if len(body) != len(shape):
+        return False
+    for value, (width, kinds) in zip(body, shape, strict=True):
+        if isinstance(value, list) != bool(width):
+            return False
+        if width:
+            elements = cast("list[object]", value)
+            if len(elements) % width:
+                return False
+            for at, kind in enumerate(kinds if elements else ()):
+                if kind and not {kind}.issuperset(map(type, elements[at::width])):
+                    return False
+    return True
 
 
 def denial(server: str, answer: Answer) -> str:

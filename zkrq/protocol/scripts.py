@@ -7,8 +7,11 @@ and the order in which the keys are sent, so neither can drift from the other::
     -- purpose: what it does
     -- KEYS: server records ...            locals of these names; keys.py knows what they stand for
     -- ARGV: epoch generation ... / id ... locals, then what repeats, from index `first` on; durations end in _ms
-    -- reply: STATUS what follows it
+    -- reply: STATUS value [value value; what they are of]; remark      every reply: its status, and what follows that
     -- include: names of files that begin with _, in order
+
+In a reply, brackets are a list that repeats the values up to its semicolon.  A server's answer is held against that
+before anything else reads it (replies.py).
 
 Files that begin with ``_`` are shared parts, put before the body.  ``-- body: name`` in place of all but the purpose
 makes an operation of another one's contract and body under flags of its own.
@@ -18,13 +21,34 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 _SHEBANG = "#!lua"
+_STATUS = re.compile(r"[A-Z]+")
+_VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
 _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include|body): (.*)$")
+
+_KINDS = {"position": int, "n": int, "count": int, "owner": bytes, "queue": bytes, "id": bytes, "head": bytes}
+_CARRIED = {"outcome", "payload", "record", "state"}
+"""Lists with one of these are as long as the call has items: their elements are checked where they are used."""
+
+
+class Value(NamedTuple):
+    """One value of a reply.
+
+    ``width``: how many elements of a list belong together, 0: this is no list.  ``kinds``: the types of these elements,
+    None for one that is not checked.
+    """
+
+    width: int
+    kinds: tuple[type | None, ...] = ()
+
+
+Shape = tuple[Value, ...]
+"""The values that follow a status."""
 
 
 class Text(NamedTuple):
@@ -52,7 +76,7 @@ class Script:
     keys: tuple[str, ...]
     arguments: tuple[str, ...]
     repeated: tuple[str, ...]
-    replies: tuple[str, ...]
+    replies: Mapping[str, Shape]
     body: str
     shebang: str
     with_flags: Text
@@ -85,6 +109,23 @@ def _locals(keys: tuple[str, ...], arguments: tuple[str, ...]) -> str:
     return "\n".join(declared)
 
 
+def _reply(line: str) -> tuple[str, Shape]:
+    """The status of a reply, and the values that follow it."""
+    status = cast("re.Match[str]", _STATUS.match(line))
+    values: list[Value] = []
+    at = status.end()
+    while value := _VALUE.match(line, at):
+        at = value.end()
+        values.append(_listed(value[1].split()) if value[2] is None else Value(0))
+    return status[0], tuple(values)
+
+
+def _listed(names: Sequence[str]) -> Value:
+    if not _CARRIED.isdisjoint(names):
+        return Value(len(names))
+    return Value(len(names), tuple(map(_KINDS.get, names)))
+
+
 def _build(name: str, files: Mapping[str, str]) -> Script:
     shebang, header, own = _split(files[name])
     if "body" in header:
@@ -101,7 +142,7 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
         keys=keys,
         arguments=single,
         repeated=tuple(repeated.split()),
-        replies=tuple(reply.split()[0] for reply in header["reply"]),
+        replies=dict(map(_reply, header["reply"])),
         body=body,
         shebang=shebang,
         with_flags=_named(f"{shebang}\n{body}"),

@@ -131,7 +131,7 @@ class Fleet:
             await round.landed()
         slow: list[ServerId] = []
         for id, (_, sent) in begun.items():
-            if sent and (answer := sent.answer()):
+            if sent and (answer := sent.answer(script)):
                 answers[id] = answer
             else:
                 slow.append(id)

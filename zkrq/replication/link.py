@@ -133,10 +133,10 @@ class Begun:
             raise self._error.with_traceback(None)  # one error may be that of many calls
         return self._reply
 
-    def answer(self) -> Answer | None:
-        """Where it has come as usual; None leaves it to ``Server.call``."""
+    def answer(self, script: str) -> Answer | None:
+        """The answer to this script, where it has come as usual; None leaves it to ``Server.call``."""
         usual = self.has_reply and not isinstance(self._reply, ErrorReply)
-        return read_reply(self._reply) if usual else None
+        return read_reply(self._reply, script) if usual else None
 
 
 class Link:

@@ -163,7 +163,7 @@ class Server:
         if isinstance(reply, ErrorReply) and reply.text.startswith("NOSCRIPT"):
             text, keys = SCRIPTS[script].text(flags=link.takes_flags), script_keys(self._namespace, queue, script)
             reply = await link.send(join(pack_words(("EVAL", text, len(keys), *keys, *gate)), rest))
-        return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply)
+        return read_error(reply.text) if isinstance(reply, ErrorReply) else read_reply(reply, script)
 
     async def listen(
         self, channel: str, heard: Callable[[bytes], None], listening: asyncio.Event, tried: asyncio.Event

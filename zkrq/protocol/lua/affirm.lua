@@ -2,7 +2,7 @@
 -- purpose: decide that items are what they are here, under this epoch, whatever other servers may know of them.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation / id
--- reply: OK [id record left_ms of each]
+-- reply: OK [id record left_ms; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index reply

@@ -9,7 +9,7 @@
 -- fenced: an owner whose claims these were and who is refused from now on, or empty.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
--- reply: OK [position of each that holds a greater version] [position of each that lacks its payload]
+-- reply: OK [position; of each that holds a greater version] [position; of each that lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake owners tombstones sizes

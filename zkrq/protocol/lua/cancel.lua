@@ -5,7 +5,7 @@
 -- repetition says the same.  One that is gone already is reported too, since only this server may know of its removal.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
--- reply: OK [state of each before this call, empty for an unknown one] [id record left_ms of each that is gone]
+-- reply: OK [state; of each before this call, empty for an unknown one] [id record left_ms; of each that is gone]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake tombstones reply calls

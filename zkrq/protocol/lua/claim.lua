@@ -12,7 +12,7 @@
 -- here; 0: unknown.  The reply carries what it says.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation clock put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
--- reply: OK next_ms dropped_letters [payload of each, false for what is not handed out] clock [id record left_ms of everything decided here]
+-- reply: OK next_ms dropped_letters [payload; of each, false for what is not handed out] clock [id record left_ms; of everything decided here]
 -- reply: FENCED
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation

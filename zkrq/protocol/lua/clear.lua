@@ -7,7 +7,7 @@
 -- cursor: s or r for scheduled or ready, score and id of the last item passed over there; s: from the beginning.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
 -- ARGV: epoch generation put_window_ms trim count call before_ms cursor
--- reply: OK executed_before before_ms cursor [id record left_ms of each removed]; the cursor is empty at the end
+-- reply: OK executed_before before_ms cursor [id record left_ms; of each removed]; the cursor is empty at the end
 -- A repetition tells of what the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch

@@ -2,7 +2,7 @@
 -- purpose: compare another server's heads (heads.lua) with what is known here.
 -- KEYS: server records payloads
 -- ARGV: epoch generation / id head
--- reply: OK [position of each that is unknown here] [position of each that is known otherwise, or lacks its payload]
+-- reply: OK [position; of each that is unknown here] [position; of each that is known otherwise, or lacks its payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate record

@@ -5,7 +5,7 @@
 -- The owner stays named (owners.lua) until retire.lua, so that a fence left in the middle is found and done again.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners waiting
 -- ARGV: epoch generation owner cursor
--- reply: OK cursor [id record left_ms of each claim requeued]
+-- reply: OK cursor [id record left_ms; of each claim requeued]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake owners reply claims

@@ -7,7 +7,7 @@
 -- left_ms: until due time or deadline, negative for what is past.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue clock window_ms / id record left_ms payload
--- reply: OK [id record left_ms of each]
+-- reply: OK [id record left_ms; of each]
 -- reply: LATE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch

@@ -5,7 +5,7 @@
 -- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
 -- KEYS: server records
 -- ARGV: epoch generation put_window_ms cursor count / id
--- reply: OK cursor [id head of each: format, version and state as the record begins with them]
+-- reply: OK cursor [id head; of each: format, version and state as the record begins with them]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record

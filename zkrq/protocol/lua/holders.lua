@@ -3,7 +3,7 @@
 -- cursor: 0 to begin, then what the last call returned, until that is 0.
 -- KEYS: server records claimed owners fenced_owners
 -- ARGV: epoch generation cursor
--- reply: OK cursor [owner count of each]
+-- reply: OK cursor [owner count; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record owners

@@ -3,7 +3,7 @@
 -- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock cursor count
--- reply: OK cursor [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
+-- reply: OK cursor [id record left_ms payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index copies

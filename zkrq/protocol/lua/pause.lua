@@ -3,7 +3,7 @@
 -- state: P paused, X not.  call: what names this call; one that was executed here does nothing (_calls.lua).
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue state call
--- reply: OK [id record left_ms of the record]
+-- reply: OK [id record left_ms; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply calls

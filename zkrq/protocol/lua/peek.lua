@@ -4,7 +4,7 @@
 -- clock: 0, times count from now.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock state count
--- reply: OK [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
+-- reply: OK [id record left_ms payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index copies

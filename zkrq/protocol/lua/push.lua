@@ -9,7 +9,7 @@
 -- delay_ms: until due; behind a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
--- reply: OK [by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record left_ms of all that is there]
+-- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record left_ms; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply taken sizes

@@ -4,7 +4,7 @@
 -- delay_ms: until due; behind a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record delay_ms payload
--- reply: OK [position of every put that was refused because it is older than the put window or newer than this clock] [position of every put whose id is gone, and the n of its tombstone]
+-- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n; of every put whose id is gone, and the n of its tombstone]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake sizes

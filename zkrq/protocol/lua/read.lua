@@ -2,7 +2,7 @@
 -- purpose: read items as this server knows them; an id that it does not know is left out.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock / id
--- reply: OK [id record left_ms payload of each; the payload is false where there is none] [ids beyond the limit of bytes]
+-- reply: OK [id record left_ms payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index copies

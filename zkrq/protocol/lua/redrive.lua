@@ -5,7 +5,7 @@
 -- skip: how many of those that died first are passed over.  call: what names this call (_calls.lua).
 -- It stands in the records as their token, so that a repetition tells of them again.
 -- ARGV: epoch generation skip count call / id
--- reply: OK executed_before [id record left_ms of each]
+-- reply: OK executed_before [id record left_ms; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake reply taken calls

@@ -9,7 +9,7 @@
 -- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
 -- dead_max, dead_age_ms: as in claim.lua.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
--- reply: OK dropped_letters buried_us [by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms of everything else decided here, and of what a lost one is now]
+-- reply: OK dropped_letters buried_us [outcome; by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms; of everything else decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index wake lease tombstones reply letters

@@ -5,7 +5,7 @@
 -- KEYS: server records owners fenced_owners lead
 -- cursor: 0 to begin, then what the last call returned, until that is 0: all owners.
 -- ARGV: epoch generation cursor
--- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms of each, -1 for one that is not fenced]
+-- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock
