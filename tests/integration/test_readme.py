@@ -16,7 +16,7 @@ import pytest
 import zkrq
 from zkrq import local
 from zkrq.claims import Claim
-from zkrq.cli import commands
+from zkrq.cli import running
 from zkrq.cluster import Cluster
 from zkrq.queue import Queue
 
@@ -114,7 +114,7 @@ def test_every_error_is_there() -> None:
 
 
 def test_every_command_is_there() -> None:
-    mentioned(*(command.name for command in commands.COMMANDS))
+    mentioned(*(command.name for command in running.COMMANDS))
 
 
 def test_files_that_it_names_are_there() -> None:

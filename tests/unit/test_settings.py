@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq.cli.commands import CONNECTION
+from zkrq.cli.connection import CONNECTION
 from zkrq.errors import ConfigError
 from zkrq.settings import (
     DEFAULTS,

@@ -1,0 +1,53 @@
+"""Describe a command of the command line: its flags, its arguments, and the lines that it yields."""
+
+from __future__ import annotations
+
+import dataclasses
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Line(NamedTuple):
+    """One line of output: as text for people, and as a value for ``--json``."""
+
+    text: str
+    value: object
+
+
+Lines = AsyncGenerator[Line, None]
+
+
+class Flag(NamedTuple):
+    """Describe ``--name``; it takes no value if the type is bool.
+
+    Its environment variable is ``ZKRQ_NAME``, or ``ZKRQ_COMMAND_NAME`` if the flag belongs to one command.
+    """
+
+    name: str
+    help: str
+    type: Callable[[str], object] = str
+    default: object = None
+    metavar: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Describe a command.
+
+    A name of two words is a group and a command in it.  ``arguments`` are positional, name -> help: ``name...`` takes
+    one or more values, ``name?...`` any number.  ``connected``: the command works on a namespace that exists.
+    """
+
+    name: str
+    help: str
+    run: Callable[[Namespace], Lines]
+    flags: tuple[Flag, ...] = ()
+    arguments: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    connected: bool = True
+
+
+def attribute(flag: str) -> str:
+    """Return the attribute of the parsed arguments that holds a flag's value."""
+    return flag.replace("-", "_")

@@ -1,0 +1,101 @@
+"""The commands for whole queues: statistics, pausing, clearing, dead letters and consumers."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+
+from zkrq.cli.command import Command, Flag, Line, Lines
+from zkrq.cli.connection import open_cluster
+from zkrq.cli.demo.words import count
+from zkrq.cli.items import QUEUE, item_line
+from zkrq.cli.servers import server_lines
+from zkrq.inspection import Sizes
+
+
+async def _stats(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        statistics = await cluster.statistics()
+        health = cluster.health()
+    width = max(map(len, ["queue", *statistics]))
+    rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
+    rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
+    text = [
+        f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
+        *health.trouble,
+        *(line.text for line in server_lines(health)),
+        "",
+        *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) + note for name, figures, note in rows),
+    ]
+    value = {
+        "health": {**health._asdict(), "servers": {id: server._asdict() for id, server in health.servers.items()}},
+        "queues": {
+            name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
+            for name, each in statistics.items()
+        },
+    }
+    yield Line("\n".join(text), value)
+
+
+async def _pause(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        await cluster.queue(args.queue).pause()
+    yield Line("paused: nothing is claimed from it until it is resumed", {"queue": args.queue, "paused": True})
+
+
+async def _resume(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        await cluster.queue(args.queue).resume()
+    yield Line("resumed", {"queue": args.queue, "paused": False})
+
+
+async def _clear(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        removed = await cluster.queue(args.queue).clear()
+    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+
+
+async def _dead_list(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        for letter in await cluster.queue(args.queue).dead_letters(args.count):
+            yield item_line(letter)
+
+
+async def _dead_redrive(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        revived = await cluster.queue(args.queue).redrive(args.id or None, rate=args.rate)
+    yield Line(f"{count(revived, 'item')} queued again", {"redriven": revived})
+
+
+async def _dead_discard(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        removed = await cluster.queue(args.queue).discard(args.id or None)
+    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+
+
+async def _consumers(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        for owner, consumer in sorted((await cluster.consumers()).items()):
+            held = ", ".join(f"{n} of {queue}" for queue, n in sorted(consumer.claims.items())) or "nothing"
+            details = {"owner": owner, "description": consumer.description, "claims": dict(consumer.claims)}
+            yield Line(f"{owner}  {consumer.description}  holds {held}", details)
+
+
+_LETTERS = Flag("count", "how many, at most 500", int, 100, "N")
+
+COMMANDS = (
+    Command("stats", "how many items each queue has, and how the servers are", _stats),
+    Command("pause", "let nobody claim from a queue", _pause, arguments=QUEUE),
+    Command("resume", "let everybody claim again", _resume, arguments=QUEUE),
+    Command("clear", "remove every item that nobody holds", _clear, arguments=QUEUE),
+    Command("dead list", "the dead letters, with the reason", _dead_list, (_LETTERS,), QUEUE),
+    Command(
+        "dead redrive",
+        "queue dead letters again",
+        _dead_redrive,
+        (Flag("rate", "at most so many a second; not given: as fast as it goes", float, None, "N"),),
+        {**QUEUE, "id?...": "which; none given: all"},
+    ),
+    Command("dead discard", "remove dead letters", _dead_discard, arguments={**QUEUE, "id?...": "which; none: all"}),
+    Command("consumers", "who may hold claims", _consumers),
+)
