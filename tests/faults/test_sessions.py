@@ -25,7 +25,7 @@ from zkrq.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, Link
-from zkrq.protocol.calls import Count, Settle, Settlement
+from zkrq.protocol.calls import Count, Settle
 from zkrq.protocol.records import VERSION_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -270,7 +270,7 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
             lease = lease_of(claim)
-            settlement = Settlement(claim.id, lease.packed[VERSION_BYTES], lease.request, how)
+            settlement = (claim.id, lease.packed[VERSION_BYTES], lease.request, how)
             settle = Settle(QUEUE, 0, 0, [settlement])
             await membership.ask(view, [view.primary(QUEUE)], settle)
         hub.expire(claims[0].owner)

@@ -102,7 +102,7 @@ class Leases:
         if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
-        return self._batcher.add(Settlement(lease.id, lease.packed[VERSION_BYTES], lease.request, how))
+        return self._batcher.add((lease.id, lease.packed[VERSION_BYTES], lease.request, how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
@@ -209,4 +209,4 @@ _ACK = Verb.ACK.value
 
 
 def _weigh(settlement: Settlement) -> int:
-    return CALL_BYTES + len(settlement.how)
+    return CALL_BYTES + len(settlement[-1])

@@ -385,14 +385,10 @@ class Claim(Trimming[ClaimReply]):
         return reply.records
 
 
-class Settlement(NamedTuple):
-    """What is to become of one claim.  ``version`` is the record's, ``token`` names the claim request; ``how`` is a
-    verb, for all but ``ack`` followed by milliseconds and a text, with a space between."""
-
-    id: str
-    version: bytes
-    token: str
-    how: str
+Settlement = tuple[str, bytes, str, str]
+"""What is to become of one claim: id, version, token, how.  ``version`` is the record's, ``token`` names the claim
+request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, with a space between.  A plain
+tuple, because one is made for every item that is settled."""
 
 
 class SettleReply(NamedTuple):

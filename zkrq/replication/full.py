@@ -30,6 +30,11 @@ class FullServers:
         self._events = events
         self._refused_at: dict[ServerId, float] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether any server refused lately."""
+        return bool(self._refused_at)
+
     def among(self, view: View) -> list[ServerId]:
         """The members that are to be asked for room."""
         return [id for id in self._refused_at if id in view.members] if self._refused_at else []

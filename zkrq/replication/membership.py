@@ -312,6 +312,11 @@ class Membership:
         kept_out = [f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self._kept_out.items())]
         return (*kept_out, *map(_contradiction, sorted(self._contradicted)))
 
+    @property
+    def unhindered(self) -> bool:
+        """Whether this client knows of nothing that is in the way of a write."""
+        return not (self._contradicted or self._kept_out or self.full.any)
+
     async def kept_out(self, view: View) -> dict[ServerId, Answer]:
         """Answers of the servers of ``view`` that keep this client out, as far as it knows: it could complete nothing,
         so it is to begin nothing.  After ``KEPT_OUT_SECONDS`` they are asked again.  Raises ``Unavailable`` where one

@@ -67,6 +67,8 @@ NEEDS_MEMORY = (PutAll, Push, ApplyNew, Room)
 """Calls that a full server refuses."""
 
 
+NO_OBSTACLES = Obstacles({}, ())
+
 REST = 10.0
 """A scrub rests this many times as long as it has worked, so that it takes a tenth of a server at most."""
 
@@ -83,6 +85,11 @@ class _Time:
         self.loop = asyncio.get_running_loop()
         self.worked_since = self.reserved_at = self.loop.time()
         self.until = self.worked_since + seconds
+
+    def check(self) -> None:
+        """Raises ``TimeUp`` when no time is left."""
+        if self.loop.time() >= self.until:
+            raise TimeUp
 
     def must_reserve(self) -> bool:
         """Whether half of the time of a reservation is over."""
@@ -134,6 +141,10 @@ class Runner:
                         result = await self._ask(step)
                     elif isinstance(step, Look):
                         result = self.membership.view
+                    elif isinstance(step, Begin):
+                        time.check()
+                        unhindered = self.membership.unhindered
+                        result = NO_OBSTACLES if unhindered else await self._find_obstacles(step.view)
                     elif isinstance(step, RepairStep):
                         result = await self._carry_out_repair(step, time, report)
                     else:
@@ -151,13 +162,11 @@ class Runner:
         finally:
             operation.close()
 
-    async def _carry_out(self, step: Begin | Hurry | Removed | Evict | Refresh | Rest, time: _Time) -> object:
+    async def _find_obstacles(self, view: View) -> Obstacles:
+        return Obstacles(await self.membership.kept_out(view), tuple(self.membership.full.among(view)))
+
+    async def _carry_out(self, step: Hurry | Removed | Evict | Refresh | Rest, time: _Time) -> object:
         match step:
-            case Begin(view):
-                if time.loop.time() >= time.until:
-                    raise TimeUp
-                kept_out = await self.membership.kept_out(view)
-                return Obstacles(kept_out, tuple(self.membership.full.among(view)))
             case Removed(queue, ids):
                 self._removed(queue, ids)
             case Hurry(seconds):
