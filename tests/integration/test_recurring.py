@@ -106,8 +106,8 @@ async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
 async def test_what_is_too_late_is_left_out(cluster: Cluster, tasks: Tasks) -> None:
     handle = Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=10)
     moment = datetime.fromisoformat("2026-05-01T12:00:00+00:00")
-    assert handle.due(moment + timedelta(seconds=9)) == moment
-    assert handle.due(moment + timedelta(seconds=11)) is None
+    assert handle._due(moment + timedelta(seconds=9)) == moment  # pyright: ignore[reportPrivateUsage]
+    assert handle._due(moment + timedelta(seconds=11)) is None  # pyright: ignore[reportPrivateUsage]
     for bad in (0, 250):
         with pytest.raises(zkrq.ConfigError, match="catch_up"):
             Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=bad)

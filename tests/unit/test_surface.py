@@ -64,6 +64,7 @@ SURFACE: dict[type, set[str]] = {
         "view",
     },
     zkrq.Deliveries: {"aclose"},
+    zkrq.Recurring: {"cancel"},
 }
 
 

@@ -176,8 +176,11 @@ class Recurring(Generic[T]):
         name: str,
         priority: int,
         catch_up: float,
-        clock: Callable[[], datetime] = now,
+        clock: Callable[[], datetime],
+        tasks: Tasks,
+        forget: Callable[[], object],
     ) -> None:
+        """Push from now on; ``forget`` is called when it is cancelled.  Users declare one with ``Cluster.every``."""
         self.name = name
         self.queue = queue
         self.last: datetime | None = None
@@ -188,22 +191,16 @@ class Recurring(Generic[T]):
         self._catch_up = timedelta(seconds=catch_up)
         self._clock = clock
         self._extra = {"queue": queue.name}
-        self._task: asyncio.Task[None] | None = None
-        self._forget: Callable[[], object] | None = None
+        self._forget: Callable[[], object] | None = forget
+        self._task = tasks.keep(self._run, f"recurring {name}")
 
     def __repr__(self) -> str:
-        state = "running" if self._task and not self._task.done() else "cancelled"
+        state = "cancelled" if self._task.done() else "running"
         return f"<Recurring {self.name!r} into {self.queue.name!r}, {self._schedule}, {state}>"
-
-    def begin(self, tasks: Tasks, forget: Callable[[], object]) -> None:
-        """Push from now on; ``forget`` is called when it is cancelled."""
-        self._forget = forget
-        self._task = tasks.keep(self._run, f"recurring {self.name}")
 
     def cancel(self) -> None:
         """Push no more.  Idempotent.  A push in flight may still arrive; other processes continue."""
-        if self._task:
-            self._task.cancel()
+        self._task.cancel()
         if self._forget:
             forget, self._forget = self._forget, None
             forget()
@@ -215,10 +212,9 @@ class Recurring(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.cancel()
-        if self._task:
-            await asyncio.wait([self._task])
+        await asyncio.wait([self._task])
 
-    def due(self, present: datetime) -> datetime | None:
+    def _due(self, present: datetime) -> datetime | None:
         """Return the moment to push now: the last one, unless it was pushed or is too long ago.
 
         A pushed moment in the future was read from a clock that has been set back since, so it is forgotten.  Moments
@@ -235,7 +231,7 @@ class Recurring(Generic[T]):
         tried: datetime | None = None
         while True:
             present = self._clock()
-            moment = self.due(present)
+            moment = self._due(present)
             if tried and tried != moment:
                 _log.warning("recurring %s: %s was missed here", self.name, tried, extra=self._extra)
                 tried, failures = None, 0
@@ -298,8 +294,17 @@ class Schedules:
         key = queue.name, name
         if key in self._declared:
             raise ConfigError(f"{name!r} is declared for queue {queue.name!r} here already: it would be pushed once")
-        recurring = Recurring(schedule, queue, item, name=name, priority=priority, catch_up=late, clock=clock)
-        recurring.begin(self._tasks, lambda: self._declared.pop(key, None))
+        recurring = Recurring(
+            schedule,
+            queue,
+            item,
+            name=name,
+            priority=priority,
+            catch_up=late,
+            clock=clock,
+            tasks=self._tasks,
+            forget=lambda: self._declared.pop(key, None),
+        )
         self._declared[key] = recurring
         return recurring
 

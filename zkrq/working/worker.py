@@ -30,6 +30,7 @@ import anyio
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, lease_of
 from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.tasks import see_through
 from zkrq.working.delivery import After, Before, Delivery, Handling
 from zkrq.working.handlers import Handler, read_handler
 from zkrq.working.outcomes import WorkerStatistics, add_up
@@ -193,19 +194,8 @@ class Worker:
         """Drain, as when ``run`` is cancelled."""
         task, self._task = self._task, None
         assert task is not None
-        cancelled: asyncio.CancelledError | None = None
         task.cancel()
-        with anyio.CancelScope(shield=True):
-            while not task.done():
-                try:
-                    await asyncio.wait([task])
-                except asyncio.CancelledError as again:
-                    cancelled = again
-                    task.cancel()
-        if not task.cancelled():
-            task.result()
-        if cancelled:
-            raise cancelled
+        await see_through(task, cancelled=task.cancel)
 
     async def _drain(self, fetchers: Sequence[asyncio.Task[None]]) -> None:
         """Let running handlers finish within ``grace``, and hand back the other items."""
