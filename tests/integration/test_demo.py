@@ -17,7 +17,7 @@ import pytest
 
 from zkrq import local
 from zkrq.cli import demo
-from zkrq.cli.demo.display import Display, Status
+from zkrq.cli.demo.display import Display, Snapshot
 from zkrq.cli.demo.tally import Report, Tally
 
 DEMO_TIMEOUT = 60.0  # seconds for a shortened demo; twelve are usual
@@ -49,12 +49,12 @@ def without_uvloop(folder: Path) -> dict[str, str]:
 async def test_nothing_is_lost_while_servers_and_a_consumer_are_killed(loop: str, tmp_path: Path) -> None:
     environment = without_uvloop(tmp_path) if loop == "asyncio" else None
     code, out, err = await run("--seconds", "4", "--json", environment=environment)
-    verdict = json.loads(out)
-    assert (code, verdict["troubles"]) == (0, []), err
-    assert (verdict["lost"], verdict["delivered_after_ack"]) == (0, 0)
-    assert verdict["pushed"] == verdict["done"] + verdict["unheard"] > 100
-    assert verdict["redelivered"] >= 1
-    assert verdict["delivered"] == verdict["pushed"] + verdict["redelivered"]
+    result = json.loads(out)
+    assert (code, result["troubles"]) == (0, []), err
+    assert (result["lost"], result["delivered_after_ack"]) == (0, 0)
+    assert result["pushed"] == result["done"] + result["unheard"] > 100
+    assert result["redelivered"] >= 1
+    assert result["delivered"] == result["pushed"] + result["redelivered"]
     assert [line.split(">>> ")[1].split()[2].rstrip(",-123") for line in err.splitlines() if ">>>" in line] == [
         "consumer",
         "redis",
@@ -140,20 +140,20 @@ DONE = (("one delivered", "a"), ("one finished", "a"), ("one acked", "a"))
 
 
 def test_an_item_that_is_done() -> None:
-    verdict = tally(*DONE).verdict()
-    assert (verdict.pushed, verdict.delivered, verdict.done, verdict.redelivered) == (1, 1, 1, 0)
-    assert verdict.clean
+    result = tally(*DONE).result()
+    assert (result.pushed, result.delivered, result.done, result.redelivered) == (1, 1, 1, 0)
+    assert result.clean
 
 
 def test_an_item_that_nobody_acked_is_lost() -> None:
-    assert tally().verdict().lost == 1
-    assert tally(*DONE, pushed="ab").verdict().lost == 1
-    assert tally(("one delivered", "a"), ("one dies", "")).verdict().lost == 1
-    assert not tally().verdict().clean
+    assert tally().result().lost == 1
+    assert tally(*DONE, pushed="ab").result().lost == 1
+    assert tally(("one delivered", "a"), ("one dies", "")).result().lost == 1
+    assert not tally().result().clean
 
 
 def test_an_item_delivered_after_its_ack_is_told() -> None:
-    assert tally(*DONE, ("two delivered", "a")).verdict().delivered_after_ack == 1
+    assert tally(*DONE, ("two delivered", "a")).result().delivered_after_ack == 1
 
 
 def test_reports_are_judged_by_when_they_were_made() -> None:
@@ -161,21 +161,21 @@ def test_reports_are_judged_by_when_they_were_made() -> None:
     counted.note("two", Report.ACKED, "a", 3.0)
     counted.note("one", Report.DELIVERED, "a", 1.0)
     counted.note("two", Report.DELIVERED, "a", 2.0)
-    assert counted.verdict().delivered_after_ack == 0
+    assert counted.result().delivered_after_ack == 0
 
 
 def test_a_killed_consumers_item_is_delivered_again() -> None:
     counted = tally(("one delivered", "a"), ("one dies", ""))
     assert counted.unfinished() == {"a"}
-    verdict = tally(
+    result = tally(
         ("one delivered", "a"), ("one dies", ""), ("two delivered", "a"), ("two finished", "a"), ("two acked", "a")
-    ).verdict()
-    assert (verdict.redelivered, verdict.unheard, verdict.clean) == (1, 0, True)
+    ).result()
+    assert (result.redelivered, result.unheard, result.clean) == (1, 0, True)
 
 
 def test_an_ack_whose_answer_nobody_lived_to_hear() -> None:
-    verdict = tally(("one delivered", "a"), ("one finished", "a"), ("one dies", "")).verdict()
-    assert (verdict.done, verdict.unheard, verdict.lost, verdict.clean) == (0, 1, 0, True)
+    result = tally(("one delivered", "a"), ("one finished", "a"), ("one dies", "")).result()
+    assert (result.done, result.unheard, result.lost, result.clean) == (0, 1, 0, True)
 
 
 def test_a_claim_that_was_lost_is_laid_down() -> None:
@@ -184,7 +184,7 @@ def test_a_claim_that_was_lost_is_laid_down() -> None:
     counted.note("one", Report.DROPPED, "a", 2.0)
     assert counted.in_hand("one") == 0
     counted = tally(("one delivered", "a"), ("one finished", "a"), ("one dropped", "a"), ("one dies", ""))
-    assert counted.verdict().lost == 1
+    assert counted.result().lost == 1
 
 
 def test_gaps_are_measured_while_there_are_pushes() -> None:
@@ -195,9 +195,9 @@ def test_gaps_are_measured_while_there_are_pushes() -> None:
         counted.note("one", Report.ACKED, f"{at}", at + 0.1)
     counted.stop_measuring()
     counted.note("one", Report.ACKED, "4.0", 99.0)
-    verdict = counted.verdict()
-    assert verdict.longest_push_gap == pytest.approx(2.5)
-    assert verdict.longest_ack_gap == pytest.approx(2.5)
+    result = counted.result()
+    assert result.longest_push_gap == pytest.approx(2.5)
+    assert result.longest_ack_gap == pytest.approx(2.5)
 
 
 # -- the display -----------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Terminal(io.StringIO):
 def perform(display: Display) -> None:
     display.say("all is well")
     display.say("kill -9 redis-1", deed=True)
-    display.show(Status({"pushed": "1,234"}, {"Redis": {"redis-1": None, "redis-2": "in sync"}}))
+    display.show(Snapshot({"pushed": "1,234"}, {"Redis": {"redis-1": None, "redis-2": "in sync"}}))
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])

@@ -43,9 +43,9 @@ asyncio.run(main())
 
 async def _demo(args: Namespace) -> Lines:
     with demo.display(sys.stderr if args.json else sys.stdout) as display:
-        verdict = await demo.run(display, seconds=args.seconds, rate=args.rate)
-    yield Line(demo.describe(verdict), dataclasses.asdict(verdict))
-    if not verdict.clean:
+        result = await demo.run(display, seconds=args.seconds, rate=args.rate)
+    yield Line(demo.describe(result), dataclasses.asdict(result))
+    if not result.clean:
         raise ZkrqError("the demo did not end as it should")
 
 

@@ -25,7 +25,7 @@ Hear = Callable[[str, str], None]
 """Called with the name of a consumer and a sentence of its own."""
 
 
-class Worker:
+class ConsumerProcess:
     """One consumer process.  Everything that it reports goes to the tally, also what it reported before it was killed
     and is read only afterwards."""
 
@@ -99,10 +99,10 @@ class Worker:
 @asynccontextmanager
 async def crew(
     size: int, redis: Mapping[str, str], zookeeper: str, tally: Tally, hear: Hear
-) -> AsyncGenerator[list[Worker], None]:
+) -> AsyncGenerator[list[ConsumerProcess], None]:
     """So many consumers, connected; gone when the context ends."""
     async with AsyncExitStack() as stack:
-        workers: list[Worker] = []
+        processes: list[ConsumerProcess] = []
         for number in range(1, size + 1):
             name = f"consumer-{number}"
             # In a session of its own (uvloop cannot make a process group): Ctrl-C is the demo's to deal with.
@@ -113,9 +113,9 @@ async def crew(
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-            worker = Worker(name, process, tally, hear)
-            stack.push_async_callback(worker.end)
-            workers.append(worker)
+            started = ConsumerProcess(name, process, tally, hear)
+            stack.push_async_callback(started.end)
+            processes.append(started)
         with anyio.fail_after(CONNECT_TIMEOUT):
-            await asyncio.gather(*(worker.until_connected() for worker in workers))
-        yield workers
+            await asyncio.gather(*(started.until_connected() for started in processes))
+        yield processes

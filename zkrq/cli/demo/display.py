@@ -12,7 +12,7 @@ PLAIN_INTERVAL = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Snapshot:
     """How it stands.  ``figures``: name -> figure; ``cast``: for each kind of process, name -> state, None for one
     that was killed."""
 
@@ -27,7 +27,7 @@ class Display(Protocol):
         """Something happened; ``deed``: by the demo's own hand."""
         ...
 
-    def show(self, status: Status) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         """How it stands now."""
         ...
 
@@ -44,11 +44,11 @@ class Plain:
         self._stream.write(stamped(self._began, text, deed) + "\n")
         self._stream.flush()
 
-    def show(self, status: Status) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         now = time.monotonic()
         if now >= self._next_figures:
             self._next_figures = now + PLAIN_INTERVAL
-            self.say(", ".join(f"{name} {figure}" for name, figure in status.figures.items()))
+            self.say(", ".join(f"{name} {figure}" for name, figure in snapshot.figures.items()))
 
 
 def stamped(began: float, text: str, deed: bool) -> str:

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from zkrq.cli.demo.display import Display, Status, stamped
+from zkrq.cli.demo.display import Display, Snapshot, stamped
 
 
 class _Live:
@@ -27,10 +27,10 @@ class _Live:
     def say(self, text: str, *, deed: bool = False) -> None:
         self._live.console.print(Text(stamped(self._began, text, deed), style="bold red" if deed else ""))
 
-    def show(self, status: Status) -> None:
+    def show(self, snapshot: Snapshot) -> None:
         whole = Table.grid(expand=True)
-        whole.add_row(_figures(status))
-        whole.add_row(_cast(status))
+        whole.add_row(_figures(snapshot))
+        whole.add_row(_cast(snapshot))
         title = f"zkrq demo, {time.monotonic() - self._began:.0f} s"
         self._live.update(Panel(whole, title=title, title_align="left"), refresh=True)
 
@@ -42,17 +42,17 @@ def live(stream: TextIO) -> Generator[Display, None, None]:
         yield _Live(shown)
 
 
-def _figures(status: Status) -> Table:
+def _figures(snapshot: Snapshot) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    for name in status.figures:
+    for name in snapshot.figures:
         table.add_column(name, justify="right")
-    table.add_row(*(Text(figure, style="bold") for figure in status.figures.values()))
+    table.add_row(*(Text(figure, style="bold") for figure in snapshot.figures.values()))
     return table
 
 
-def _cast(status: Status) -> Table:
+def _cast(snapshot: Snapshot) -> Table:
     table = Table.grid(padding=(0, 2))
-    for kind, members in status.cast.items():
+    for kind, members in snapshot.cast.items():
         states = (Text(f"{name} {state or 'killed'}", style="" if state else "red") for name, state in members.items())
         table.add_row(Text(kind, style="dim"), *states)
     return table

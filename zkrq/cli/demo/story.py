@@ -23,9 +23,9 @@ import anyio
 
 from zkrq import local
 from zkrq.cli.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
-from zkrq.cli.demo.crew import Worker, crew
-from zkrq.cli.demo.display import Display, Status
-from zkrq.cli.demo.tally import Report, Tally, Verdict
+from zkrq.cli.demo.crew import ConsumerProcess, crew
+from zkrq.cli.demo.display import Display, Snapshot
+from zkrq.cli.demo.tally import Report, Result, Tally
 from zkrq.cli.demo.words import count, sentence
 from zkrq.cluster import Cluster
 from zkrq.connecting import connect
@@ -59,7 +59,7 @@ SHOW_INTERVAL = 0.1
 DRAIN_POLL = 0.05
 
 
-async def run(display: Display, *, seconds: float = SECONDS, rate: float = RATE) -> Verdict:
+async def run(display: Display, *, seconds: float = SECONDS, rate: float = RATE) -> Result:
     """Run the demo; returns what came of it.  Raises ``ConfigError`` where no Redis server can be started.
 
     ``seconds`` is how long producers push, ``rate`` how many items per second they push at most.
@@ -89,7 +89,7 @@ class _Story:
 
     # -- the two ways to tell it -----------------------------------------------------------------------------------
 
-    async def tell_in_full(self, servers: local.Servers) -> Verdict:
+    async def tell_in_full(self, servers: local.Servers) -> Result:
         urls, hosts = servers.redis_urls, servers.zookeeper_hosts
         async with (
             connect(
@@ -100,24 +100,24 @@ class _Story:
                 session_timeout=SESSION_TIMEOUT,
                 on_event=self._hear_event,
             ) as cluster,
-            crew(CONSUMERS, urls, hosts, self._tally, self._hear) as workers,
+            crew(CONSUMERS, urls, hosts, self._tally, self._hear) as processes,
         ):
             scenes = [
-                (0.15, partial(self._kill_consumer, cluster, workers)),
+                (0.15, partial(self._kill_consumer, cluster, processes)),
                 (0.45, partial(self._kill_primary, cluster, servers)),
                 (0.70, partial(self._kill_leader, servers)),
             ]
-            await self._play(cluster, servers, workers, scenes)
-            await asyncio.gather(*(worker.leave() for worker in workers if worker.alive))
-            return self._tally.verdict()
+            await self._play(cluster, servers, processes, scenes)
+            await asyncio.gather(*(process.leave() for process in processes if process.alive))
+            return self._tally.result()
 
-    async def tell_in_one_process(self, servers: local.Servers) -> Verdict:
+    async def tell_in_one_process(self, servers: local.Servers) -> Result:
         async with self._open_alone(servers) as cluster, anyio.create_task_group() as handlers:
             for _ in range(HANDLERS):
                 handlers.start_soon(work, cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT), self._note)
             await self._play(cluster, servers, [], [(0.45, partial(self._kill_primary, cluster, servers))])
             handlers.cancel_scope.cancel()
-        return self._tally.verdict()
+        return self._tally.result()
 
     @asynccontextmanager
     async def _open_alone(self, servers: local.Servers) -> AsyncGenerator[Cluster, None]:
@@ -127,11 +127,11 @@ class _Story:
             yield cluster
 
     async def _play(
-        self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker], scenes: Sequence[Scene]
+        self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess], scenes: Sequence[Scene]
     ) -> None:
         queue = cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT)
         async with anyio.create_task_group() as background:
-            background.start_soon(self._keep_showing, cluster, servers, workers)
+            background.start_soon(self._keep_showing, cluster, servers, processes)
             async with anyio.create_task_group() as producers:
                 began, closing = time.monotonic(), asyncio.Event()
                 self._display.say(f"producers push for {self._seconds:g} s")
@@ -189,14 +189,14 @@ class _Story:
 
     # -- the deeds -------------------------------------------------------------------------------------------------
 
-    async def _kill_consumer(self, cluster: Cluster, workers: Sequence[Worker]) -> None:
+    async def _kill_consumer(self, cluster: Cluster, processes: Sequence[ConsumerProcess]) -> None:
         """The one that works on most."""
         self._owners = {owner: one.description for owner, one in (await cluster.consumers()).items()}
-        busiest = workers[0]
+        busiest = processes[0]
         with anyio.move_on_after(HOLDING_TIMEOUT):
             while self._tally.in_hand(busiest.name) < HOLDING:
                 await asyncio.sleep(POLL)
-                busiest = max(workers, key=lambda worker: self._tally.in_hand(worker.name))
+                busiest = max(processes, key=lambda process: self._tally.in_hand(process.name))
         held = await busiest.kill()
         self._display.say(f"kill -9 {busiest.name}, in the middle of {count(held, 'item')}", deed=True)
 
@@ -223,18 +223,20 @@ class _Story:
                 text = text.replace(owner, name)
             self._display.say(text)
 
-    async def _keep_showing(self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker]) -> None:
+    async def _keep_showing(
+        self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess]
+    ) -> None:
         while True:
-            self._display.show(self._status(cluster, servers, workers))
+            self._display.show(self._snapshot(cluster, servers, processes))
             await asyncio.sleep(SHOW_INTERVAL)
 
-    def _status(self, cluster: Cluster, servers: local.Servers, workers: Sequence[Worker]) -> Status:
+    def _snapshot(self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess]) -> Snapshot:
         view, tally = cluster.view, self._tally
         redis = {
             server.name: ("in sync" if server.name in view.members else "out") if server.running else None
             for server in servers.redis
         }
-        return Status(
+        return Snapshot(
             figures={
                 "pushed": f"{tally.pushed:,}",
                 "delivered": f"{tally.delivered:,}",
@@ -247,8 +249,8 @@ class _Story:
                 "Redis": redis,
                 "ZooKeeper": {server.name: "up" if server.running else None for server in servers.zookeeper},
                 "consumers": {
-                    worker.name: f"works on {tally.in_hand(worker.name)}" if worker.alive else None
-                    for worker in workers
+                    process.name: f"works on {tally.in_hand(process.name)}" if process.alive else None
+                    for process in processes
                 },
             },
         )

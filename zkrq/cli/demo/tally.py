@@ -34,7 +34,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Result:
     """The demo's outcome.
 
     redelivered: deliveries of an item beyond its first.
@@ -144,9 +144,9 @@ class Tally:
         """Ids whose push returned and whose work nobody has finished; after the end, these are lost."""
         return self._pushed - self._first_ack.keys() - self._cut_short
 
-    def verdict(self) -> Verdict:
+    def result(self) -> Result:
         after_ack = sum(self._last_delivery[id] > at for id, at in self._first_ack.items())
-        return Verdict(
+        return Result(
             pushed=self.pushed,
             delivered=self.delivered,
             done=self.done,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zkrq.cli.demo.tally import Verdict
+from zkrq.cli.demo.tally import Result
 from zkrq.events import (
     ClaimsLost,
     DeclaredDead,
@@ -45,24 +45,24 @@ def sentence(event: Event, who: str) -> str | None:
             return str(event)
 
 
-def describe(verdict: Verdict) -> str:
+def describe(result: Result) -> str:
     """The end of the demo."""
     always = (
-        ("pushed", verdict.pushed, "the push returned: every in-sync server had the item"),
-        ("delivered", verdict.delivered, "a handler began"),
-        ("redelivered", verdict.redelivered, "of these, of an item that had been delivered before"),
-        ("done", verdict.done, "the ack returned"),
-        ("lost", verdict.lost, "pushed, and never done"),
-        ("came back", verdict.delivered_after_ack, "delivered again after the ack had returned"),
+        ("pushed", result.pushed, "the push returned: every in-sync server had the item"),
+        ("delivered", result.delivered, "a handler began"),
+        ("redelivered", result.redelivered, "of these, of an item that had been delivered before"),
+        ("done", result.done, "the ack returned"),
+        ("lost", result.lost, "pushed, and never done"),
+        ("came back", result.delivered_after_ack, "delivered again after the ack had returned"),
     )
     sometimes = (
-        ("unheard", verdict.unheard, "acked by the killed consumer, which did not live to hear the answer"),
-        ("retried", verdict.retried, "pushes made again under the same id"),
+        ("unheard", result.unheard, "acked by the killed consumer, which did not live to hear the answer"),
+        ("retried", result.retried, "pushes made again under the same id"),
     )
     figures = [*always, *(figure for figure in sometimes if figure[1])]
     gaps = (
-        f"  longest gap between two pushes that returned {verdict.longest_push_gap:.2f} s, "
-        f"between two acks {verdict.longest_ack_gap:.2f} s"
+        f"  longest gap between two pushes that returned {result.longest_push_gap:.2f} s, "
+        f"between two acks {result.longest_ack_gap:.2f} s"
     )
     return "\n".join(
         [
@@ -70,9 +70,9 @@ def describe(verdict: Verdict) -> str:
             *(f"  {name:<12}{figure:>8,}   {meaning}" for name, figure, meaning in figures),
             "",
             gaps,
-            *(f"  trouble: {trouble}" for trouble in verdict.troubles),
+            *(f"  trouble: {trouble}" for trouble in result.troubles),
             "",
-            "Nothing was lost, nothing came back." if verdict.clean else "This is not what was promised.",
+            "Nothing was lost, nothing came back." if result.clean else "This is not what was promised.",
             "",
             *NEXT,
         ]
