@@ -1,4 +1,4 @@
-"""What the README says is true: its examples run, its calls exist, nothing public is left out."""
+"""What the README and the guide say is true: their examples run, their calls exist, nothing public is left out."""
 
 from __future__ import annotations
 
@@ -21,26 +21,30 @@ from zkrq.cluster import Cluster
 from zkrq.queue import Queue
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
 MIN_CALLS = 12  # an example checker that finds nothing proves nothing
 
 
 class Block(NamedTuple):
-    """One fenced block of Python, by the line where it begins."""
+    """One fenced block of Python, by the page and the line where it begins."""
 
+    page: str
     line: int
     runnable: bool
     code: str
 
 
 def blocks() -> Iterator[Block]:
-    for match in re.finditer(r"^```python( runnable)?\n(.*?)^```$", README, re.MULTILINE | re.DOTALL):
-        yield Block(README.count("\n", 0, match.start()) + 1, bool(match[1]), match[2])
+    for page in PAGES:
+        text = page.read_text()
+        for match in re.finditer(r"^```python( runnable)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            yield Block(page.name, text.count("\n", 0, match.start()) + 1, bool(match[1]), match[2])
 
 
-BLOCKS = [pytest.param(block, id=f"line {block.line}") for block in blocks()]
-RUNNABLE = [pytest.param(block, id=f"line {block.line}") for block in blocks() if block.runnable]
+BLOCKS = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks()]
+RUNNABLE = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks() if block.runnable]
 
 
 def signatures() -> dict[str, inspect.Signature]:
@@ -75,7 +79,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_calls_fit_the_real_signatures(block: Block) -> None:
-    compile(block.code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compile(block.code, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     known = signatures()
     for call in calls(block.code):
         assert isinstance(call.func, ast.Attribute)
@@ -98,8 +102,8 @@ async def test_runnable_examples_run(block: Block) -> None:
 
 
 def mentioned(*names: str) -> None:
-    missing = [name for name in names if f"`{name}`" not in README]
-    assert not missing, f"not in the README: {missing}"
+    missing = [name for name in names if f"`{name}`" not in TEXT]
+    assert not missing, f"neither in the README nor in the guide: {missing}"
 
 
 def test_every_setting_is_there() -> None:
@@ -118,8 +122,9 @@ def test_every_command_is_there() -> None:
 
 
 def test_files_that_it_names_are_there() -> None:
-    for name in (*re.findall(r"\]\(([^):]+)\)", README), "compose.yaml", "Makefile"):
-        assert (ROOT / name).exists(), name
+    for page in PAGES:
+        for name in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+            assert (page.parent / name).exists(), f"{page.name} names {name}"
 
 
 def test_what_happens_when_names_tests_that_are_there() -> None:
