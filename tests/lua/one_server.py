@@ -8,14 +8,18 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import hiredis
 
+from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
+from zkrq.protocol.replies import Status, read_reply
 from zkrq.protocol.scripts import SCRIPTS, sha
 
 NAMESPACE = "t"
@@ -26,6 +30,8 @@ WINDOW_MS = 300_000
 LEASE_MS = 60_000
 PAUSE = "\1pause"
 """The id of the record that says whether the queue is paused; no item has such a one."""
+
+R = TypeVar("R")
 
 Argument = bytes | str | int | float
 
@@ -115,11 +121,12 @@ class Put(NamedTuple):
     above_n: int = 1
 
     @property
-    def arguments(self) -> list[Argument]:
+    def call(self) -> calls.Put:
+        """What the scripts are given."""
         pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
         left = self.delay_ms if self.ttl_ms is None else f"{self.delay_ms} {self.ttl_ms:.3f}"
         record = above(fresh(self.priority, pushed_at_ms, self.key, self.ttl_ms), self.above_n)
-        return [self.id, record, left, self.payload]
+        return calls.Put(self.id, record, left, self.payload)
 
 
 class Applied(NamedTuple):
@@ -144,10 +151,10 @@ class Call(NamedTuple):
     text: str = ""
 
     @property
-    def arguments(self) -> tuple[Argument, ...]:
+    def settlement(self) -> calls.Settlement:
         version = pack(Record(Version(self.epoch, self.n), State.CLAIMED))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
-        return self.id, version, self.token, how
+        return calls.Settlement(self.id, version, self.token, how)
 
 
 class Decided(NamedTuple):
@@ -234,20 +241,6 @@ class Standing(NamedTuple):
     clock: int
     floor_ms: int
     owners: dict[str, tuple[int, int]]
-
-
-class Glance(NamedTuple):
-    """The reply of ``statistics``."""
-
-    ready: int
-    scheduled: int
-    claimed: int
-    dead: int
-    paused: int
-    waited_ms: int
-    keyed: int
-    expiring: int
-    tombstones: int
 
 
 class Contents(NamedTuple):
@@ -388,8 +381,26 @@ class OneServer(Connection):
             self._known.add(text)
         return cast("list[object]", self.command("EVALSHA", sha(text), len(keys), *keys, *arguments))
 
+    def ask(self, call: calls.Call[R], *, epoch: int | None = None, generation: str = GENERATION) -> R:
+        """Make a call; what its reply says.  Raises ``Refused``, ``ScriptFailed``."""
+        arguments = [self.epoch if epoch is None else epoch, generation, *call.words()]
+        answer = read_reply(self.evaluate(call.script, arguments), call.script)
+        assert answer.status is not Status.BROKEN, answer.reason
+        if answer.status is not Status.OK:
+            raise Refused(answer.status.value, answer.body)
+        return call.read(answer.body)
+
+    def _ask(self, call: calls.Call[R], options: Mapping[str, Any]) -> R:
+        """The same with other values of some fields, another put window, or another epoch or generation."""
+        given = dict(options)
+        gate = {name: given.pop(name) for name in ("epoch", "generation") if name in given}
+        window_ms = given.pop("put_window_ms", WINDOW_MS)
+        return self.ask(under_window(cast("calls.Call[R]", replace(cast("Any", call), **given)), window_ms), **gate)
+
     def run(self, script: str, *repeated: Argument, **given: Argument) -> tuple[object, ...]:
-        """Run a script; what follows OK.  Raises ``Refused``, ``ScriptFailed``.
+        """Run a script with any words, also such as no call makes; what follows OK.
+
+        Raises ``Refused``, ``ScriptFailed``.
 
         ``given`` are arguments by the names of its header, ``repeated`` is what stands behind the slash there.
         """
@@ -422,17 +433,12 @@ class OneServer(Connection):
         return tuple(body)
 
     def enrol(self, generation: str = GENERATION, expected: str = "", **options: Argument) -> None:
-        usual: dict[str, Argument] = {
-            "deployment": "d",
-            "clock": time.time_ns() // 1000,
-            "window_ms": WINDOW_MS,
-            "holding": 0,
-        }
-        self.run("enrol", generation=generation, expected=expected, name="redis-1", **{**usual, **options})
+        call = calls.Enrol(expected, "redis-1", "d", time.time_ns() // 1000, WINDOW_MS, holding=False)
+        self._ask(call, {"generation": generation, **options})
 
     def seal(self, epoch: int) -> None:
         """Have the server adopt this epoch."""
-        self.run("seal", epoch=epoch)
+        self.ask(calls.Seal(), epoch=epoch)
 
     def put(self, *puts: Put | str, **options: Argument) -> list[int]:
         """Returns the positions that were refused for their age."""
@@ -440,14 +446,14 @@ class OneServer(Connection):
 
     def put_told(self, *puts: Put | str, **options: Argument) -> tuple[list[int], dict[int, int]]:
         """Returns the positions that were refused for their age, and of those that are gone the n of the tombstone."""
-        arguments = (part for put in puts for part in (Put(put) if isinstance(put, str) else put).arguments)
-        late, gone = cast("tuple[list[int], list[int]]", self.run("put", *arguments, **options))
-        return late, dict(zip(gone[::2], gone[1::2], strict=True))
+        items = [(Put(put) if isinstance(put, str) else put).call for put in puts]
+        late, gone = self._ask(calls.PutAll(self.queue, items), options)
+        return _from_1(late), {at + 1: n for at, n in gone.items()}
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
-        outcomes, decided = self.run("push", *(part for put in puts for part in put.arguments), **options)
-        return [outcome.decode() for outcome in cast("list[bytes]", outcomes)], read_decided(decided)
+        outcomes, records = self._ask(calls.Push(self.queue, 0, [put.call for put in puts]), options)
+        return [outcome.decode() for outcome in outcomes], read_decided(records.flat)
 
     def put_numbered(self, count: int) -> list[str]:
         """Put ``count`` items in batches of 500; returns their ids in order."""
@@ -470,171 +476,163 @@ class OneServer(Connection):
         if seq is None:
             self._seq += 1
             seq = self._seq
-        next_ms, dropped, handed, _, decided = self.run(
-            "claim", owner=owner, seq=seq, count=count, lease_ms=lease_ms, waiter=waiter, **options
-        )
-        records = read_decided(decided)
-        of_each = zip(records, cast("list[bytes | None]", handed), strict=True)
-        payloads = {id: payload for id, payload in of_each if payload is not None}
-        return Claimed(cast("int", next_ms), payloads, records, cast("int", dropped))
+        call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0)
+        reply = self._ask(call, options)
+        records = read_decided(reply.records.flat)
+        payloads = {id: each for id, each in zip(records, reply.payloads, strict=True) if each is not None}
+        return Claimed(reply.next_ms, payloads, records, reply.dropped_letters)
 
-    def settle(self, *calls: Call, trim: int = 1, **options: Argument) -> Settled:
+    def settle(self, *claims: Call, trim: int = 1, **options: Argument) -> Settled:
         """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
-        arguments = (part for call in calls for part in call.arguments)
-        dropped, buried_us, told, decided = self.run("settle", *arguments, trim=trim, **options)
-        outcomes, records = cast("list[int]", told), read_decided(decided)
+        call = calls.Settle(self.queue, 0, 0, [claim.settlement for claim in claims], trim=bool(trim))
+        reply = self._ask(call, options)
+        records = read_decided(reply.records.flat)
         epoch = cast("int", options.get("epoch", self.epoch))
-        for call, n in zip(calls, outcomes, strict=True):
+        for claim, n in zip(claims, reply.outcomes, strict=True):
             if n > 1:
-                gone = pack(Record(Version(epoch, n), State.GONE, due_us=cast("int", buried_us), token=call.token))
-                records[call.id] = Decided(call.id, gone, 0)
-        return Settled([min(outcome, 1) for outcome in outcomes], records, cast("int", dropped))
+                gone = pack(Record(Version(epoch, n), State.GONE, due_us=reply.buried_us, token=claim.token))
+                records[claim.id] = Decided(claim.id, gone, 0)
+        return Settled([min(outcome, 1) for outcome in reply.outcomes], records, reply.dropped_letters)
 
     def trim(self, **options: Argument) -> int:
         """Returns how many tombstones were dropped."""
-        return cast("int", self.run("trim", **options)[0])
+        return self._ask(calls.Trim(self.queue), options).dropped
 
     def cut(self, *ids: str, **options: Argument) -> None:
-        self.run("cut", *ids, **options)
+        self._ask(calls.Cut(self.queue, [id.encode() for id in ids]), options)
 
     def apply(
         self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
     ) -> tuple[list[int], list[int]]:
         """Returns the positions that are superseded, and those that lack their payload."""
-        arguments = (part for each in applied for part in (each if payloads else each[:3]))
-        superseded, bare = self.run("apply", *arguments, fenced=fenced, payloads_given=int(payloads), **options)
-        return cast("list[int]", superseded), cast("list[int]", bare)
+        items = [each if payloads else each[:3] for each in applied]
+        call = calls.Apply(self.queue, cast("Any", items), fenced=fenced, payloads_given=int(payloads))
+        superseded, bare = self._ask(call, options)
+        return _from_1(superseded), _from_1(bare)
 
     def fence(self, owner: str, **options: Argument) -> dict[str, Decided]:
         """All pages."""
         requeued: dict[str, Decided] = {}
-        cursor = b"0"
+        call = calls.Fence(self.queue, owner)
         while True:
-            body = self.run("fence", owner=owner, cursor=cursor, **options)
-            cursor, decided = cast("tuple[bytes, object]", body)
-            requeued |= read_decided(decided)
-            if cursor == b"0":
+            reply = self._ask(call, options)
+            requeued |= read_decided(reply.records.flat)
+            if reply.cursor == calls.START:
                 return requeued
+            call = replace(call, cursor=reply.cursor)
 
     def pause(self, state: State = State.PAUSED, **options: Argument) -> dict[str, Decided]:
-        (decided,) = self.run("pause", state=state.value, **options)
-        return read_decided(decided)
+        return read_decided(self._ask(calls.Pause(self.queue, state.value, ""), options).flat)
 
     def resume(self, **options: Argument) -> dict[str, Decided]:
         return self.pause(State.GONE, **options)
 
     def cancel(self, *ids: str, trim: int = 0, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns the states before, and what was removed."""
-        states, decided = self.run("cancel", *ids, trim=trim, **options)
-        return [state.decode() for state in cast("list[bytes]", states)], read_decided(decided)
+        states, records = self._ask(calls.Cancel(self.queue, "", 0, "", ids, trim=bool(trim)), options)
+        return [state.decode() for state in states], read_decided(records.flat)
 
     def redrive(self, *ids: str, **options: Argument) -> dict[str, Decided]:
-        _, decided = self.run("redrive", *ids, **options)
-        return read_decided(decided)
+        return read_decided(self._ask(calls.Redrive(self.queue, 0, 0, "", ids), options).records.flat)
 
     def forward(self, *applied: Applied, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
         now = self.now_us() if clock is None else clock
-        (decided,) = self.run("forward", *(part for each in applied for part in each), clock=now, window_ms=window_ms)
-        return read_decided(decided)
+        return read_decided(self.ask(calls.Forward(self.queue, now, window_ms, cast("Any", applied))).flat)
 
-    def statistics(self) -> Glance:
-        return Glance(*cast("tuple[int, ...]", self.run("statistics")))
+    def statistics(self) -> calls.StatisticsReply:
+        return self.ask(calls.Statistics(self.queue))
 
     def holders(self, **options: Argument) -> dict[str, int]:
         """All pages."""
-        held: dict[str, int] = {}
-        cursor = b"0"
+        held = Counter[str]()
+        call = calls.Holders(self.queue)
         while True:
-            cursor, flat = cast("tuple[bytes, list[Any]]", self.run("holders", cursor=cursor, **options))
-            for owner, count in zip(flat[::2], flat[1::2], strict=True):
-                held[owner.decode()] = held.get(owner.decode(), 0) + count
-            if cursor == b"0":
-                return held
+            page = self._ask(call, options)
+            held.update(page.claims)
+            if page.cursor == calls.START:
+                return dict(held)
+            call = call.at(page.cursor)
 
     def peek(self, state: str, count: int = 10) -> Copies:
-        return read_copies(*self.run("peek", state=state, count=count))
+        return read_copies(*self.ask(calls.Peek(self.queue, state, count)))
 
     def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
         return self.clear_page(count, **options)[-1]
 
     def clear_page(self, count: int, **options: Argument) -> tuple[int, bytes, dict[str, Decided]]:
         """The moment and the cursor to go on with, and what was removed."""
-        _, before_ms, cursor, decided = self.run("clear", count=count, **options)
-        return cast("int", before_ms), cast("bytes", cursor), read_decided(decided)
+        reply = self._ask(calls.Clear(self.queue, count, "", 0, b""), options)
+        return reply.before_ms, reply.cursor, read_decided(reply.records.flat)
 
     def read(self, *ids: str) -> dict[str, tuple[Decided, bytes | None]]:
-        found, left_out = self.run("read", *ids)
+        found, left_out = self.ask(calls.Read(self.queue, ids))
         assert not left_out, "the test's payloads are small"
-        parts = iter(cast("list[Any]", found))
         return {
             id.decode(): (Decided(id.decode(), packed, float(left_ms.split()[0])), payload)
-            for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
+            for id, packed, left_ms, payload in found
         }
 
     def read_some(self, *ids: str, **options: Argument) -> Copies:
         """Like ``read``, with payloads of any size."""
-        return read_copies(*self.run("read", *ids, **options))
+        return read_copies(*self._ask(calls.Read(self.queue, ids), options))
 
     def page(self, cursor: bytes = b"0", count: int = 200, **options: Argument) -> tuple[bytes, Copies]:
         """The cursor to go on with, and what is in this page."""
-        after, found, left_out = self.run("page", cursor=cursor, count=count, **options)
-        return cast("bytes", after), read_copies(found, left_out)
+        after, found, left_out = self._ask(calls.Page(self.queue, cursor, count), options)
+        return after, read_copies(found, left_out)
 
     def heads(self, cursor: bytes = b"0", count: int = 200) -> tuple[bytes, dict[str, bytes]]:
         """The cursor to go on with, and the heads of this page by their ids."""
-        after, flat = self.run("heads", cursor=cursor, count=count)
-        return cast("bytes", after), dict(_pairs(flat))
+        after, heads = self.ask(calls.Heads(self.queue, cursor, count))
+        return after, {id.decode(): head for id, head in heads.items()}
 
     def compare(self, heads: Mapping[str, bytes]) -> tuple[list[int], list[int]]:
         """Positions of what is unknown here, and of what is known otherwise."""
-        unknown, different = self.run("compare", *(part for pair in heads.items() for part in pair))
-        return cast("list[int]", unknown), cast("list[int]", different)
+        items = [(id.encode(), head) for id, head in heads.items()]
+        unknown, different = self.ask(calls.Compare(self.queue, items))
+        return _from_1(unknown), _from_1(different)
 
     def affirm(self, *ids: str, **options: Argument) -> dict[str, Decided]:
-        (decided,) = self.run("affirm", *ids, **options)
-        return read_decided(decided)
+        return read_decided(self._ask(calls.Affirm(self.queue, [id.encode() for id in ids]), options).flat)
 
     def standing(self) -> Standing:
         """All pages."""
-        cursor, owners = b"0", dict[str, tuple[int, int]]()
+        owners, call = dict[str, tuple[int, int]](), calls.Standing(self.queue)
         while True:
-            cursor, items, clock, floor_ms, flat = cast(
-                "tuple[bytes, Any, Any, Any, Any]", self.run("standing", cursor=cursor)
-            )
-            parts = iter(cast("list[Any]", flat))
+            reply = self.ask(call)
+            parts = iter(reply.owners.flat)
             owners |= {owner.decode(): (int(seq), ago) for owner, seq, ago in zip(parts, parts, parts, strict=True)}
-            if cursor == b"0":
-                break
-        return Standing(cast("int", items), cast("int", clock), int(cast("bytes | int", floor_ms)), owners)
+            if reply.cursor == calls.START:
+                return Standing(reply.items, reply.clock, int(reply.floor_ms), owners)
+            call = call.at(reply.cursor)
 
     def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> int:
         """Returns the server's clock."""
-        flat = (part for owner, (seq, ago_ms) in (owners or {}).items() for part in (owner, seq, ago_ms))
-        (clock,) = self.run("install", *flat, floor_ms=floor_ms)
-        return cast("int", clock)
+        flat = [part for owner, (seq, ago_ms) in (owners or {}).items() for part in (owner, seq, ago_ms)]
+        return self.ask(calls.Install(self.queue, floor_ms, calls.Rows(flat)))
 
     def reserve(self, repairer: str, hold_ms: int = 10_000) -> None:
         """Asked as a server outside the view is."""
-        self.run("reserve", repairer=repairer, hold_ms=hold_ms, epoch=0, generation="")
+        self.ask(calls.Reserve(repairer, hold_ms), epoch=0, generation="")
 
-    def count(self) -> tuple[int, ...]:
-        """Ready, scheduled, claimed, dead."""
-        return cast("tuple[int, ...]", self.run("count"))
+    def count(self) -> calls.Counts:
+        return self.ask(calls.Count(self.queue))
 
     def owners(self) -> set[str]:
-        return self._names("owners")
+        return self._names(calls.Owners(self.queue))
 
-    def _names(self, script: str) -> set[str]:
+    def _names(self, call: calls.Paging[calls.Names]) -> set[str]:
         """All pages."""
-        cursor, found = b"0", set[str]()
+        found = set[str]()
         while True:
-            cursor, names = cast("tuple[bytes, list[bytes]]", self.run(script, cursor=cursor))
-            found |= {name.decode() for name in names}
-            if cursor == b"0":
+            page = self.ask(call)
+            found |= {name.decode() for name in page.names}
+            if page.cursor == calls.START:
                 return found
+            call = call.at(page.cursor)
 
     def queues(self) -> set[str]:
-        return self._names("queues")
+        return self._names(calls.Queues())
 
     def age(self, id: str, ms: int) -> None:
         """Have the tombstone of this id be older by ``ms``."""
@@ -695,14 +693,27 @@ def read_decided(flat: object) -> dict[str, Decided]:
     return {each.id: each for each in decided}
 
 
-def read_copies(flat: object, left_out: object) -> Copies:
-    parts = iter(cast("list[Any]", flat))
+def read_copies(items: Iterable[calls.Copied], left_out: Iterable[bytes]) -> Copies:
     copies = [
         Copy(id.decode(), packed, float(left_ms.split()[0]), payload, *map(float, left_ms.split()[1:]))
-        for id, packed, left_ms, payload in zip(parts, parts, parts, parts, strict=True)
+        for id, packed, left_ms, payload in items
     ]
     assert len({copy.id for copy in copies}) == len(copies), "an item comes once in a reply"
-    return Copies({copy.id: copy for copy in copies}, [id.decode() for id in cast("list[bytes]", left_out)])
+    return Copies({copy.id: copy for copy in copies}, [id.decode() for id in left_out])
+
+
+def under_window(call: calls.Call[R], put_window_ms: int) -> calls.Call[R]:
+    """The same call with another put window than the library has."""
+    if put_window_ms == call.put_window_ms:
+        return call
+    kind = type(call)
+    other = type(kind.__name__, (kind,), {"__slots__": (), "put_window_ms": put_window_ms})
+    return other(**{field.name: getattr(call, field.name) for field in fields(cast("Any", call))})
+
+
+def _from_1(positions: Iterable[int]) -> list[int]:
+    """Positions as the scripts count."""
+    return [at + 1 for at in positions]
 
 
 def _pairs(flat: object) -> Iterable[tuple[str, bytes]]:

@@ -95,7 +95,7 @@ def test_push_again_does_not_begin_anew(server: OneServer, add: Push) -> None:
 @pytest.mark.parametrize("script", ["put", "push"])
 def test_time_that_is_left_is_told_beside_the_delay(server: OneServer, script: str) -> None:
     """It may be less than the record says, as that is counted from the push itself."""
-    id, record, _, payload = mortal().arguments
+    id, record, _, payload = mortal().call
     before = server.now_us()
     server.run(script, id, record, "0 5000.000", payload)
     assert before + 5_000_000 <= server.contents().expiring["a"] <= server.now_us() + 5_000_000

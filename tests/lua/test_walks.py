@@ -149,11 +149,7 @@ class Walk:
 
     def tell(self, put: Put) -> None:
         """A push that took effect comes to the followers as well."""
-        id, record, left, payload = put.arguments
-        assert isinstance(record, bytes)
-        assert isinstance(payload, bytes)
-        assert isinstance(left, int | str)
-        self.told.append(Applied(str(id), record, left, payload))
+        self.told.append(Applied(*put.call))
 
     def push(self) -> str:
         puts = [self.draw_put(id, self.random.choice(["", *KEYS])) for id in self.random.choices(IDS, k=4)]
