@@ -41,8 +41,6 @@ MAX_IN_FLIGHT = 4
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
 
-Entry = tuple[CallT, "asyncio.Future[ResultT]"]
-
 
 class Batcher(Generic[CallT, ResultT]):
     """Collects calls and gives them to ``send``, which answers each or raises for all.

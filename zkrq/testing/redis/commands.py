@@ -7,7 +7,6 @@ memory and is refused when there is none.
 from __future__ import annotations
 
 import fnmatch
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,6 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from zkrq.testing.redis.arguments import (
-    LONG,
     bound,
     flat,
     floating,
@@ -195,16 +193,6 @@ def _hsetnx(data: Keyspace, key: bytes, field: bytes, value: bytes) -> int:
     return len(held) - before
 
 
-@_command("HINCRBY", 4, "write denyoom")
-def _hincrby(data: Keyspace, key: bytes, field: bytes, by: bytes) -> int:
-    step = integer(by)
-    number = step + integer(data.read(key, Hash).get(field, b"0"), "ERR hash value is not an integer")
-    if not -LONG <= number < LONG:
-        raise Refusal("ERR increment or decrement would overflow")
-    data.edit(key, Hash)[field] = b"%d" % number
-    return number
-
-
 @_command("HDEL", -3, "write")
 def _hdel(data: Keyspace, key: bytes, *fields: bytes) -> int:
     held = data.read(key, Hash)
@@ -226,16 +214,6 @@ def _hstrlen(data: Keyspace, key: bytes, field: bytes) -> int:
 @_command("HEXISTS", 3)
 def _hexists(data: Keyspace, key: bytes, field: bytes) -> int:
     return int(field in data.read(key, Hash))
-
-
-@_command("HKEYS", 2)
-def _hkeys(data: Keyspace, key: bytes) -> list[bytes]:
-    return list(data.read(key, Hash))
-
-
-@_command("HVALS", 2)
-def _hvals(data: Keyspace, key: bytes) -> list[bytes]:
-    return list(data.read(key, Hash).values())
 
 
 @_command("HGETALL", 2)
@@ -269,11 +247,6 @@ def _scard(data: Keyspace, key: bytes) -> int:
     return len(data.read(key, Members))
 
 
-@_command("SISMEMBER", 3)
-def _sismember(data: Keyspace, key: bytes, member: bytes) -> int:
-    return int(member in data.read(key, Members))
-
-
 @_command("SMEMBERS", 2)
 def _smembers(data: Keyspace, key: bytes) -> list[bytes]:
     return list(data.read(key, Members))
@@ -286,13 +259,6 @@ def _smembers(data: Keyspace, key: bytes) -> list[bytes]:
 def _rpush(data: Keyspace, key: bytes, *elements: bytes) -> int:
     held = data.edit(key, List)
     held += elements
-    return len(held)
-
-
-@_command("LPUSH", -3, "write denyoom")
-def _lpush(data: Keyspace, key: bytes, *elements: bytes) -> int:
-    held = data.edit(key, List)
-    held[:0] = reversed(elements)
     return len(held)
 
 
@@ -341,15 +307,6 @@ def _zadd(data: Keyspace, key: bytes, *words: bytes) -> int:
     return sum(map(put, words[1::2], scores))
 
 
-@_command("ZINCRBY", 4, "write denyoom")
-def _zincrby(data: Keyspace, key: bytes, by: bytes, member: bytes) -> bytes:
-    score = floating(by) + data.read(key, SortedSet).scores.get(member, 0.0)
-    if math.isnan(score):
-        raise Refusal("ERR resulting score is not a number (NaN)")
-    data.edit(key, SortedSet).put(member, score)
-    return number_text(score)
-
-
 @_command("ZREM", -3, "write")
 def _zrem(data: Keyspace, key: bytes, *members: bytes) -> int:
     held = data.read(key, SortedSet)
@@ -367,11 +324,6 @@ def _zcard(data: Keyspace, key: bytes) -> int:
 def _zscore(data: Keyspace, key: bytes, member: bytes) -> bytes | None:
     score = data.read(key, SortedSet).scores.get(member)
     return None if score is None else number_text(score)
-
-
-@_command("ZMSCORE", -3)
-def _zmscore(data: Keyspace, key: bytes, *members: bytes) -> list[bytes | None]:
-    return [_zscore(data, key, member) for member in members]
 
 
 @_command("ZCOUNT", 4)
@@ -397,13 +349,6 @@ def _order(options: tuple[bytes, ...]) -> tuple[bool, bool]:
     if not given <= {b"REV", b"WITHSCORES"}:
         raise Refusal(SYNTAX)
     return b"REV" in given, b"WITHSCORES" in given
-
-
-@_command("ZREVRANGE", -4)
-def _zrevrange(data: Keyspace, key: bytes, start: bytes, stop: bytes, *options: bytes) -> list[bytes]:
-    if any(option.upper() != b"WITHSCORES" for option in options):
-        raise Refusal(SYNTAX)
-    return _zrange(data, key, start, stop, b"REV", *options)
 
 
 @_command("ZRANGEBYSCORE", -4)
