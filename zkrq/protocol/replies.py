@@ -9,8 +9,8 @@ it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from zkrq.protocol.scripts import SCRIPTS, Shape
 
@@ -149,7 +149,7 @@ def read_reply(reply: object, script: str) -> Answer:
     read.  The elements of a list that has some for every item of the call are not looked at.
     """
     if isinstance(reply, list) and reply:
-        words = cast("list[object]", reply)
+        words: list[Any] = reply  # pyright: ignore[reportUnknownVariableType]
         known = _KNOWN[script].get(words[0]) if isinstance(words[0], bytes) else None
         if known is not None:
             status, name, shape = known
@@ -159,14 +159,14 @@ def read_reply(reply: object, script: str) -> Answer:
     return Answer(Status.BROKEN, (), f"{script} gave an unknown reply: {reply!r:.200}")
 
 
-def _has_shape(body: tuple[object, ...], shape: Shape) -> bool:
+def _has_shape(body: Sequence[Any], shape: Shape) -> bool:
     if len(body) != len(shape):
         return False
     for value, (width, kinds) in zip(body, shape, strict=True):
         if isinstance(value, list) != bool(width):
             return False
         if width:
-            elements = cast("list[object]", value)
+            elements: list[Any] = value
             if len(elements) % width:
                 return False
             for at, kind in enumerate(kinds if elements else ()):

@@ -121,16 +121,16 @@ class Runner:
         self._removed = removed
         self._clocks = Clocks()
 
-    async def run(self, operation: Operation[T]) -> T:
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
         """Carry an operation out within ``operation_timeout``.  Raises ``ZkrqError``.
 
         Cancelled in the middle, what was sent may be executed; nothing else is done.
         """
-        return await self._run(operation, _Time(self.operation_timeout), None)
+        return self._run(operation, _Time(self.operation_timeout), None)
 
-    async def repair(self, operation: Operation[T], report: Reporter | None = None) -> T:
+    def repair(self, operation: Operation[T], report: Reporter | None = None) -> Awaitable[T]:
         """Carry a repair out, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
-        return await self._run(operation, _Time(math.inf), report)
+        return self._run(operation, _Time(math.inf), report)
 
     async def _run(self, operation: Operation[T], time: _Time, report: Reporter | None) -> T:
         try:

@@ -110,7 +110,7 @@ class RedisWire:
 
     async def receive(self) -> object:
         try:
-            return cast(object, await self._connection.read_response(disable_decoding=True, timeout=math.inf))
+            return await self._connection.read_response(disable_decoding=True, timeout=math.inf)  # pyright: ignore[reportUnknownVariableType]
         except RedisError as error:
             if text := _error_text(error):
                 return ErrorReply(text)
