@@ -154,7 +154,7 @@ class Call(NamedTuple):
     def settlement(self) -> calls.Settlement:
         version = pack(Record(Version(self.epoch, self.n), State.CLAIMED))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
-        return calls.Settlement(self.id, version, self.token, how)
+        return self.id, version, self.token, how
 
 
 class Decided(NamedTuple):
