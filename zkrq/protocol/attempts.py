@@ -16,7 +16,7 @@ from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
     Ask,
-    Begin,
+    CheckTime,
     Effort,
     Evict,
     Look,
@@ -95,7 +95,7 @@ class Attempts:
         """Make a call that may be repeated on every server of the view.  Raises ``NothingDone``."""
 
         def attempt(view: View) -> Operation[Answers]:
-            yield Begin(view)
+            yield CheckTime()
             return (yield Ask(view.epoch, view.receivers, call))
 
         yield from self.tell(call.queue, attempt)
@@ -116,7 +116,7 @@ class Attempts:
         answered: list[Answer] = []
 
         def attempt(view: View) -> Operation[Answers]:
-            yield Begin(view)
+            yield CheckTime()
             primary = view.primary(call.queue)
             answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, call)
             refuse(answers)

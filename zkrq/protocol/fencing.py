@@ -13,7 +13,7 @@ from zkrq.protocol.attempts import refuse
 from zkrq.protocol.calls import START, Claims, Fence, Names, Paging, Retire
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.replies import Answer
-from zkrq.protocol.steps import Answers, Begin, Operation, PlaceFailed, place
+from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place
 from zkrq.protocol.view import ServerId, View
 
 
@@ -46,7 +46,7 @@ class Fencing(Deciding):
         those items.  Raises ``NothingDone``."""
 
         def attempt(view: View) -> Operation[Answers]:
-            yield Begin(view)
+            yield CheckTime()
 
             def correct(id: ServerId, page: Names) -> Operation[None]:
                 failed = yield from self.copy(view, queue, page.names, id)
@@ -70,7 +70,7 @@ class Fencing(Deciding):
         found = set[bytes]()
 
         def attempt(view: View) -> Operation[Answers]:
-            yield Begin(view)
+            yield CheckTime()
             for id in sorted(view.receivers) if everywhere else (view.primary(call.queue),):
                 try:
                     found.update((yield from place(view, id).names(call)))

@@ -36,8 +36,16 @@ class Look(NamedTuple):
     """Get the view that this client knows.  Sent: a ``View``."""
 
 
+class CheckTime(NamedTuple):
+    """Go on only if time is left.  Sent: None.  ``TimeUp`` is thrown when none is."""
+
+
 class Begin(NamedTuple):
-    """Begin an attempt under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown when no time is left."""
+    """Begin an attempt to write under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown when no time is left.
+
+    Calls that only read or look do without: asking a server is how a client finds out that nothing is in the way any
+    more.
+    """
 
     view: View
 
@@ -142,7 +150,7 @@ class Breathe(NamedTuple):
 
 RepairStep = Identify | Change | Nonce | Report | Now | Wait | Breathe
 
-Step = Look | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep
+Step = Look | CheckTime | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep
 
 Operation = Generator[Step, Any, T]
 

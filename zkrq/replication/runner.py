@@ -33,6 +33,7 @@ from zkrq.protocol.steps import (
     Begin,
     Breathe,
     Change,
+    CheckTime,
     Denied,
     Evict,
     Failure,
@@ -141,6 +142,9 @@ class Runner:
                         result = await self._ask(step)
                     elif isinstance(step, Look):
                         result = self.membership.view
+                    elif isinstance(step, CheckTime):
+                        time.check()
+                        result = None
                     elif isinstance(step, Begin):
                         time.check()
                         unhindered = self.membership.unhindered
