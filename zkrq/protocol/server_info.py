@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
+
+from zkrq.protocol.keys import key
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +47,51 @@ class ServerInfo:
         if self.cluster:
             return "cluster mode is on: zkrq wants independent servers"
         return None
+
+
+def questions(namespace: str) -> tuple[tuple[str, ...], ...]:
+    """Return the commands that ask a server who it is."""
+    return (
+        ("INFO",),
+        ("HMGET", key(namespace, "", "server"), "generation", "epoch", "name", "deployment"),
+        ("SCARD", key(namespace, "", "queues")),
+        ("TIME",),
+    )
+
+
+def read_server_info(replies: Sequence[object], asked_us: int, answered_us: int) -> ServerInfo:
+    """Read the replies to ``questions``, which took from ``asked_us`` to ``answered_us`` by this client's clock.
+
+    Raises ``ValueError`` for a server that cannot be used.
+    """
+    info, known, count, time = replies
+    fields = _read_info(cast(bytes, info))
+    if not {"run_id", "redis_version", "role"} <= fields.keys():
+        raise ValueError("INFO names no run_id, version and role: is this a proxy?")
+    seconds, microseconds = cast(list[bytes], time)
+    clock_us = int(seconds) * 1_000_000 + int(microseconds)
+    generation, epoch, name, deployment = ((word or b"").decode() for word in cast(list[bytes | None], known))
+    server = ServerInfo(
+        run_id=fields["run_id"],
+        version=tuple(int(part) for part in fields["redis_version"].split(".") if part.isdecimal()),
+        role=fields["role"],
+        maxmemory_policy=fields.get("maxmemory_policy", "unknown"),
+        cluster=fields.get("cluster_enabled") == "1",
+        generation=generation,
+        epoch=int(epoch or 0),
+        name=name,
+        deployment=deployment,
+        queues=cast(int, count),
+        clock_us=clock_us,
+        ahead=(clock_us - min(max(clock_us, asked_us), answered_us)) / 1_000_000,
+        maxmemory=int(fields.get("maxmemory", 0)),
+        used_memory=int(fields.get("used_memory", 0)),
+    )
+    if server.unfit:
+        raise ValueError(server.unfit)
+    return server
+
+
+def _read_info(info: bytes) -> dict[str, str]:
+    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines() if ":" in line)
+    return {name: value for name, _, value in lines}

@@ -10,10 +10,10 @@ from functools import partial
 from zkrq.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.replies import Answer, Status, denial
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, extend, remove
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.founding import check_name, enrol
-from zkrq.replication.link import Identity
 from zkrq.replication.membership import Membership
 from zkrq.replication.wire import redact, without_credentials
 
@@ -72,7 +72,7 @@ class Roster:
             self._membership.fleet.know(id, url)
             await self._membership.change(view, partial(extend, server=id, url=public))
 
-    async def _take_over(self, view: View, guest: Fleet, id: ServerId, who: Identity) -> None:
+    async def _take_over(self, view: View, guest: Fleet, id: ServerId, who: ServerInfo) -> None:
         """Make a server ours, under a generation that no view names: its own deployment finds it out of sync from here
         on, and any client of this one may wipe it."""
         passing = Life(who.run_id, secrets.token_hex(8))

@@ -15,8 +15,10 @@ from typing import Any, Final
 from zkrq.errors import ConfigError
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View
-from zkrq.replication.link import Begun, Identity, Round, ServerError
+from zkrq.replication.link import Round, ServerError
+from zkrq.replication.request import Request
 from zkrq.replication.server import Server
 from zkrq.replication.wire import pack_words, with_credentials_of
 
@@ -90,10 +92,10 @@ class Fleet:
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
-    async def identify(self, servers: Iterable[ServerId]) -> dict[ServerId, Identity | Answer]:
+    async def identify(self, servers: Iterable[ServerId]) -> dict[ServerId, ServerInfo | Answer]:
         """Ask servers who they are; one that does not answer, or cannot be used, is an ``Answer`` that says why."""
 
-        async def identify(id: ServerId) -> Identity | Answer:
+        async def identify(id: ServerId) -> ServerInfo | Answer:
             server = self.servers.get(id)
             try:
                 return await server.identify(anew=True) if server else _REMOVED
@@ -117,28 +119,26 @@ class Fleet:
         server does: its answer says so.  ``once``: a call is not repeated when its connection breaks.
         """
         script, queue, rest = call.script, call.queue, pack_words(call.words())
+        requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
-        begun: dict[ServerId, tuple[Server, Begun | None]] = {}
-        round, unconnected = Round(), False
+        round, all_sent = Round(), True
         for id, life in lives.items():
             if server := self.servers.get(id):
-                sent = server.begin(script, queue, epoch, life, rest, round)
-                begun[id] = server, sent
-                unconnected = unconnected or sent is None
+                requests[id] = request = Request(server, script, queue, epoch, life, rest, round, once=once)
+                all_sent = all_sent and request.sent
             else:
                 answers[id] = _REMOVED
-        if not unconnected:  # a server that has to be connected to first does not wait for the others
-            await round.landed()
-        slow: list[ServerId] = []
-        for id, (_, sent) in begun.items():
-            if sent and (answer := sent.answer(script)):
+        if all_sent and requests:  # a server that has to be connected to first does not wait for the others
+            await round.landed
+        slow: dict[ServerId, Request] = {}
+        for id, request in requests.items():
+            if answer := request.usual_answer:
                 answers[id] = answer
             else:
-                slow.append(id)
+                slow[id] = request
         if slow:
-            tries = ((id, *begun[id]) for id in slow)
-            calls = (s.call(script, queue, epoch, lives[id], rest, once=once, begun=sent) for id, s, sent in tries)
-            answers.update(zip(slow, await asyncio.gather(*calls), strict=True))
+            found = await asyncio.gather(*[request.answer() for request in slow.values()])
+            answers.update(zip(slow, found, strict=True))
         if self._observer:
             self._observer(lives, answers)
         return answers

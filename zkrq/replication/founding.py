@@ -18,9 +18,9 @@ from zkrq.protocol.calls import Enrol
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
 from zkrq.protocol.enrolment import ENROL_WINDOW_MS
 from zkrq.protocol.replies import Answer, Status, denial
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.link import Identity
 from zkrq.replication.wire import without_credentials
 
 TRIES = 5
@@ -30,7 +30,7 @@ AHEAD_PAUSE = 0.2
 
 _log = logging.getLogger("zkrq.view")
 
-Identities = Mapping[ServerId, Identity | Answer]
+Identities = Mapping[ServerId, ServerInfo | Answer]
 
 
 class Beginning(NamedTuple):
@@ -114,7 +114,7 @@ class Founder:
     def _refuse_unfit(self, identities: Identities) -> None:
         """To begin with every server must be as it should; later the others can do without one."""
         for id, who in identities.items():
-            if isinstance(who, Identity):
+            if isinstance(who, ServerInfo):
                 check_name(id, who.name, self._servers[id].url, self._namespace)
             elif who.status is Status.UNFIT:
                 raise ConfigError(f"server {id}: {who.reason}")
@@ -123,7 +123,7 @@ class Founder:
 
     def _check_clocks(self, identities: Identities, needed: Collection[ServerId]) -> None:
         """Name the clocks that are far apart: with a ``needed`` server every push of this client would be refused."""
-        ahead = {id: who.ahead for id, who in identities.items() if isinstance(who, Identity)}
+        ahead = {id: who.ahead for id, who in identities.items() if isinstance(who, ServerInfo)}
         for text in find_apart(ahead, CLOCK_WARNING):
             _log.warning("%s", text, extra={"cluster": self._namespace})
         apart = find_apart({id: seconds for id, seconds in ahead.items() if id in needed}, PUT_WINDOW)
@@ -200,7 +200,7 @@ class Founder:
                     raise ConfigError(denial(id, who))
                 continue
             check_name(id, view.id_of(who.run_id) or "", self._servers[id].url, self._namespace)
-        later = [id for id, who in identities.items() if isinstance(who, Identity) and who.epoch > view.epoch]
+        later = [id for id, who in identities.items() if isinstance(who, ServerInfo) and who.epoch > view.epoch]
         return next((id for id in later if id in view.servers), None)
 
     def _check_min_replicas(self, view: View) -> None:
@@ -215,7 +215,7 @@ class Founder:
 
 
 async def enrol(
-    fleet: Fleet, id: ServerId, who: Identity, epoch: int, life: Life, *, deployment: str, holding: bool
+    fleet: Fleet, id: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool
 ) -> Answer:
     """Give a server, which is as ``who`` says, the generation of ``life``; see ``protocol/enrolment.py``."""
     call = Enrol(who.generation, id, deployment, who.clock_us, ENROL_WINDOW_MS, holding)

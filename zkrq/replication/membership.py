@@ -20,6 +20,7 @@ from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, 
 from zkrq.protocol.calls import Call, Seal
 from zkrq.protocol.recovery import someone_lives
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import (
     Accusation,
     Eviction,
@@ -40,7 +41,6 @@ from zkrq.protocol.view import (
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.founding import Founder, decode_register
 from zkrq.replication.full import FullServers
-from zkrq.replication.link import Identity
 
 EVICTION_GRACE = 5.0
 """Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -136,7 +136,7 @@ class Membership:
         )
         view, version, identities = await founder.join()
         for id, who in identities.items():
-            if isinstance(who, Identity):
+            if isinstance(who, ServerInfo):
                 self._met[id] = Life(who.run_id, who.generation)
         self._adopt(view, version)
         for id in view.receivers:

@@ -3,78 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Mapping
 
-import hiredis
 import pytest
 
-from zkrq.protocol.calls import Count, Install, Rows, Seal
-from zkrq.protocol.replies import Status
-from zkrq.protocol.view import Life, ServerId
+from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SILENCE, Redis, ask, fleet_of
+from zkrq.protocol.calls import Count
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.server import Server
-from zkrq.replication.wire import ErrorReply, Wire
+from zkrq.replication.wire import ErrorReply
 from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 
-INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
-ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
 PATIENCE = 0.3  # seconds: command_timeout
-OK = [b"OK"]
-NOSCRIPT = ErrorReply("NOSCRIPT No matching script.")
-BUSY = ErrorReply("BUSY Redis is busy running a script.")
-BROKEN = ConnectionResetError("cut")
-
-
-class Silence:
-    """No answer."""
-
-
-SILENCE = Silence()
-
-
-@dataclass
-class Redis:
-    """Says who it is, then gives these answers to scripts, the last one again and again.  Exceptions break the wire."""
-
-    answers: list[object] = field(default_factory=lambda: [OK])
-    asked: list[bytes] = field(default_factory=list[bytes])
-    silent: bool = False
-
-    def answer(self, command: Sequence[bytes]) -> object:
-        if self.silent:
-            return SILENCE
-        if command[0] in ABOUT:
-            return ABOUT[command[0]]
-        self.asked.append(command[0])
-        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-
-
-class FakeWire:
-    def __init__(self, redis: Redis) -> None:
-        self._redis = redis
-        self._replies: asyncio.Queue[object] = asyncio.Queue()
-        self._reader = hiredis.Reader()
-
-    async def connect(self) -> None: ...
-
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            self._reader.feed(packed)
-            answer = self._redis.answer(self._reader.gets())
-            if answer is not SILENCE:
-                self._replies.put_nowait(answer)
-
-    async def receive(self) -> object:
-        reply = await self._replies.get()
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
-
-    async def close(self) -> None: ...
-
 
 Make = Callable[..., Fleet]
 
@@ -87,30 +30,19 @@ async def tasks() -> AsyncGenerator[Tasks, None]:
 
 @pytest.fixture
 def make(tasks: Tasks) -> Make:
-    def make(**redis: Redis) -> Fleet:
-        def make_server(id: ServerId, url: str) -> Server:
-            def make_wire() -> Wire:
-                return FakeWire(redis[id])
-
-            return Server(
-                id, url, namespace="n", command_timeout=PATIENCE, tasks=tasks, dial=lambda url, timeout: make_wire
-            )
-
-        urls = {ServerId(id): f"redis://{id}" for id in redis}
-        return Fleet(urls, make_server, namespace="n")
+    def make(**servers: Redis) -> Fleet:
+        return fleet_of(servers, tasks, command_timeout=PATIENCE)
 
     return make
 
 
 async def connected(fleet: Fleet, *ids: str) -> None:
-    for id in ids:
-        await fleet.servers[ServerId(id)].identify()
+    await fleet.identify(map(ServerId, ids))
 
 
-async def ask(fleet: Fleet, *ids: str) -> dict[str, tuple[Status, bool]]:
+async def tell(fleet: Fleet, *ids: str) -> dict[str, tuple[Status, bool]]:
     """What each answered, and whether that answers a second try."""
-    lives = {ServerId(id): Life("r1", "g1") for id in ids}
-    answers = await fleet.ask(1, lives, Seal())
+    answers = await ask(fleet, *ids)
     return {id: (answer.status, answer.repeated) for id, answer in answers.items()}
 
 
@@ -118,8 +50,19 @@ async def test_all_answer(make: Make) -> None:
     a, b = Redis(), Redis()
     fleet = make(a=a, b=b)
     await connected(fleet, "a", "b")
-    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.OK, False)}
+    assert await tell(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.OK, False)}
     assert a.asked == b.asked == [b"EVALSHA"]
+
+
+async def test_calls_are_sent_before_anything_else_runs(make: Make) -> None:
+    a, b = Redis(), Redis()
+    fleet = make(a=a, b=b)
+    await connected(fleet, "a", "b")
+    first, second = (asyncio.create_task(tell(fleet, *ids)) for ids in ("ab", "ba"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert a.asked == b.asked == [b"EVALSHA"] * 2
+    assert await first == await second
 
 
 @pytest.mark.parametrize("first", [NOSCRIPT, BUSY], ids=["NOSCRIPT", "BUSY"])
@@ -132,7 +75,7 @@ async def test_a_complaint_is_dealt_with_while_another_server_is_silent(
     fleet = make(a=a, b=b)
     await connected(fleet, "a", *("b" if known else ""))
     b.silent = True
-    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}
+    assert await tell(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}
     assert len(a.asked) == 2
 
 
@@ -143,7 +86,7 @@ async def test_broken_connection_is_made_again_while_another_server_is_silent(ma
     b.silent = True
     loop = asyncio.get_running_loop()
     before = loop.time()
-    asking = asyncio.create_task(ask(fleet, "a", "b"))
+    asking = asyncio.create_task(tell(fleet, "a", "b"))
     while len(a.asked) < 2:
         await asyncio.sleep(0)
     assert loop.time() < before + PATIENCE, "before the other one's time was over"
@@ -151,27 +94,27 @@ async def test_broken_connection_is_made_again_while_another_server_is_silent(ma
 
 
 async def test_silent_server_does_not_hold_up_the_next_rounds(make: Make) -> None:
-    """It is left alone for a while, and nobody's answer is taken for another one's."""
+    """It is left alone for a while, and no answer is taken for another one's."""
     a, b = Redis(), Redis()
     fleet = make(a=a, b=b)
     await connected(fleet, "a", "b")
     b.silent = True
-    answers = await asyncio.gather(*(ask(fleet, "a", "b") for _ in range(5)))
+    answers = await asyncio.gather(*(tell(fleet, "a", "b") for _ in range(5)))
     assert answers == [{"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}] * 5
     b.silent = False
-    assert (await ask(fleet, "a", "b"))["b"] == (Status.UNREACHABLE, False)
+    assert (await tell(fleet, "a", "b"))["b"] == (Status.UNREACHABLE, False)
 
 
 async def test_server_that_is_removed_meanwhile_is_gone(make: Make) -> None:
     a, b = Redis(), Redis([SILENCE])
     fleet = make(a=a, b=b)
     await connected(fleet, "a", "b")
-    asking = asyncio.create_task(ask(fleet, "a", "b"))
+    asking = asyncio.create_task(tell(fleet, "a", "b"))
     while not b.asked:
         await asyncio.sleep(0)
     fleet.servers.pop(ServerId("b")).drop()
     assert await asking == {"a": (Status.OK, False), "b": (Status.GONE, True)}
-    assert await ask(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.GONE, False)}
+    assert await tell(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.GONE, False)}
 
 
 async def test_rounds_land_in_their_order(make: Make) -> None:
@@ -182,7 +125,7 @@ async def test_rounds_land_in_their_order(make: Make) -> None:
     landed: list[int] = []
 
     async def one(number: int) -> None:
-        await ask(fleet, "a", "b")
+        await tell(fleet, "a", "b")
         landed.append(number)
 
     await asyncio.gather(*map(one, range(8)))
@@ -195,12 +138,11 @@ async def test_cancelled_round_leaves_the_connection_in_step(make: Make) -> None
     a = Redis([[b"OK", number] for number in range(3)])
     fleet = make(a=a)
     await connected(fleet, "a")
-    asking = asyncio.create_task(ask(fleet, "a"))
+    asking = asyncio.create_task(ask(fleet, "a", call=COUNTED))
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    answers = await fleet.ask(1, {ServerId("a"): Life("r1", "g1")}, Install("q", 0, Rows()))
-    assert answers[ServerId("a")].body == (1,), "not what the cancelled one was answered"
+    assert (await ask(fleet, "a", call=COUNTED))["a"].body == (1,), "not what the cancelled one was answered"
 
 
 @pytest.mark.parametrize("reply", [b"OK", [b"OK"], [b"OK", 1, 2, 3], [b"OK", 1, 2, 3, []], [b"STALE"], [[]], None])
@@ -214,3 +156,43 @@ async def test_reply_that_no_header_promises_is_reported(make: Make, reply: obje
     assert (a.status, a.may_have_happened, b.status) == (Status.BROKEN, True, Status.OK)
     assert repr(reply) in a.reason
     assert Count("q").read(b.body) == (1, 2, 3, 4)
+
+
+async def test_nothing_to_ask(make: Make) -> None:
+    assert await ask(make(a=Redis())) == {}
+
+
+async def test_answers_are_reported_with_the_lives_that_were_called(make: Make) -> None:
+    fleet = make(a=Redis())
+    reports: list[tuple[Mapping[ServerId, Life], Mapping[ServerId, Answer]]] = []
+    fleet.report_to(lambda lives, answers: reports.append((lives, answers)))
+    answers = await ask(fleet, "a")
+    assert reports == [({"a": Life("r1", "g1")}, answers)]
+
+
+def view_of(*ids: str, epoch: int = 1) -> View:
+    lives = {ServerId(id): Life("r1", "g1") for id in ids}
+    return View(epoch, lives, {}, {}, {ServerId(id): f"redis://{id}.public" for id in ids}, 1, "test")
+
+
+async def test_the_fleet_follows_the_view(make: Make) -> None:
+    fleet = make(a=Redis(), b=Redis())
+    kept = fleet.servers[ServerId("a")]
+    with_c = view_of("a", "c")
+    fleet.know(ServerId("c"), "redis://:secret@c")
+    fleet.follow(with_c, None)
+    assert {id: server.url for id, server in fleet.servers.items()} == {"a": "redis://a", "c": "redis://c"}
+    assert fleet.servers[ServerId("a")] is kept
+    fleet.follow(view_of("a", epoch=2), with_c)
+    fleet.follow(view_of("a", "c", epoch=3), view_of("a", epoch=2))
+    assert fleet.servers[ServerId("c")].url == "redis://c.public", "the name that comes back is another server's"
+    fleet.drop()
+
+
+async def test_a_guest_is_asked_apart_from_the_fleet(make: Make) -> None:
+    fleet = make(a=Redis())
+    guest = fleet.guest(ServerId("c"), "redis://c")
+    assert (await ask(guest, "c"))["c"].status is Status.OK
+    assert (await ask(fleet, "c"))["c"].status is Status.GONE
+    guest.drop()
+    assert (await ask(guest, "c"))["c"].status is Status.GONE

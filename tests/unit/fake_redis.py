@@ -1,0 +1,114 @@
+"""Redis servers behind wires in memory, which answer, complain, stay silent or break as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import hiredis
+
+from zkrq.protocol.calls import Call, Install, Rows, Seal
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.view import Life, ServerId
+from zkrq.replication.fleet import Fleet
+from zkrq.replication.server import Server
+from zkrq.replication.wire import ErrorReply, Wire
+from zkrq.tasks import Tasks
+
+INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
+ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
+LIFE = Life("r1", "g1")
+"""The life in which every server is found."""
+
+SEAL = Seal()
+COUNTED = Install("q", 0, Rows())
+"""A call whose answer tells a number."""
+
+OK = [b"OK"]
+NOSCRIPT = ErrorReply("NOSCRIPT No matching script.")
+BUSY = ErrorReply("BUSY Redis is busy running a script.")
+BROKEN = ConnectionResetError("cut")
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the server sends when it is asked, in place of one reply: none, or those that it owed as well."""
+
+    replies: tuple[object, ...] = ()
+
+
+SILENCE = Replies()
+
+
+@dataclass
+class Redis:
+    """Says who it is, then gives these answers to scripts, the last one again and again.  Exceptions break the wire."""
+
+    answers: list[object] = field(default_factory=lambda: [OK])
+    asked: list[bytes] = field(default_factory=list[bytes])
+    """The scripts' commands."""
+    silent: bool = False
+    wires: list[FakeWire] = field(default_factory=list["FakeWire"])
+
+    def answer(self, command: Sequence[bytes]) -> object:
+        if self.silent:
+            return SILENCE
+        if command[0] in ABOUT:
+            return ABOUT[command[0]]
+        self.asked.append(command[0])
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def make_wire(self) -> Wire:
+        self.wires.append(FakeWire(self))
+        return self.wires[-1]
+
+
+class FakeWire:
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._replies: asyncio.Queue[object] = asyncio.Queue()
+        self._reader = hiredis.Reader()
+
+    async def connect(self) -> None: ...
+
+    async def send(self, commands: Sequence[bytes]) -> None:
+        for packed in commands:
+            self._reader.feed(packed)
+            answer = self._redis.answer(self._reader.gets())
+            for reply in answer.replies if isinstance(answer, Replies) else (answer,):
+                self._replies.put_nowait(reply)
+
+    async def receive(self) -> object:
+        reply = await self._replies.get()
+        if isinstance(reply, BaseException):
+            raise reply
+        return reply
+
+    async def close(self) -> None: ...
+
+
+def fleet_of(servers: Mapping[str, Redis], tasks: Tasks, *, command_timeout: float) -> Fleet:
+    """A client's fleet of these servers; other servers that it comes to know answer everything."""
+
+    def make_server(id: ServerId, url: str) -> Server:
+        redis = servers.get(id) or Redis()
+        return Server(
+            id,
+            url,
+            namespace="n",
+            command_timeout=command_timeout,
+            tasks=tasks,
+            dial=lambda url, timeout: redis.make_wire,
+        )
+
+    return Fleet({ServerId(id): f"redis://{id}" for id in servers}, make_server, namespace="n")
+
+
+async def ask(
+    fleet: Fleet, *ids: str, call: Call[Any] = SEAL, life: Life = LIFE, once: bool = False
+) -> dict[str, Answer]:
+    """The answers to the same call on several servers."""
+    lives = {ServerId(id): life for id in ids}
+    return {**await fleet.ask(1, lives, call, once=once)}

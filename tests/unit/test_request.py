@@ -1,0 +1,186 @@
+"""One call on one server that misbehaves on demand: what may have happened is never told as what did not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SEAL, SILENCE, Redis, Replies, ask, fleet_of
+from zkrq.protocol.calls import Call
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import Life, ServerId
+from zkrq.replication.fleet import Fleet
+from zkrq.replication.request import LATE_SECONDS
+from zkrq.replication.wire import ErrorReply, pack
+from zkrq.tasks import Tasks
+
+pytestmark = pytest.mark.anyio
+
+A = ServerId("a")
+
+
+@pytest.fixture
+async def tasks() -> AsyncGenerator[Tasks, None]:
+    async with Tasks("test") as tasks:
+        yield tasks
+
+
+@pytest.fixture(params=[True, False], ids=["connected", "not connected"])
+def connected(request: pytest.FixtureRequest) -> bool:
+    """Whether the first try is sent as soon as the call is made."""
+    return request.param
+
+
+async def one(tasks: Tasks, redis: Redis, *, connected: bool, command_timeout: float = 5.0) -> Fleet:
+    fleet = fleet_of({A: redis}, tasks, command_timeout=command_timeout)
+    if connected:
+        await fleet.identify([A])
+    return fleet
+
+
+async def answer_of(
+    fleet: Fleet,
+    *,
+    life: Life = Life("r1", "g1"),  # noqa: B008
+    once: bool = False,
+    call: Call[Any] = SEAL,
+) -> Answer:
+    return (await ask(fleet, A, call=call, life=life, once=once))[A]
+
+
+@pytest.mark.parametrize("second", [[b"STALE", b"2"], [b"NOTINSYNC", b"g2"]])
+async def test_the_first_of_two_tries_may_have_been_executed(tasks: Tasks, second: object, connected: bool) -> None:
+    """Its answer was lost; what the second is told says nothing about the first."""
+    answer = await answer_of(await one(tasks, Redis([BROKEN, second]), connected=connected))
+    assert answer.status in (Status.STALE, Status.NOTINSYNC)
+    assert answer.may_have_happened
+
+
+async def test_a_single_try_that_is_refused_has_not_happened(tasks: Tasks, connected: bool) -> None:
+    answer = await answer_of(await one(tasks, Redis([[b"STALE", b"2"]]), connected=connected))
+    assert (answer.status, answer.may_have_happened) == (Status.STALE, False)
+
+
+async def test_once_is_once(tasks: Tasks, connected: bool) -> None:
+    redis = Redis([BROKEN, OK])
+    answer = await answer_of(await one(tasks, redis, connected=connected), once=True)
+    assert (answer.status, answer.may_have_happened) == (Status.UNREACHABLE, True)
+    assert len(redis.asked) == 1
+
+
+async def test_another_life_is_not_called(tasks: Tasks, connected: bool) -> None:
+    redis = Redis()
+    answer = await answer_of(await one(tasks, redis, connected=connected), life=Life("r0", "g1"))
+    assert (answer.status, answer.may_have_happened) == (Status.GONE, False)
+    assert not redis.asked
+
+
+async def test_a_dropped_server_is_not_connected_to_again(tasks: Tasks) -> None:
+    fleet = await one(tasks, Redis(), connected=False)
+    assert (await answer_of(fleet)).status is Status.OK
+    server = fleet.servers[A]
+    server.drop()
+    assert (await answer_of(fleet)).status is Status.GONE
+    assert server.identity is None
+
+
+async def test_a_reply_to_a_wire_that_was_given_up_is_nobodys(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    redis = Redis()
+    fleet = await one(tasks, redis, connected=False)
+    await answer_of(fleet)
+    fleet.drop()
+    await redis.wires[0].send([pack(("EVALSHA",))])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("blocked", [True, False])
+async def test_a_process_that_was_blocked_calls_no_server_late(tasks: Tasks, connected: bool, *, blocked: bool) -> None:
+    """Of what it missed it knows nothing: the answer is still on its way when it goes on, and it asks once more.  Each
+    of the two replies goes to its own try."""
+    redis, timeout = Redis([SILENCE, Replies(([b"OK", 1], [b"OK", 2])), [b"OK", 3]]), 0.1
+    fleet = await one(tasks, redis, connected=connected, command_timeout=timeout)
+    asking = asyncio.create_task(answer_of(fleet, call=COUNTED))
+    while not redis.asked:
+        await asyncio.sleep(0)
+    if blocked:
+        time.sleep(timeout + 2 * LATE_SECONDS)
+        assert await asking == Answer(Status.OK, (2,), "OK", repeated=True)
+        assert (await answer_of(fleet, call=COUNTED)).body == (3,)
+        assert len(redis.wires) == 1
+    else:
+        assert (await asking).status is Status.TIMEOUT
+        assert (await answer_of(fleet)).status is Status.UNREACHABLE, "it is left alone for a while"
+
+
+async def test_what_is_in_flight_ends_with_the_call_that_timed_out(tasks: Tasks) -> None:
+    """A late reply could not be told from that of the next call: the connection is given up."""
+    redis = Redis([SILENCE])
+    fleet = await one(tasks, redis, connected=True, command_timeout=0.1)
+    first = asyncio.create_task(answer_of(fleet))
+    await asyncio.sleep(0.05)  # so that the second has time left when the first has none
+    second = await answer_of(fleet)
+    assert (await first).status is second.status is Status.TIMEOUT
+    assert len(redis.wires) == 1
+
+
+@pytest.mark.parametrize(
+    ("complaints", "asked"),
+    [
+        ([BUSY, BUSY], [b"EVALSHA"] * 3),
+        ([NOSCRIPT], [b"EVALSHA", b"EVAL"]),
+        ([BUSY, NOSCRIPT], [b"EVALSHA", b"EVALSHA", b"EVAL"]),
+        ([NOSCRIPT, BUSY], [b"EVALSHA", b"EVAL", b"EVAL"]),
+    ],
+    ids=["busy", "no script", "busy, then no script", "no script, then busy"],
+)
+async def test_complaints_that_can_be_dealt_with(
+    tasks: Tasks, connected: bool, complaints: list[object], asked: list[bytes]
+) -> None:
+    redis = Redis([*complaints, OK])
+    answer = await answer_of(await one(tasks, redis, connected=connected))
+    assert (answer.status, answer.repeated) == (Status.OK, False)
+    assert redis.asked == asked
+
+
+async def test_a_server_that_stays_busy_has_not_answered_in_time(tasks: Tasks, connected: bool) -> None:
+    fleet = await one(tasks, Redis([BUSY]), connected=connected, command_timeout=0.2)
+    assert (await answer_of(fleet)).status is Status.TIMEOUT
+    assert (await answer_of(fleet)).status is Status.UNREACHABLE, "it is left alone for a while"
+
+
+@pytest.mark.parametrize(
+    ("complaint", "status"),
+    [("OOM command not allowed", Status.REFUSED), ("ERR something new", Status.BROKEN), ("NOPERM", Status.DENIED)],
+)
+async def test_other_complaints_are_the_answer(tasks: Tasks, connected: bool, complaint: str, status: Status) -> None:
+    redis = Redis([ErrorReply(complaint), OK])
+    fleet = await one(tasks, redis, connected=connected)
+    assert (await answer_of(fleet)).status is status
+    assert (await answer_of(fleet)).status is Status.OK
+    assert len(redis.wires) == 1
+
+
+async def test_a_complaint_about_the_connection_ends_it(tasks: Tasks, connected: bool) -> None:
+    redis = Redis([ErrorReply("NOAUTH Authentication required."), OK])
+    fleet = await one(tasks, redis, connected=connected)
+    assert (await answer_of(fleet)).status is Status.DENIED
+    assert (await answer_of(fleet)).status is Status.OK
+    assert len(redis.wires) == 2
+
+
+async def test_a_caller_waits_for_a_connection_no_longer_than_its_own_time(tasks: Tasks) -> None:
+    """The first one to call is connecting, and is not answered; the second one comes later."""
+    redis = Redis(silent=True)
+    fleet = await one(tasks, redis, connected=False, command_timeout=0.2)
+    first = asyncio.create_task(answer_of(fleet))
+    while not redis.wires:
+        await asyncio.sleep(0)
+    second = await answer_of(fleet)
+    assert second.status in (Status.TIMEOUT, Status.UNREACHABLE)
+    assert (await first).status is Status.TIMEOUT

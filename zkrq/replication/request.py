@@ -1,0 +1,162 @@
+"""One call of one script on one server: one object from its first try to its answer.
+
+Where the server is connected to, making the request sends it, and nothing else is needed: no task, no timer and no
+future of its own.  All requests of one fan-out are waited for as one ``Round``, and the connection keeps the time.
+``asyncio.gather`` over a future for each request would cost the event loop one more callback per server and call;
+measured, that is a third of what a call of three servers costs the client.
+
+Rounds land in the order in which they were begun, because the replies of each connection come in the order of its
+calls.  A round also lands as soon as one outcome is unusual.  So calls that must be repeated because a server has lost
+its scripts are repeated in their order, and a server that has complained is dealt with while another one is silent.
+
+Every script may be executed twice: it knows by id, token or version what it did before.  So a call whose connection
+breaks is repeated once over a new connection.  The answer to a second try says nothing about the first one, which may
+have been executed; ``Answer.repeated`` tells that to the operation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import lru_cache
+
+from zkrq.protocol.keys import script_keys
+from zkrq.protocol.replies import Answer, Status, read_error, read_reply
+from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.view import Life
+from zkrq.replication.link import PENDING, Complaint, Exchange, Link, Round, ServerError, deadline
+from zkrq.replication.server import Server
+from zkrq.replication.wire import Packed, join, pack_words
+
+LATE_SECONDS = 0.1
+"""Seconds after which a time-out was noticed late: the event loop was blocked, and the call is repeated."""
+
+BUSY_PAUSE = 0.05
+"""Seconds before a call is sent again to a server that is busy with a long script."""
+
+OPENINGS_KEPT = 10_000
+"""Openings of script calls that are kept, half a KiB each and more with long names; others are packed again."""
+
+
+class Request(Exchange):
+    """One call of a script in one life of a server, from its first try to its answer.
+
+    Where the server is connected to, making the request sends it, as a part of a round and without a task.  ``answer``
+    does what else is needed: connect, wait for a busy server, load the script, repeat.  Every script may be executed
+    twice, so a call is repeated once where its connection breaks; ``once``: it is not.
+    """
+
+    __slots__ = ("_arguments", "_due", "_gate", "_life", "_link", "_once", "_queue", "_script", "_server")
+
+    def __init__(
+        self,
+        server: Server,
+        script: str,
+        queue: str,
+        epoch: int,
+        life: Life,
+        arguments: Packed,
+        round: Round,
+        *,
+        once: bool = False,
+    ) -> None:
+        self._server = server
+        self._script = script
+        self._queue = queue
+        self._gate = epoch, life.generation
+        self._life = life
+        self._arguments = arguments
+        self._once = once
+        now = asyncio.get_running_loop().time()
+        self._due = now + server.timeout
+        self._link = link = server.link_to(life, now)
+        if link:
+            self._send(link, round)
+
+    @property
+    def sent(self) -> bool:
+        """Whether the present try is on its way."""
+        return self._link is not None
+
+    @property
+    def usual_answer(self) -> Answer | None:
+        """The answer, where the server has replied to the first try, and not with an error."""
+        if not self._link or self.outcome is PENDING or isinstance(self.outcome, Exception):
+            return None
+        return read_reply(self.outcome, self._script)
+
+    async def answer(self) -> Answer:
+        """Wait for the answer.  Never raises for what the server does: the answer says so."""
+        server, loop = self._server, asyncio.get_running_loop()
+        if not self._link and (shunned := server.shunned):
+            return shunned
+        repeated = False
+        for last in (True,) if self._once else (False, True):
+            try:
+                answer = await self._try()
+                return answer._replace(repeated=True) if repeated else answer
+            except ServerError as error:
+                if last or error.answer.status is not Status.UNREACHABLE or server.shunned:
+                    return error.answer._replace(repeated=repeated)
+            except TimeoutError:
+                # After a blocked event loop this process was late, not the server, whose reply may not be read yet.
+                if last or loop.time() <= self._due + LATE_SECONDS:
+                    return server.shun(self._link)
+            repeated, self._link = self.sent, None
+        raise AssertionError("unreachable")
+
+    async def _try(self) -> Answer:
+        """Raises ``ServerError``, ``TimeoutError``."""
+        if not self._link:
+            self._due = asyncio.get_running_loop().time() + self._server.timeout
+            async with deadline(self._due):
+                link = await self._server.connected()
+            if link.identity.run_id != self._life.run_id:
+                return Answer(Status.GONE, (), "the server was restarted")
+            self._link = link
+            self._send(link, Round())
+        try:
+            return read_reply(await self.reply(), self._script)
+        except Complaint as complaint:
+            return await self._satisfy(self._link, str(complaint))
+
+    async def _satisfy(self, link: Link, complaint: str) -> Answer:
+        """Deal with an error reply.  The server has answered in time, so from here on it has its whole time again."""
+        loop = asyncio.get_running_loop()
+        self._due = loop.time() + self._server.timeout
+        load = False
+        while True:
+            if complaint.startswith("NOSCRIPT") and not load:
+                load = True
+            elif complaint.startswith("BUSY "):
+                if loop.time() >= self._due:
+                    raise TimeoutError
+                await asyncio.sleep(BUSY_PAUSE)
+            else:
+                return read_error(complaint)
+            self._send(link, Round(), load=load)
+            try:
+                return read_reply(await self.reply(), self._script)
+            except Complaint as again:
+                complaint = str(again)
+
+    def _send(self, link: Link, round: Round, *, load: bool = False) -> None:
+        """``load``: send the script's text, with which the server keeps it."""
+        opening = (_opening_with_text if load else _opening)(
+            self._server.namespace, self._queue, self._script, link.takes_flags, *self._gate
+        )
+        link.send(join(opening, self._arguments), self, round, self._due)
+
+
+@lru_cache(OPENINGS_KEPT)
+def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
+    """Return the beginning of a script's call."""
+    _, sha = SCRIPTS[script].given(flags)
+    keys = script_keys(namespace, queue, script)
+    return pack_words(("EVALSHA", sha, len(keys), *keys, epoch, generation))
+
+
+def _opening_with_text(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
+    """The same for a server that does not have the script, which keeps it from then on."""
+    text, _ = SCRIPTS[script].given(flags)
+    keys = script_keys(namespace, queue, script)
+    return pack_words(("EVAL", text, len(keys), *keys, epoch, generation))
