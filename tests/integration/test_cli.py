@@ -132,10 +132,10 @@ async def test_pop_buries_nothing(shell: Shell, servers: local.Servers) -> None:
 
 async def test_pop_waits_and_shows_up_among_the_consumers(shell: Shell) -> None:
     async with shell.start(
-        "pop", "jobs", "--wait", f"{COMMAND_TIMEOUT}", "--description", "somebody who waits"
+        "pop", "jobs", "--wait", f"{COMMAND_TIMEOUT}", "--description", "a waiting consumer"
     ) as waiting:
         with anyio.fail_after(COMMAND_TIMEOUT):
-            while "somebody who waits" not in [each["description"] for each in await shell.value("consumers")]:
+            while "a waiting consumer" not in [each["description"] for each in await shell.value("consumers")]:
                 await anyio.sleep(0.1)
             await shell.run("push", "jobs", "7")
             assert await first_line(waiting) == "7\n"

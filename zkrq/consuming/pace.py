@@ -49,7 +49,7 @@ class Pace:
         self.fixed = 0
         """The part of these that streams asked for and keep."""
         self.taken = 0
-        """Items that consumers have taken so far.  Whoever hands one out adds to it."""
+        """Items that consumers have taken so far.  The caller that hands one out adds to it."""
         self._since = 0.0, 0  # when the measurement of the pace began, and ``taken`` at that time
         self._checked = 0.0, 0  # the same of the last check for items that nobody takes
         self._stalled = False

@@ -282,9 +282,10 @@ class Decision(Call[R]):
         """
         return self
 
-    @abstractmethod
     def decided(self, reply: R, epoch: int) -> Records:
-        """The records of everything that was decided under this epoch."""
+        """The records of everything that was decided under this epoch: those of the reply, where it has all."""
+        records: Any = getattr(reply, "records", reply)
+        return records
 
 
 class Trimming(Decision[R]):
@@ -329,9 +330,6 @@ class Push(Decision[PushReply]):
     def read(self, body: Body) -> PushReply:
         outcomes, records = body
         return PushReply(outcomes, Records(records))
-
-    def decided(self, reply: PushReply, epoch: int) -> Records:
-        return reply.records
 
 
 class ClaimReply(NamedTuple):
@@ -380,9 +378,6 @@ class Claim(Trimming[ClaimReply]):
     def read(self, body: Body) -> ClaimReply:
         next_ms, dropped, payloads, clock, records = body
         return ClaimReply(next_ms, dropped, payloads, clock, Records(records))
-
-    def decided(self, reply: ClaimReply, epoch: int) -> Records:
-        return reply.records
 
 
 Settlement = tuple[str, bytes, str, str]
@@ -457,9 +452,6 @@ class Fence(Decision[FenceReply]):
         cursor, records = body
         return FenceReply(cursor, Records(records))
 
-    def decided(self, reply: FenceReply, epoch: int) -> Records:
-        return reply.records
-
 
 class CancelReply(NamedTuple):
     """The state of each item before this call, empty for an unknown one."""
@@ -487,9 +479,6 @@ class Cancel(Trimming[CancelReply]):
         states, records = body
         return CancelReply(states, Records(records))
 
-    def decided(self, reply: CancelReply, epoch: int) -> Records:
-        return reply.records
-
 
 class RedriveReply(NamedTuple):
     """``executed_before``: the reply repeats what the first try did."""
@@ -512,9 +501,6 @@ class Redrive(Decision[RedriveReply]):
     def read(self, body: Body) -> RedriveReply:
         executed_before, records = body
         return RedriveReply(bool(executed_before), Records(records))
-
-    def decided(self, reply: RedriveReply, epoch: int) -> Records:
-        return reply.records
 
 
 class ClearReply(NamedTuple):
@@ -542,9 +528,6 @@ class Clear(Trimming[ClearReply]):
         executed_before, before_ms, cursor, records = body
         return ClearReply(bool(executed_before), before_ms, cursor, Records(records))
 
-    def decided(self, reply: ClearReply, epoch: int) -> Records:
-        return reply.records
-
 
 @dataclass(frozen=True, slots=True)
 class Pause(Decision[Records]):
@@ -558,9 +541,6 @@ class Pause(Decision[Records]):
     def read(self, body: Body) -> Records:
         return Records(body[0])
 
-    def decided(self, reply: Records, epoch: int) -> Records:
-        return reply
-
 
 @dataclass(frozen=True, slots=True)
 class Affirm(Decision[Records]):
@@ -572,9 +552,6 @@ class Affirm(Decision[Records]):
 
     def read(self, body: Body) -> Records:
         return Records(body[0])
-
-    def decided(self, reply: Records, epoch: int) -> Records:
-        return reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,9 +566,6 @@ class Forward(Decision[Records]):
 
     def read(self, body: Body) -> Records:
         return Records(body[0])
-
-    def decided(self, reply: Records, epoch: int) -> Records:
-        return reply
 
 
 # -- applying ---------------------------------------------------------------------------------------------------------

@@ -48,11 +48,25 @@ def copy_items(
     source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW
 ) -> Operation[None]:
     """Have ``target`` learn what ``source`` knows of these items.  Raises ``PlaceFailed``."""
+
+    def install(items: Sequence[Copied]) -> Operation[None]:
+        yield from install_items(target, queue, items, moments)
+
+    yield from read_items(source, queue, ids, install, moments.source)
+
+
+def read_items(
+    source: Place, queue: str, ids: Sequence[bytes], act: Callable[[Sequence[Copied]], Operation[None]], clock: int
+) -> Operation[None]:
+    """Read items by their ids, and act on parts of them that fit into memory; unknown ones are left out.
+
+    ``clock``: the moment from which their times count.  Raises ``PlaceFailed``.
+    """
     left = list(ids)
     while left:
-        items, beyond = yield from source.ask(Read(queue, left[:READ_MAX], moments.source))
+        items, beyond = yield from source.ask(Read(queue, left[:READ_MAX], clock))
         left = [*beyond, *left[READ_MAX:]]
-        yield from install_items(target, queue, items, moments)
+        yield from act(items)
 
 
 def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> Operation[None]:

@@ -43,9 +43,15 @@ def enrol(
 
     Sent once and short-lived: a late duplicate could vouch for a server that was flushed meanwhile.
     """
-    call = Enrol(who.generation, server, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
-    answers: Answers = yield Ask(epoch, {server: life}, call, once=True)
+    ask = enrolment(server, who, epoch, life, deployment=deployment, holding=holding)
+    answers: Answers = yield ask
     return answers[server]
+
+
+def enrolment(server: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool) -> Ask:
+    """What ``enrol`` asks."""
+    call = Enrol(who.generation, server, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
+    return Ask(epoch, {server: life}, call, once=True)
 
 
 def reserve(servers: Mapping[ServerId, ServerInfo], repairer: str) -> Operation[None]:

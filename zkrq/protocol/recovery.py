@@ -59,7 +59,7 @@ class Recovery:
         if (yield from _is_alive(view)):
             return None
         met = yield from meet(_present(view, wanted))
-        if someone_lives(view, met):
+        if has_live_member(view, met):
             return None
         taking_part: dict[ServerId, ServerInfo] = {}
         for id, who in met.items():
@@ -88,7 +88,7 @@ class Recovery:
         if (yield from _is_alive(view)):
             raise Invalid("nothing to recover: a server of the view lives")
         met = yield from meet(_present(view, named))
-        if someone_lives(view, met):
+        if has_live_member(view, met):
             raise Invalid("nothing to recover: a server of the view lives")
         foreign = [id for id, who in met.items() if who.queues and who.is_foreign(view.deployment)]
         if foreign:
@@ -147,14 +147,14 @@ class Recovery:
         return life
 
 
-def someone_lives(view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
+def has_live_member(view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
     """Whether a member was met in the life that the view names."""
     lives = ((identities.get(id), life) for id, life in view.members.items())
     return any(isinstance(who, ServerInfo) and (who.run_id, who.generation) == life for who, life in lives)
 
 
 def _is_alive(view: View) -> Operation[bool]:
-    return someone_lives(view, (yield from identify(_present(view, view.members))))
+    return has_live_member(view, (yield from identify(_present(view, view.members))))
 
 
 def _present(view: View, ids: Iterable[ServerId]) -> list[ServerId]:

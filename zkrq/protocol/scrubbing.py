@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from zkrq.protocol.calls import (
+    FROM_NOW,
     START,
     Affirm,
     Compare,
@@ -22,12 +23,11 @@ from zkrq.protocol.calls import (
     Forward,
     Heads,
     HeadsReply,
-    Read,
     Standing,
     Trim,
 )
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.copying import READ_MAX, install_items, queues_at
+from zkrq.protocol.copying import install_items, queues_at, read_items
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.records import Record, State, Version, pack, unpack
 from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
@@ -66,6 +66,10 @@ class Corrected(NamedTuple):
     affirmed: int = 0
     forwarded: int = 0
     forgotten: int = 0
+
+    def plus(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0) -> Corrected:
+        """With some more."""
+        return Corrected(self.affirmed + affirmed, self.forwarded + forwarded, self.forgotten + forgotten)
 
 
 class Scrub(Deciding):
@@ -106,7 +110,7 @@ class Scrub(Deciding):
                 comparison = _Comparison(self, queue, primary, place(view, id))
                 yield from comparison.affirm_differing()
                 yield from comparison.find_unknown()
-                found = Corrected(*map(sum, zip(found, comparison.found, strict=True)))
+                found = found.plus(*comparison.found)
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         return found
@@ -121,9 +125,6 @@ class _Comparison:
         self._primary = primary
         self._follower = follower
         self.found = Corrected()
-
-    def _note(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0) -> None:
-        self.found = Corrected(*map(sum, zip(self.found, (affirmed, forwarded, forgotten), strict=True)))
 
     # -- known to the primary ------------------------------------------------------------------------------------------
 
@@ -140,7 +141,7 @@ class _Comparison:
             ids = yield from self._different({id: now.heads[id] for id in ids if now.heads.get(id) == page.heads[id]})
         if ids:
             yield from self._scrub.decide(Affirm(self._queue, ids))
-            self._note(affirmed=len(ids))
+            self.found = self.found.plus(affirmed=len(ids))
         if page.cursor != START:
             yield Breathe()
 
@@ -162,11 +163,8 @@ class _Comparison:
         if page.heads:
             ids = list(page.heads)
             unknown, _ = yield from self._primary.ask(Compare(self._queue, list(page.heads.items())))
-            left = [ids[at] for at in unknown]
-            while left:
-                items, beyond = yield from self._follower.ask(Read(self._queue, left[:READ_MAX]))
-                left = [*beyond, *left[READ_MAX:]]
-                yield from self._deal_with(items)
+            wanted = [ids[at] for at in unknown]
+            yield from read_items(self._follower, self._queue, wanted, self._deal_with, FROM_NOW)
         if page.cursor != START:
             yield Breathe()
 
@@ -185,10 +183,10 @@ class _Comparison:
                 case Finding.WAIT:
                     pass
         yield from install_items(self._follower, self._queue, forget)
-        self._note(forgotten=len(forget))
+        self.found = self.found.plus(forgotten=len(forget))
         if forward:
             decided = yield from self._scrub.decide(Forward(self._queue, standing.clock, FORWARD_WINDOW_MS, forward))
-            self._note(forwarded=len(decided.records))
+            self.found = self.found.plus(forwarded=len(decided.records))
 
 
 def _tombstone_for(item: Copied, now_ms: int) -> Copied:

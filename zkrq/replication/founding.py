@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from zkrq.coordination.coordinator import Coordinator, no_namespace
 from zkrq.errors import ConfigError, Unavailable
-from zkrq.protocol.calls import Enrol
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW, find_apart
-from zkrq.protocol.enrolment import ENROL_WINDOW_MS
+from zkrq.protocol.enrolment import enrolment
 from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
@@ -218,8 +217,8 @@ async def enrol(
     fleet: Fleet, id: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool
 ) -> Answer:
     """Give a server, which is as ``who`` says, the generation of ``life``; see ``protocol/enrolment.py``."""
-    call = Enrol(who.generation, id, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
-    return (await fleet.ask(epoch, {id: life}, call, once=True))[id]
+    ask = enrolment(id, who, epoch, life, deployment=deployment, holding=holding)
+    return (await fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once))[id]
 
 
 def check_name(id: ServerId, name: str, url: str, namespace: str) -> None:

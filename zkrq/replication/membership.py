@@ -18,7 +18,7 @@ from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import NotEnoughReplicas, NotLetIn, Unavailable, ZkrqError
 from zkrq.events import Events, NotWritable, ServerEvicted, ServerUnusableHere, ViewChanged
 from zkrq.protocol.calls import Call, Seal
-from zkrq.protocol.recovery import someone_lives
+from zkrq.protocol.recovery import has_live_member
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import (
@@ -142,7 +142,7 @@ class Membership:
         for id in view.receivers:
             if isinstance(answer := identities.get(id), Answer):
                 self._note_failure(id, answer)
-        return someone_lives(view, identities)
+        return has_live_member(view, identities)
 
     # -- reading and changing ------------------------------------------------------------------------------------------
 
