@@ -1,0 +1,95 @@
+"""Typed calls: for every script a class whose fields are its arguments, and a value for its reply.
+
+Nothing else knows a script's arguments by their positions, or reads a reply by positions.  A field has the name that
+the argument has in the header of its Lua file, and a reply's values come in the header's order; a test compares both.
+Arguments that repeat in the header (after its slash) are the field ``items``.
+
+Units: names in ``_ms`` are milliseconds; ``clock`` and names in ``_us`` are microseconds since 1970 by the clock of
+the server that is called, 0 where that is unknown.  Scripts count positions in a list from 1; the values here count
+from 0.
+"""
+
+from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, ClearReply, Pause, Redrive, RedriveReply
+from zkrq.protocol.calls.applying import ALL_PAYLOADS, NO_PAYLOADS, SOME_PAYLOADS, Apply, ApplyNew, ApplyReply, Cut
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Names, Paging
+from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply
+from zkrq.protocol.calls.copying import CopyPage, Install, Page, Read, Standing, StandingReply, Wipe
+from zkrq.protocol.calls.decision import Decision, Trimming
+from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, Retire
+from zkrq.protocol.calls.inspection import Count, Counts, Holders, HoldersReply, Peek, Statistics, StatisticsReply
+from zkrq.protocol.calls.producing import Push, PushReply, PutAll, PutReply
+from zkrq.protocol.calls.rows import Copied, Copies, Put, Records, Rows, Word
+from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
+from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
+
+__all__ = [
+    "ALL_PAYLOADS",
+    "FROM_NOW",
+    "NO_PAYLOADS",
+    "SOME_PAYLOADS",
+    "START",
+    "Affirm",
+    "Apply",
+    "ApplyNew",
+    "ApplyReply",
+    "Body",
+    "Call",
+    "Cancel",
+    "CancelReply",
+    "Claim",
+    "ClaimReply",
+    "Claims",
+    "Clear",
+    "ClearReply",
+    "Compare",
+    "Copied",
+    "Copies",
+    "CopyPage",
+    "Count",
+    "Counts",
+    "Cut",
+    "Decision",
+    "Differences",
+    "Enrol",
+    "Fence",
+    "FenceReply",
+    "Forward",
+    "Heads",
+    "HeadsReply",
+    "Holders",
+    "HoldersReply",
+    "Install",
+    "Names",
+    "Owners",
+    "Page",
+    "Paging",
+    "Pause",
+    "Peek",
+    "Push",
+    "PushReply",
+    "Put",
+    "PutAll",
+    "PutReply",
+    "Queues",
+    "Read",
+    "Records",
+    "Redrive",
+    "RedriveReply",
+    "Reserve",
+    "Retire",
+    "Room",
+    "Rows",
+    "Seal",
+    "Settle",
+    "SettleReply",
+    "Settlement",
+    "Standing",
+    "StandingReply",
+    "Statistics",
+    "StatisticsReply",
+    "Trim",
+    "TrimReply",
+    "Trimming",
+    "Wipe",
+    "Word",
+]

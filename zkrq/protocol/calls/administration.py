@@ -1,0 +1,100 @@
+"""What an operator decides: cancel, redrive, clear, pause."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import Body
+from zkrq.protocol.calls.decision import Decision, Trimming
+from zkrq.protocol.calls.rows import Records
+
+
+class CancelReply(NamedTuple):
+    """The state of each item before this call, empty for an unknown one."""
+
+    states: Sequence[bytes]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Trimming[CancelReply]):
+    """Remove items: the ones named in ``items``, or, where none is, the ``count`` dead letters that died first.
+
+    ``wanted``: the state that they must be in, empty: any.  ``call`` names this call, so that a repetition is known.
+    """
+
+    script: ClassVar[str] = "cancel"
+    queue: str
+    wanted: str
+    count: int
+    call: str
+    items: Sequence[str] = ()
+    trim: bool = False
+
+    def read(self, body: Body) -> CancelReply:
+        states, records = body
+        return CancelReply(states, Records(records))
+
+
+class RedriveReply(NamedTuple):
+    """``executed_before``: the reply repeats what the first try did."""
+
+    executed_before: bool
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Redrive(Decision[RedriveReply]):
+    """Queue dead letters again: the ones named in ``items``, or ``count`` of them, after the first ``skip``."""
+
+    script: ClassVar[str] = "redrive"
+    queue: str
+    skip: int
+    count: int
+    call: str
+    items: Sequence[str] = ()
+
+    def read(self, body: Body) -> RedriveReply:
+        executed_before, records = body
+        return RedriveReply(bool(executed_before), Records(records))
+
+
+class ClearReply(NamedTuple):
+    """``before_ms``: what was pushed later stays.  ``cursor`` is empty at the end."""
+
+    executed_before: bool
+    before_ms: int
+    cursor: bytes
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Clear(Trimming[ClearReply]):
+    """Remove a page of the items that are ready or scheduled and were pushed up to ``before_ms``."""
+
+    script: ClassVar[str] = "clear"
+    queue: str
+    count: int
+    call: str
+    before_ms: int
+    cursor: bytes
+    trim: bool = False
+
+    def read(self, body: Body) -> ClearReply:
+        executed_before, before_ms, cursor, records = body
+        return ClearReply(bool(executed_before), before_ms, cursor, Records(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Decision[Records]):
+    """Pause the queue (``state`` P) or let it go on (X)."""
+
+    script: ClassVar[str] = "pause"
+    queue: str
+    state: str
+    call: str
+
+    def read(self, body: Body) -> Records:
+        return Records(body[0])

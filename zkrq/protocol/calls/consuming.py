@@ -1,0 +1,112 @@
+"""Claim items, and settle the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import Body
+from zkrq.protocol.calls.decision import Trimming
+from zkrq.protocol.calls.rows import Records, Word
+from zkrq.protocol.records import Record, State, Version, pack
+
+
+class ClaimReply(NamedTuple):
+    """``next_ms`` until something becomes ready by itself, 0: ask again immediately, -1: nothing is on its way.
+
+    ``payloads`` are those of the first records, None for a record that was decided and not handed out.  ``clock`` is
+    the server's.
+    """
+
+    next_ms: int
+    dropped_letters: int
+    payloads: Sequence[bytes | None]
+    clock: int
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Trimming[ClaimReply]):
+    """Claim up to ``count`` items for ``lease_ms``; a request that is repeated under its ``seq`` gets the same items.
+
+    ``waiter`` is the channel to wake when something becomes ready, empty: none.  An item that was delivered
+    ``max_attempts`` times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to
+    live.  ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: without limit.  ``clock``: what the server's clock
+    should say by now.
+    """
+
+    script: ClassVar[str] = "claim"
+    always_told: ClassVar[bool] = False  # made again and again, mostly in vain
+    queue: str
+    owner: str
+    seq: int
+    count: int
+    lease_ms: int
+    waiter: str
+    max_attempts: int
+    expired: str
+    dead_max: int
+    dead_age_ms: int
+    clock: int = 0
+    trim: bool = False
+
+    def at_clock(self, clock: int) -> Claim:
+        """The same request with what the server's clock should say when it is sent."""
+        return replace(self, clock=clock)
+
+    def read(self, body: Body) -> ClaimReply:
+        next_ms, dropped, payloads, clock, records = body
+        return ClaimReply(next_ms, dropped, payloads, clock, Records(records))
+
+
+Settlement = tuple[str, bytes, str, str]
+"""What is to become of one claim: id, version, token, how.  ``version`` is the record's, ``token`` names the claim
+request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, with a space between.  A plain
+tuple, because one is made for every item that is settled."""
+
+
+class SettleReply(NamedTuple):
+    """``outcomes`` by position: 0 the claim is lost, 1 done, more: acked, and the ``n`` of the item's version now.
+
+    ``records`` tell of everything but those acks; ``buried_us`` is the moment that their tombstones carry.
+    """
+
+    dropped_letters: int
+    buried_us: int
+    outcomes: Sequence[int]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Settle(Trimming[SettleReply]):
+    """Decide what becomes of claimed items; ``dead_max`` and ``dead_age_ms`` as for ``Claim``."""
+
+    script: ClassVar[str] = "settle"
+    queue: str
+    dead_max: int
+    dead_age_ms: int
+    items: Sequence[Settlement]
+    trim: bool = False
+
+    def read(self, body: Body) -> SettleReply:
+        dropped, buried_us, outcomes, records = body
+        return SettleReply(dropped, buried_us, outcomes, Records(records))
+
+    def decided(self, reply: SettleReply, epoch: int) -> Records:
+        """Make the records of the plain acks, which the reply leaves out to save bytes."""
+        flat: list[Word] = []
+        known: tuple[int, str] | None = None
+        record = b""
+        for (id, _, token, _), n in zip(self.items, reply.outcomes, strict=True):
+            if n > 1:
+                if known != (n, token):
+                    known = n, token
+                    record = pack(_tombstone(epoch, n, token, reply.buried_us))
+                flat += (id.encode(), record, 0)
+                record = b""  # those that follow are alike
+        return Records([*reply.records.flat, *flat]) if flat else reply.records
+
+
+def _tombstone(epoch: int, n: int, token: str, buried_us: int) -> Record:
+    return Record(Version(epoch, n), State.GONE, due_us=buried_us, token=token)

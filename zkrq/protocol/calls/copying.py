@@ -1,0 +1,95 @@
+"""Copy a queue to a server that comes back, after what it held there is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging
+from zkrq.protocol.calls.rows import Copied, Copies, Rows, read_copied
+
+
+@dataclass(frozen=True, slots=True)
+class Read(Call[Copies]):
+    """Read items by their ids; unknown ones are left out.  ``clock``: the moment from which durations count."""
+
+    script: ClassVar[str] = "read"
+    queue: str
+    items: Sequence[bytes | str]
+    clock: int = FROM_NOW
+
+    def read(self, body: Body) -> Copies:
+        flat, beyond = body
+        return Copies(read_copied(flat), beyond)
+
+
+class CopyPage(NamedTuple):
+    """A page of items, and the cursor to go on from."""
+
+    cursor: bytes
+    items: Sequence[Copied]
+    beyond: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Paging[CopyPage]):
+    """Read about ``count`` of all items, tombstones included."""
+
+    script: ClassVar[str] = "page"
+    queue: str
+    cursor: bytes
+    count: int
+    clock: int = FROM_NOW
+
+    def read(self, body: Body) -> CopyPage:
+        cursor, flat, beyond = body
+        return CopyPage(cursor, read_copied(flat), beyond)
+
+
+class StandingReply(NamedTuple):
+    """What a server knows of a queue besides its items: how many these are, its clock, the moment before which it takes
+    no put, and a page of the owners (id, number of the last claim request, milliseconds since it was fenced or -1)."""
+
+    cursor: bytes
+    items: int
+    clock: int
+    floor_ms: bytes | int
+    owners: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Standing(Paging[StandingReply]):
+    """Read what a server knows of a queue besides its items, a page of its owners at a time."""
+
+    script: ClassVar[str] = "standing"
+    queue: str
+    cursor: bytes = START
+
+    def read(self, body: Body) -> StandingReply:
+        cursor, items, clock, floor_ms, owners = body
+        return StandingReply(cursor, items, clock, floor_ms, Rows(owners))
+
+
+@dataclass(frozen=True, slots=True)
+class Install(Call[int]):
+    """Take over what ``Standing`` has read on another server; the reply is this server's clock."""
+
+    script: ClassVar[str] = "install"
+    queue: str
+    floor_ms: bytes | int
+    items: Rows
+
+    def read(self, body: Body) -> int:
+        return body[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Wipe(Call[None]):
+    """Forget a queue, on a server that is in no view."""
+
+    script: ClassVar[str] = "wipe"
+    queue: str
+
+    def read(self, body: Body) -> None:
+        return None

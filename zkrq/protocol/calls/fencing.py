@@ -1,0 +1,72 @@
+"""Give back what dead owners hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import START, Body, Call, Names, Paging
+from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.rows import Records
+
+
+class FenceReply(NamedTuple):
+    """The cursor to go on from, and the claims that were requeued."""
+
+    cursor: bytes
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Fence(Decision[FenceReply]):
+    """Refuse a dead owner from now on and requeue a page of its claims."""
+
+    script: ClassVar[str] = "fence"
+    queue: str
+    owner: str
+    cursor: bytes = START
+
+    @property
+    def fenced(self) -> str:
+        return self.owner
+
+    def read(self, body: Body) -> FenceReply:
+        cursor, records = body
+        return FenceReply(cursor, Records(records))
+
+
+@dataclass(frozen=True, slots=True)
+class Owners(Paging[Names]):
+    """Name a page of the owners that have claimed and were not retired."""
+
+    script: ClassVar[str] = "owners"
+    queue: str
+    cursor: bytes = START
+
+    def read(self, body: Body) -> Names:
+        return Names(*body)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims(Paging[Names]):
+    """Name a page of the items that an owner holds."""
+
+    script: ClassVar[str] = "claims"
+    queue: str
+    owner: str
+    cursor: bytes = START
+
+    def read(self, body: Body) -> Names:
+        return Names(*body)
+
+
+@dataclass(frozen=True, slots=True)
+class Retire(Call[None]):
+    """Forget an owner whose claims were all requeued."""
+
+    script: ClassVar[str] = "retire"
+    queue: str
+    owner: str
+
+    def read(self, body: Body) -> None:
+        return None

@@ -1,0 +1,93 @@
+"""Look at a queue: items of one state, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging
+from zkrq.protocol.calls.rows import Copies, read_copied
+
+
+@dataclass(frozen=True, slots=True)
+class Peek(Call[Copies]):
+    """Read the first ``count`` items of an index (ready, scheduled, claimed or dead) in its order."""
+
+    script: ClassVar[str] = "peek"
+    queue: str
+    state: str
+    count: int
+    clock: int = FROM_NOW
+
+    def read(self, body: Body) -> Copies:
+        flat, beyond = body
+        return Copies(read_copied(flat), beyond)
+
+
+class Counts(NamedTuple):
+    """Items by state."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Call[Counts]):
+    """Count the items by state."""
+
+    script: ClassVar[str] = "count"
+    queue: str
+
+    def read(self, body: Body) -> Counts:
+        return Counts(*body)
+
+
+class StatisticsReply(NamedTuple):
+    """A queue at a glance; ``waited_ms`` is how long the oldest ready item has been due, negative: none is ready."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+    paused: int
+    waited_ms: int
+    keyed: int
+    expiring: int
+    tombstones: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics(Call[StatisticsReply]):
+    """Read a queue's figures."""
+
+    script: ClassVar[str] = "statistics"
+    queue: str
+
+    def read(self, body: Body) -> StatisticsReply:
+        return StatisticsReply(*body)
+
+
+class HoldersReply(NamedTuple):
+    """How many claims each owner has, and the cursor to go on from."""
+
+    cursor: bytes
+    claims: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Holders(Paging[HoldersReply]):
+    """Count a page of the claims by owner."""
+
+    script: ClassVar[str] = "holders"
+    queue: str
+    cursor: bytes = START
+
+    def read(self, body: Body) -> HoldersReply:
+        cursor, flat = body
+        counts: dict[str, int] = {}
+        for owner, count in zip(flat[::2], flat[1::2], strict=True):
+            counts[owner.decode()] = counts.get(owner.decode(), 0) + count
+        return HoldersReply(cursor, counts)

@@ -1,0 +1,70 @@
+"""Pushes: applied on every server alike, or decided by the primary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import Body, Call, from_0
+from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.rows import Put, Records
+
+
+class PutReply(NamedTuple):
+    """Positions of the puts that were refused for their age, and, of those whose id is gone, the ``n`` of its
+    tombstone by position."""
+
+    late: Sequence[int]
+    gone: Mapping[int, int]
+
+
+_ALL_PUT = PutReply((), {})
+
+
+@dataclass(frozen=True, slots=True)
+class PutAll(Call[PutReply]):
+    """Apply plain pushes of new ids."""
+
+    script: ClassVar[str] = "put"
+    queue: str
+    items: Sequence[Put]
+
+    def read(self, body: Body) -> PutReply:
+        late, gone = body
+        if not late and not gone:
+            return _ALL_PUT
+        return PutReply(from_0(late), dict(zip(from_0(gone[::2]), gone[1::2], strict=True)))
+
+
+class PushReply(NamedTuple):
+    """``outcomes`` by position: ``+`` there, ``=`` and the id of the item that has the key, ``D`` pushed before and
+    gone, ``F`` the queue is full, ``L`` too late."""
+
+    outcomes: Sequence[bytes]
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Push(Decision[PushReply]):
+    """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
+
+    ``again``: another primary may have decided the same pushes before.
+    """
+
+    script: ClassVar[str] = "push"
+    queue: str
+    max_size: int
+    items: Sequence[Put]
+    again: bool = False
+
+    @property
+    def puts(self) -> Sequence[Put]:
+        return self.items
+
+    def under(self, *, trim: bool, again: bool) -> Push:
+        return replace(self, again=again) if again != self.again else self
+
+    def read(self, body: Body) -> PushReply:
+        outcomes, records = body
+        return PushReply(outcomes, Records(records))

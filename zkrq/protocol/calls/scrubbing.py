@@ -1,0 +1,98 @@
+"""Compare what the servers hold, decide what is right, and drop old tombstones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from zkrq.protocol.calls.call import Body, Call, Paging, from_0
+from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.rows import Copied, Records
+
+
+class HeadsReply(NamedTuple):
+    """The beginning of each record (format, version, state) by id, and the cursor to go on from."""
+
+    cursor: bytes
+    heads: Mapping[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Heads(Paging[HeadsReply]):
+    """Read which items a server knows and in which version: a page of all, or those named in ``items``."""
+
+    script: ClassVar[str] = "heads"
+    queue: str
+    cursor: bytes
+    count: int
+    items: Sequence[bytes] = ()
+
+    def read(self, body: Body) -> HeadsReply:
+        cursor, flat = body
+        return HeadsReply(cursor, dict(zip(flat[::2], flat[1::2], strict=True)))
+
+
+class Differences(NamedTuple):
+    """Positions of the heads whose items are unknown, and of those that the server knows otherwise or without their
+    payload."""
+
+    unknown: Sequence[int]
+    different: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Compare(Call[Differences]):
+    """Compare another server's heads with what is known here."""
+
+    script: ClassVar[str] = "compare"
+    queue: str
+    items: Sequence[tuple[bytes, bytes]]
+
+    def read(self, body: Body) -> Differences:
+        unknown, different = body
+        return Differences(from_0(unknown), from_0(different))
+
+
+@dataclass(frozen=True, slots=True)
+class Affirm(Decision[Records]):
+    """Decide that items are what they are on the primary."""
+
+    script: ClassVar[str] = "affirm"
+    queue: str
+    items: Sequence[bytes]
+
+    def read(self, body: Body) -> Records:
+        return Records(body[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Forward(Decision[Records]):
+    """Finish pushes of which only another server knows, if ``clock`` is at most ``window_ms`` ago."""
+
+    script: ClassVar[str] = "forward"
+    queue: str
+    clock: int
+    window_ms: int
+    items: Sequence[Copied]
+
+    def read(self, body: Body) -> Records:
+        return Records(body[0])
+
+
+class TrimReply(NamedTuple):
+    """How many tombstones were dropped, and how far back removals are remembered, -1: as far as promised."""
+
+    dropped: int
+    remembered_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim(Call[TrimReply]):
+    """Drop a page of old tombstones."""
+
+    script: ClassVar[str] = "trim"
+    queue: str
+
+    def read(self, body: Body) -> TrimReply:
+        return TrimReply(*body)

@@ -1,0 +1,75 @@
+"""What concerns a whole server: its life, its room, its queues' names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from zkrq.protocol.calls.call import START, Body, Call, Names, Paging
+
+
+@dataclass(frozen=True, slots=True)
+class Seal(Call[None]):
+    """Have the server adopt the epoch; the answer also shows that it is in sync."""
+
+    script: ClassVar[str] = "seal"
+    queue: str = ""
+
+    def read(self, body: Body) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Room(Call[None]):
+    """Ask whether the server takes what needs memory."""
+
+    script: ClassVar[str] = "room"
+    queue: str = ""
+
+    def read(self, body: Body) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Enrol(Call[None]):
+    """Give the server a new generation if it still has the ``expected`` one and ``clock`` is at most ``window_ms`` ago.
+
+    ``deployment`` is the nonce of the namespace's founding.  ``holding``: whether it may hold queues.
+    """
+
+    script: ClassVar[str] = "enrol"
+    expected: str
+    name: str
+    deployment: str
+    clock: int
+    window_ms: int
+    holding: bool
+    queue: str = ""
+
+    def read(self, body: Body) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve(Call[None]):
+    """Take, or keep, the right to repair the server for ``hold_ms``."""
+
+    script: ClassVar[str] = "reserve"
+    repairer: str
+    hold_ms: int
+    queue: str = ""
+
+    def read(self, body: Body) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Queues(Paging[Names]):
+    """Name a page of the queues that ever had an item or a consumer."""
+
+    script: ClassVar[str] = "queues"
+    cursor: bytes = START
+    queue: str = ""
+
+    def read(self, body: Body) -> Names:
+        return Names(*body)
