@@ -336,8 +336,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "put-is-covered-by-a-name",
         "zkrq/protocol/putting.py",
-        "if (id, life) not in so_far.covered}",
-        "if id not in {server for server, _ in so_far.covered}}",
+        "if (id, life) not in covered}",
+        "if id not in {server for server, _ in covered}}",
         "a server that has come back empty in the middle of a push has not got the item",
         Suite("tests/simulation/test_scenarios.py", "-k", "came_back_during_a_push"),
         quick=True,
@@ -447,8 +447,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "recovery-takes-any-generation",
         "zkrq/protocol/recovery.py",
-        "return id in wanted and who.generation in (wanted[id].generation, restored(wanted[id]))",
-        "return id in wanted",
+        "return who.generation in (known.generation, self.renewed(view, known))",
+        "return True",
         "data of another life than the view's is as old as it likes, and its items may have been acked long ago",
         Suite("tests/simulation/test_scenarios.py", "-k", "old_disk_after_a_power_cut"),
         quick=True,

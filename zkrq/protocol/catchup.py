@@ -47,7 +47,7 @@ from zkrq.protocol.steps import (
     Report,
     place,
 )
-from zkrq.protocol.view import Life, ServerId, View, admit, promote, restored
+from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, promote, restored
 
 COPY_TRIES = 20
 """How often in a row the view may move without anything being copied before the catch-up is given up."""
@@ -83,7 +83,7 @@ class CatchUp(Attempts):
         if self._id not in view.learners:
             self._check(view, who)
         # Before the reservation: a client that cannot do the work must not keep it from those that can.
-        yield from self._reach_members(view)
+        yield from self.reach_members(view)
         yield from reserve(self._met, self._repairer)
         try:
             if self._id not in view.learners:
@@ -111,7 +111,7 @@ class CatchUp(Attempts):
         if apart:
             raise NotNow(apart[0])
 
-    def _reach_members(self, view: View) -> Operation[None]:
+    def reach_members(self, view: View) -> Operation[None]:
         """Make sure that this client reaches every member: otherwise it would only get in the way of those that do."""
         answers: Answers = yield Ask(view.epoch, view.members, Seal())
         for id, answer in answers.items():
@@ -123,7 +123,7 @@ class CatchUp(Attempts):
     def _admit(self, view: View, who: ServerInfo) -> Operation[View]:
         """Enrol and wipe the server, make it a learner."""
         yield from self._check_room(view, who)
-        kept = self._kept(view, who)
+        kept = self.kept(view, who)
         if not kept:
             who = yield from self._wipe(view, who)
         life = Life(who.run_id, kept or (yield Nonce()))
@@ -143,7 +143,7 @@ class CatchUp(Attempts):
         if needed > who.maxmemory * (1 - HEAD_ROOM):
             raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
 
-    def _kept(self, view: View, who: ServerInfo) -> str | None:
+    def kept(self, view: View, who: ServerInfo) -> str | None:
         """The next generation of a server that is eligible and was only out of reach, None for any other.
 
         It may be the only other one that holds everything, so it is not wiped: what it missed is added.
@@ -191,7 +191,7 @@ class CatchUp(Attempts):
             else:
                 newest = yield Refresh(view)
                 if newest.epoch == view.epoch:
-                    newest = yield Change(view, partial(promote, server=self._id, life=life))
+                    newest = yield Change(view, self.promotion(life))
             if newest.members.get(self._id) == life:
                 return self.copied
             if newest.learners.get(self._id) != life:
@@ -199,6 +199,10 @@ class CatchUp(Attempts):
             tries = tries + 1 if self.copied == before else 0
             view = newest
         raise NotNow("the view moves all the time")
+
+    def promotion(self, life: Life) -> ViewChange:
+        """The change of the view that makes the learner a member."""
+        return partial(promote, server=self._id, life=life)
 
     def _after(self, view: View, failure: PlaceFailed) -> Operation[View]:
         """The view to copy on under, newer than the one that the copying failed under.  Raises ``PlaceFailed``."""
@@ -221,7 +225,7 @@ class CatchUp(Attempts):
         self._total = self.copied
         for queue in (yield from queues_at(_source(view, ""))):
             source = view.primary(queue)
-            copy = self._copies.setdefault((queue, source, view.members[source]), QueueCopy(queue))
+            copy = self._copies.setdefault((queue, source, view.members[source]), self.copy_of(queue))
             if not copy.done:
                 standing = yield from _source(view, queue).ask(Standing(queue))
                 self._total += max(0, standing.items - copy.copied)
@@ -229,6 +233,10 @@ class CatchUp(Attempts):
         for queue, copy in left.items():
             yield from copy.go_on(_source(view, queue), target, self._note)
         yield Report(self.copied, self._total)
+
+    def copy_of(self, queue: str) -> QueueCopy:
+        """A copy of a queue that is not begun yet."""
+        return QueueCopy(queue)
 
     def _note(self, items: int) -> Operation[None]:
         self.copied += items

@@ -103,11 +103,15 @@ class QueueCopy:
         moments = self._moments
         while not self.done:
             cursor, items, beyond = yield from source.ask(Page(self._queue, self._cursor, PAGE_ITEMS, moments.source))
-            yield from install_items(target, self._queue, items, moments)
+            yield from self.install(target, items, moments)
             yield from copy_items(source, target, self._queue, beyond, moments)
             self._cursor, self.done = cursor, cursor == START
             self.copied += len(items) + len(beyond)
             yield from copied(len(items) + len(beyond))
+
+    def install(self, target: Place, items: Sequence[Copied], moments: Moments) -> Operation[None]:
+        """Have ``target`` learn the items of one page.  Raises ``PlaceFailed``."""
+        yield from install_items(target, self._queue, items, moments)
 
 
 def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moments]:

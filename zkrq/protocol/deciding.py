@@ -71,7 +71,7 @@ class Decided(NamedTuple, Generic[R]):
     gone: Sequence[bytes]
 
 
-class _SoFar:
+class SoFar:
     """What the attempts of one decision have found out so far."""
 
     def __init__(self, puts: Sequence[Put]) -> None:
@@ -98,7 +98,7 @@ class Deciding(Attempts):
         Raises ``NothingDone``, ``TooFewMembers``, ``Denied``; ``Unknown`` when it may have happened; ``Fenced`` when
         the owner was declared dead.
         """
-        so_far = _SoFar(call.puts)
+        so_far = SoFar(call.puts)
         outcome: list[Decided[R]] = []
 
         def attempt(view: View) -> Operation[Answers]:
@@ -110,7 +110,7 @@ class Deciding(Attempts):
                 self.check_writable(view)
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
-            answers = yield from self._ask_primary(view, call, so_far)
+            answers = yield from self.have_decided(view, call, so_far)
             primary = view.primary(call.queue)
             answer = answers[primary]
             if answer.verdict is not Verdict.DONE:
@@ -118,7 +118,7 @@ class Deciding(Attempts):
             reply = call.read(answer.body)
             records = call.decided(reply, view.epoch)
             so_far.carry(records.ids)
-            answers, superseded = yield from self._spread(view, call, records, so_far, answers)
+            answers, superseded = yield from self.spread(view, call, records, so_far, answers)
             gone = [id for id in records.gone() if id not in superseded]
             repeated = (primary, view.members[primary]) in so_far.unanswered
             carried = frozenset(so_far.carried)
@@ -142,7 +142,7 @@ class Deciding(Attempts):
         the tombstones of what is gone."""
         return not view.learners and not view.eligible
 
-    def _ask_primary(self, view: View, call: Decision[R], so_far: _SoFar) -> Operation[Answers]:
+    def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         """Have the primary decide.  Raises ``Fenced``, ``NothingDone``."""
         effort, primary = so_far.effort, view.primary(call.queue)
         sent = call.under(trim=self.may_trim(view), again=effort.touched)
@@ -159,8 +159,8 @@ class Deciding(Attempts):
             raise NothingDone(f"{primary} refused {call.script}: {answer.reason}")
         return answers
 
-    def _spread(
-        self, view: View, call: Decision[R], records: Records, so_far: _SoFar, answers: Answers
+    def spread(
+        self, view: View, call: Decision[R], records: Records, so_far: SoFar, answers: Answers
     ) -> Operation[tuple[Answers, frozenset[bytes]]]:
         """Have the other servers apply these records.
 
@@ -192,7 +192,7 @@ class Deciding(Attempts):
             answers |= yield from self.copy(view, queue, sorted(so_far.carried), id)
         return answers, superseded
 
-    def _apply(self, view: View, call: Decision[R], records: Records, so_far: _SoFar) -> Apply:
+    def _apply(self, view: View, call: Decision[R], records: Records, so_far: SoFar) -> Apply:
         trim = isinstance(call, Trimming) and self.may_trim(view)
         if call.puts:
             return ApplyNew(call.queue, records.with_payloads(so_far.payloads), payloads_given=SOME_PAYLOADS)

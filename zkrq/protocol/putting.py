@@ -8,7 +8,7 @@ its tombstone has; only the primary can say whether that tombstone still counts,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from zkrq.protocol.attempts import FULL_RETRY_SECONDS, full_members
@@ -111,8 +111,7 @@ class Putting(Deciding):
             if obstacles.full and not effort.touched:
                 yield from self.check_room(view, obstacles.full)
             so_far.copies, so_far.primary = len(view.members), view.primary(queue)
-            missing = {id: life for id, life in self.receivers(view).items() if (id, life) not in so_far.covered}
-            answers: Answers = yield Ask(view.epoch, missing, call)
+            answers: Answers = yield Ask(view.epoch, self.missing(view, so_far.covered), call)
             effort.note(answers)
             if full_members(view, answers):
                 yield Hurry(FULL_RETRY_SECONDS)
@@ -135,6 +134,11 @@ class Putting(Deciding):
         if so_far.tombstones:
             exceptional |= yield from self._push_again(queue, puts, so_far)
         return Pushes(so_far.copies, exceptional)
+
+    def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
+        """The servers of the view whose answer a plain push still lacks; ``covered`` have answered OK."""
+        receivers = self.receivers(view)
+        return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
     def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[int, Exceptional]]:
         """Have the primary say whether ids that some server knows as gone may begin a new life."""

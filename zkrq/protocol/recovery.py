@@ -55,17 +55,17 @@ class Recovery:
     def run(self) -> Operation[Recovered | None]:
         """Recover if all members were restarted; None if that is not needed.  Raises ``NotNow``."""
         view: View = yield Refresh((yield Look()))
-        wanted = {**view.members, **view.eligible}
-        if (yield from _is_alive(view)):
+        wanted = self.wanted(view)
+        if (yield from self._is_alive(view)):
             return None
-        met = yield from meet(_present(view, wanted))
-        if has_live_member(view, met):
+        met = yield from self.meet(_present(view, wanted))
+        if self.has_live_member(view, met):
             return None
         taking_part: dict[ServerId, ServerInfo] = {}
         for id, who in met.items():
             if who.epoch > view.epoch:
                 raise NotNow(f"{id} has seen epoch {who.epoch}, ZooKeeper knows {view.epoch}: it lost data")
-            if _is_current(wanted, id, who):
+            if id in wanted and self.takes_part(view, wanted[id], who):
                 taking_part[id] = who
         if not taking_part:
             raise NotNow(
@@ -85,20 +85,49 @@ class Recovery:
         unknown = sorted(named - view.servers.keys())
         if unknown or not named:
             raise Invalid(f"no server of this namespace: {', '.join(unknown) or '(none named)'}")
-        if (yield from _is_alive(view)):
+        if (yield from self._is_alive(view)):
             raise Invalid("nothing to recover: a server of the view lives")
         met = yield from meet(_present(view, named))
-        if has_live_member(view, met):
+        if self.has_live_member(view, met):
             raise Invalid("nothing to recover: a server of the view lives")
         foreign = [id for id, who in met.items() if who.queues and who.is_foreign(view.deployment)]
         if foreign:
             raise Invalid(f"server {foreign[0]} holds the items of another deployment: go on without it")
-        wanted = {**view.members, **view.eligible}
-        current = {id: who for id, who in met.items() if _is_current(wanted, id, who)}
+        wanted = self.wanted(view)
+        current = {id: who for id, who in met.items() if id in wanted and self.takes_part(view, wanted[id], who)}
         # Those that hold nothing are no copies of those that do: they come back by catch-up.
         taking_part = current or {id: who for id, who in met.items() if who.generation} or met
         missing = (wanted.keys() | named) - taking_part.keys()
         return (yield from self._carry_out(view, taking_part, tuple(sorted(missing))))
+
+    # -- who takes part ------------------------------------------------------------------------------------------------
+
+    def wanted(self, view: View) -> Mapping[ServerId, Life]:
+        """The servers that may hold something that the view promises: also those that were evicted last hold every
+        pushed item."""
+        return {**view.members, **view.eligible}
+
+    def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
+        """Ask servers who they are; one that does not answer may hold what the others have lost.  Raises ``NotNow``."""
+        return meet(servers)
+
+    def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
+        """Whether a member was met in the life that the view names; see the function."""
+        return has_live_member(view, identities)
+
+    def _is_alive(self, view: View) -> Operation[bool]:
+        return self.has_live_member(view, (yield from identify(_present(view, view.members))))
+
+    def takes_part(self, view: View, known: Life, who: ServerInfo) -> bool:
+        """Whether a server has the data that the view knows it by, perhaps under the next generation already, given by
+        a recovery that was left in the middle."""
+        return who.generation in (known.generation, self.renewed(view, known))
+
+    def renewed(self, view: View, known: Life) -> str:
+        """The generation that follows: made of the old one alone, so that it is recognised after ``view`` has moved."""
+        return restored(known)
+
+    # -- merging -------------------------------------------------------------------------------------------------------
 
     def _carry_out(
         self, view: View, met: Mapping[ServerId, ServerInfo], missing: tuple[ServerId, ...]
@@ -106,17 +135,17 @@ class Recovery:
         lives: dict[ServerId, Life] = {}
         yield from reserve(met, self._repairer)
         try:
-            yield from self._merge(view, met)
+            yield from self.merge(view, met)
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         for id, who in met.items():
-            lives[id] = yield from self._renew(view, id, who)
+            lives[id] = yield from self.renew(view, id, who)
         changed: View = yield Change(view, partial(recover, lives=lives))
         if changed.members != lives:
             raise NotNow("the view moved meanwhile")
         return Recovered(changed, missing)
 
-    def _merge(self, view: View, met: Mapping[ServerId, ServerInfo]) -> Operation[None]:
+    def merge(self, view: View, met: Mapping[ServerId, ServerInfo]) -> Operation[None]:
         """Have each of the servers hold what any of them holds.  Raises ``PlaceFailed``, ``NotNow``."""
         places = [
             Place(id, Life(who.run_id, who.generation), view.epoch) for id, who in sorted(met.items()) if who.generation
@@ -134,10 +163,10 @@ class Recovery:
         for queue in (yield from queues_at(source)):
             yield from QueueCopy(queue).go_on(source, target, copied)
 
-    def _renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
+    def renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
         """Give a server that took part the generation that follows its own; a new one to one that holds nothing."""
-        known = {**view.members, **view.eligible}.get(id, Life(who.run_id, who.generation))
-        life = Life(who.run_id, restored(known) if who.generation else (yield Nonce()))
+        known = self.wanted(view).get(id, Life(who.run_id, who.generation))
+        life = Life(who.run_id, self.renewed(view, known) if who.generation else (yield Nonce()))
         # Merging took its time.  Only the clock is asked for again, so that a server that was flushed is found out.
         again = (yield from meet([id]))[id]
         who = replace(who, clock_us=again.clock_us)
@@ -153,19 +182,9 @@ def has_live_member(view: View, identities: Mapping[ServerId, ServerInfo | Answe
     return any(isinstance(who, ServerInfo) and (who.run_id, who.generation) == life for who, life in lives)
 
 
-def _is_alive(view: View) -> Operation[bool]:
-    return has_live_member(view, (yield from identify(_present(view, view.members))))
-
-
 def _present(view: View, ids: Iterable[ServerId]) -> list[ServerId]:
     """The ids, sorted.  Raises ``NotNow`` where one was removed from the namespace."""
     missing = [id for id in ids if id not in view.servers]
     if missing:
         raise NotNow(f"the view moved meanwhile: {missing[0]} was removed")
     return sorted(ids)
-
-
-def _is_current(wanted: Mapping[ServerId, Life], id: ServerId, who: ServerInfo) -> bool:
-    """Whether a server has the data that the view knows it by, perhaps under the next generation already, given by a
-    recovery that was left in the middle."""
-    return id in wanted and who.generation in (wanted[id].generation, restored(wanted[id]))

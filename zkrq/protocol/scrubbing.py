@@ -115,6 +115,10 @@ class Scrub(Deciding):
             raise NotNow(str(failure)) from failure
         return found
 
+    def judge(self, record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+        """Say what is to be done about an item that the primary does not know; see the function."""
+        return judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
+
 
 class _Comparison:
     """One follower and the primary."""
@@ -175,7 +179,8 @@ class _Comparison:
         forget: list[Copied] = []
         for item in items:
             has_payload = item.payload is not None
-            match judge(unpack(item.record), has_payload, now_ms=now_ms, floor_ms=float(standing.floor_ms)):
+            record, floor_ms = unpack(item.record), float(standing.floor_ms)
+            match self._scrub.judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms):
                 case Finding.FORWARD:
                     forward.append(item)
                 case Finding.FORGET:
