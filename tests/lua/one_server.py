@@ -19,7 +19,7 @@ import hiredis
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
-from zkrq.protocol.replies import Status, read_reply
+from zkrq.protocol.replies import Answer, Status, read_reply
 from zkrq.protocol.scripts import SCRIPTS, sha
 
 NAMESPACE = "t"
@@ -373,18 +373,26 @@ class OneServer(Connection):
 
     # -- scripts -----------------------------------------------------------------------------------------------------
 
-    def evaluate(self, script: str, arguments: Sequence[Argument]) -> list[object]:
-        """Run a script with exactly these ARGV; the reply as it is."""
-        text, keys = self.text(script), script_keys(NAMESPACE, self.queue, script)
+    def answer(self, call: calls.Call[Any], epoch: int, generation: str = GENERATION) -> Answer:
+        """Make a call; what the server answers, whatever the status.  Raises ``ScriptFailed``."""
+        text, keys = self.text(call.script), script_keys(NAMESPACE, call.queue, call.script)
         if text not in self._known:
             self.command("SCRIPT", "LOAD", text)
             self._known.add(text)
-        return cast("list[object]", self.command("EVALSHA", sha(text), len(keys), *keys, *arguments))
+        reply = self.command("EVALSHA", sha(text), len(keys), *keys, epoch, generation, *call.words())
+        return read_reply(reply, call.script)
 
-    def ask(self, call: calls.Call[R], *, epoch: int | None = None, generation: str = GENERATION) -> R:
+    def ask(
+        self,
+        call: calls.Call[R],
+        *,
+        epoch: int | None = None,
+        generation: str = GENERATION,
+        put_window_ms: int = WINDOW_MS,
+    ) -> R:
         """Make a call; what its reply says.  Raises ``Refused``, ``ScriptFailed``."""
-        arguments = [self.epoch if epoch is None else epoch, generation, *call.words()]
-        answer = read_reply(self.evaluate(call.script, arguments), call.script)
+        call = under_window(call, put_window_ms)
+        answer = self.answer(call, self.epoch if epoch is None else epoch, generation)
         assert answer.status is not Status.BROKEN, answer.reason
         if answer.status is not Status.OK:
             raise Refused(answer.status.value, answer.body)
@@ -393,52 +401,16 @@ class OneServer(Connection):
     def _ask(self, call: calls.Call[R], options: Mapping[str, Any]) -> R:
         """The same with other values of some fields, another put window, or another epoch or generation."""
         given = dict(options)
-        gate = {name: given.pop(name) for name in ("epoch", "generation") if name in given}
-        window_ms = given.pop("put_window_ms", WINDOW_MS)
-        return self.ask(under_window(cast("calls.Call[R]", replace(cast("Any", call), **given)), window_ms), **gate)
-
-    def run(self, script: str, *repeated: Argument, **given: Argument) -> tuple[object, ...]:
-        """Run a script with any words, also such as no call makes; what follows OK.
-
-        Raises ``Refused``, ``ScriptFailed``.
-
-        ``given`` are arguments by the names of its header, ``repeated`` is what stands behind the slash there.
-        """
-        usual: dict[str, Argument] = {
-            "epoch": self.epoch,
-            "generation": GENERATION,
-            "queue": self.queue,
-            "put_window_ms": WINDOW_MS,
-            "trim": 0,
-            "clock": 0,
-            "max_attempts": 0,
-            "expired": "X",
-            "dead_max": 0,
-            "dead_age_ms": 0,
-            "max_size": 0,
-            "again": 0,
-            "wanted": "",
-            "skip": 0,
-            "count": 0,
-            "call": "",
-            "before_ms": 0,
-            "cursor": "",
-        }
-        names = SCRIPTS[script].arguments
-        assert given.keys() <= set(names), "the header knows no other arguments"
-        status, *body = self.evaluate(script, [*({**usual, **given}[name] for name in names), *repeated])
-        assert isinstance(status, bytes)
-        if status != b"OK":
-            raise Refused(status.decode(), body)
-        return tuple(body)
+        how = {name: given.pop(name) for name in ("epoch", "generation", "put_window_ms") if name in given}
+        return self.ask(cast("calls.Call[R]", replace(cast("Any", call), **given)), **how)
 
     def enrol(self, generation: str = GENERATION, expected: str = "", **options: Argument) -> None:
         call = calls.Enrol(expected, "redis-1", "d", time.time_ns() // 1000, WINDOW_MS, holding=False)
         self._ask(call, {"generation": generation, **options})
 
-    def seal(self, epoch: int) -> None:
+    def seal(self, epoch: int, generation: str = GENERATION) -> None:
         """Have the server adopt this epoch."""
-        self.ask(calls.Seal(), epoch=epoch)
+        self.ask(calls.Seal(), epoch=epoch, generation=generation)
 
     def put(self, *puts: Put | str, **options: Argument) -> list[int]:
         """Returns the positions that were refused for their age."""
@@ -509,6 +481,12 @@ class OneServer(Connection):
         call = calls.Apply(self.queue, cast("Any", items), fenced=fenced, payloads_given=int(payloads))
         superseded, bare = self._ask(call, options)
         return _from_1(superseded), _from_1(bare)
+
+    def wipe(self, **options: Argument) -> None:
+        self._ask(calls.Wipe(self.queue), options)
+
+    def retire(self, owner: str) -> None:
+        self.ask(calls.Retire(self.queue, owner))
 
     def fence(self, owner: str, **options: Argument) -> dict[str, Decided]:
         """All pages."""
@@ -620,6 +598,9 @@ class OneServer(Connection):
 
     def owners(self) -> set[str]:
         return self._names(calls.Owners(self.queue))
+
+    def claims_of(self, owner: str) -> set[str]:
+        return self._names(calls.Claims(self.queue, owner))
 
     def _names(self, call: calls.Paging[calls.Names]) -> set[str]:
         """All pages."""

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from tests.lua.one_server import Argument, OneServer, Put, read_decided
+from tests.lua.one_server import OneServer, Put, read_decided
 from tests.lua.test_dead_letters import bury
+from zkrq.protocol import calls
 from zkrq.protocol.records import State
 
 REMEMBERED = 30  # calls at least, of eight characters each
 
-Call = Callable[[OneServer, str], object]
+Call = Callable[[OneServer, str], bool]
+"""Makes a call of this name; whether it was executed before."""
 
 
-def clear(server: OneServer, call: str) -> object:
-    executed_before, *_ = server.run("clear", count=10, call=call)
-    return executed_before
+def clearing(server: OneServer, call: str) -> calls.Clear:
+    return calls.Clear(server.queue, 10, call, 0, b"")
 
 
-def redrive(server: OneServer, call: str) -> object:
-    executed_before, _ = server.run("redrive", count=10, call=call)
-    return executed_before
+def redriving(server: OneServer, call: str) -> calls.Redrive:
+    return calls.Redrive(server.queue, 0, 10, call)
 
 
-def discard(server: OneServer, call: str) -> object:
+def discarding(server: OneServer, call: str) -> calls.Cancel:
+    return calls.Cancel(server.queue, "D", 10, call)
+
+
+def clear(server: OneServer, call: str) -> bool:
+    return server.ask(clearing(server, call)).executed_before
+
+
+def redrive(server: OneServer, call: str) -> bool:
+    return server.ask(redriving(server, call)).executed_before
+
+
+def discard(server: OneServer, call: str) -> bool:
     letters = server.contents().dead
-    server.run("cancel", wanted="D", count=10, call=call)
-    return int(server.contents().dead == letters)
+    server.ask(discarding(server, call))
+    return server.contents().dead == letters
 
 
 def prepare(server: OneServer, call: Call, *ids: str) -> None:
@@ -44,20 +57,26 @@ def left(server: OneServer, call: Call) -> set[str]:
     return {id for id, record in server.contents().records.items() if record.state is state}
 
 
-each_call = pytest.mark.parametrize("call", [clear, redrive, discard])
+MAKING: dict[Call, Callable[[OneServer, str], calls.Call[Any]]] = {
+    clear: clearing,
+    redrive: redriving,
+    discard: discarding,
+}
+
+each_call = pytest.mark.parametrize("call", MAKING)
 
 
 @each_call
 def test_late_first_try_does_nothing(server: OneServer, call: Call) -> None:
     prepare(server, call, "old", "older")
-    assert call(server, "aaaaaaaa") == 0
+    assert not call(server, "aaaaaaaa")
     assert left(server, call) == set()
     if call is redrive:
-        server.run("clear", count=10)
+        server.clear(10)
     prepare(server, call, "new")
-    assert call(server, "aaaaaaaa") == 1
+    assert call(server, "aaaaaaaa")
     assert left(server, call) == {"new"}
-    assert call(server, "bbbbbbbb") == 0
+    assert not call(server, "bbbbbbbb")
     assert left(server, call) == set()
     assert server.contents().faults == []
 
@@ -65,15 +84,14 @@ def test_late_first_try_does_nothing(server: OneServer, call: Call) -> None:
 @each_call
 def test_repetition_tells_of_what_the_first_try_did(server: OneServer, call: Call) -> None:
     """Its reply may have been lost; no further item is concerned."""
-    name = "clear" if call is clear else "redrive" if call is redrive else "cancel"
-    wanted: dict[str, Argument] = {"wanted": "D"} if call is discard else {}
     prepare(server, call, "a", "b")
-    *_, first = server.run(name, count=10, call="aaaaaaaa", **wanted)
+    made = MAKING[call](server, "aaaaaaaa")
+    first = server.ask(made).records
     if call is not redrive:  # burying would take what it has queued again
         prepare(server, call, "new")
     for epoch in (server.epoch, server.epoch + 1):
-        *_, again = server.run(name, count=10, call="aaaaaaaa", epoch=epoch, **wanted)
-        assert read_decided(again).keys() == read_decided(first).keys() == {"a", "b"}
+        again = server.ask(made, epoch=epoch).records
+        assert read_decided(again.flat).keys() == read_decided(first.flat).keys() == {"a", "b"}
     server.epoch += 1
     assert left(server, call) == ({"new"} if call is not redrive else set())
     assert server.contents().faults == []
@@ -84,11 +102,11 @@ def test_repetition_of_a_redrive_leaves_dead_letters_alone(server: OneServer) ->
     finds them, and the caps of the queue count them."""
     bury(server, "again", Put("keyed", key="k"))
     server.push(Put("new", key="k"))
-    assert redrive(server, "aaaaaaaa") == 0
+    assert not redrive(server, "aaaaaaaa")
     server.settle(*server.claim().settle("bury", 0, "why"))
     letters = {"again", "keyed", "new"}
     assert server.contents().dead.keys() == letters
-    assert redrive(server, "aaaaaaaa") == 1
+    assert redrive(server, "aaaaaaaa")
     assert server.contents().faults == []
     assert server.contents().dead.keys() == letters
     redrive(server, "bbbbbbbb")
@@ -98,10 +116,10 @@ def test_repetition_of_a_redrive_leaves_dead_letters_alone(server: OneServer) ->
 @each_call
 def test_calls_are_remembered_for_a_while(server: OneServer, call: Call) -> None:
     for number in range(REMEMBERED):
-        assert call(server, f"{number:08}") == (0 if call is not discard else 1)
+        assert call(server, f"{number:08}") is (call is discard)
     prepare(server, call, "new")
     for number in range(REMEMBERED):
-        assert call(server, f"{number:08}") == 1
+        assert call(server, f"{number:08}")
     assert left(server, call) == {"new"}
 
 

@@ -2,79 +2,70 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from tests.lua.one_server import Argument, OneServer, Refused, ScriptFailed, put_and_claim
+from tests.lua.one_server import GENERATION, OneServer, Refused, ScriptFailed, put_and_claim
+from zkrq.protocol import calls
 from zkrq.protocol.records import VERSION_BYTES, fresh
 from zkrq.protocol.scripts import SCRIPTS
 
-ARGUMENTS: dict[str, dict[str, Argument]] = {
-    "affirm": {},
-    "apply": {"fenced": "ann", "payloads_given": 1, "clock": 0},
-    "apply_new": {"fenced": "ann", "payloads_given": 1, "clock": 0},
-    "cancel": {},
-    "claim": {"owner": "ann", "seq": 1, "count": 10, "lease_ms": 1000, "waiter": "channel"},
-    "claims": {"owner": "ann", "cursor": 0},
-    "clear": {"count": 10},
-    "compare": {},
-    "count": {},
-    "cut": {},
-    "fence": {"owner": "ann", "cursor": 0},
-    "forward": {"clock": 10**17, "window_ms": 0},
-    "heads": {"cursor": 0, "count": 10},
-    "holders": {"cursor": 0},
-    "install": {"floor_ms": 0},
-    "owners": {"cursor": 0},
-    "page": {"clock": 0, "cursor": 0, "count": 10},
-    "pause": {"state": "P"},
-    "peek": {"state": "ready", "count": 10},
-    "push": {},
-    "put": {},
-    "queues": {"cursor": 0},
-    "read": {"clock": 0},
-    "redrive": {"count": 0},
-    "room": {},
-    "retire": {"owner": "ann"},
-    "seal": {},
-    "settle": {},
-    "standing": {"cursor": 0},
-    "statistics": {},
-    "trim": {},
-    "wipe": {},
+AnyCall = calls.Call[Any]
+
+RECORD = fresh(0, 0)
+PUSH = calls.Put("id", RECORD, 0, b"")
+
+CALLS: dict[str, AnyCall] = {
+    call.script: call
+    for call in (
+        calls.Affirm("q", [b"id"]),
+        calls.Apply("q", [("id", RECORD, 0, b"")], fenced="ann", payloads_given=calls.ALL_PAYLOADS),
+        calls.ApplyNew("q", [("id", RECORD, 0, b"")], fenced="ann", payloads_given=calls.ALL_PAYLOADS),
+        calls.Cancel("q", "", 0, "", ["id"]),
+        calls.Claim("q", "ann", 1, 10, 1000, "channel", 0, "X", 0, 0),
+        calls.Claims("q", "ann"),
+        calls.Clear("q", 10, "", 0, b""),
+        calls.Compare("q", [(b"id", b"")]),
+        calls.Count("q"),
+        calls.Cut("q", [b"id"]),
+        calls.Fence("q", "ann"),
+        calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"0", b"")]),
+        calls.Heads("q", calls.START, 10),
+        calls.Holders("q"),
+        calls.Install("q", 0, calls.Rows(["ann", 1, -1])),
+        calls.Owners("q"),
+        calls.Page("q", calls.START, 10),
+        calls.Pause("q", "P", ""),
+        calls.Peek("q", "ready", 10),
+        calls.Push("q", 0, [PUSH]),
+        calls.PutAll("q", [PUSH]),
+        calls.Queues(),
+        calls.Read("q", ["id"]),
+        calls.Redrive("q", 0, 0, "", ["id"]),
+        calls.Retire("q", "ann"),
+        calls.Room(),
+        calls.Seal(),
+        calls.Settle("q", 0, 0, [("id", RECORD[VERSION_BYTES], "ann/1", "ack")]),
+        calls.Standing("q"),
+        calls.Statistics("q"),
+        calls.Trim("q"),
+        calls.Wipe("q"),
+    )
 }
 """A call of every script that has the gate."""
 
-REPEATED: dict[str, tuple[Argument, ...]] = {
-    "cancel": ("id",),
-    "redrive": ("id",),
-    "affirm": ("id",),
-    "cut": ("id",),
-    "apply": ("id", fresh(0, 0), 0, b""),
-    "apply_new": ("id", fresh(0, 0), 0, b""),
-    "compare": ("id", b""),
-    "forward": ("id", fresh(0, 0), 0, b""),
-    "install": ("ann", 1, -1),
-    "push": ("id", fresh(0, 0), 0, b""),
-    "put": ("id", fresh(0, 0), 0, b""),
-    "read": ("id",),
-    "settle": ("id", fresh(0, 0)[VERSION_BYTES], "ann/1", "ack"),
-}
-
-gated = pytest.mark.parametrize("script", sorted(ARGUMENTS))
+gated = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 
 
-def call(server: OneServer, script: str, **options: Argument) -> None:
-    server.run(script, *REPEATED.get(script, ()), **ARGUMENTS[script], **options)
-
-
-def refusal(server: OneServer, script: str, epoch: int, generation: str) -> Refused:
+def refusal(server: OneServer, call: AnyCall, epoch: int, generation: str = GENERATION) -> Refused:
     with pytest.raises(Refused) as refused:
-        call(server, script, epoch=epoch, generation=generation)
+        server.ask(call, epoch=epoch, generation=generation)
     return refused.value
 
 
 def test_every_script_for_servers_of_the_view_has_the_gate() -> None:
-    assert sorted(ARGUMENTS) == sorted(SCRIPTS.keys() - {"enrol", "reserve"})
+    assert CALLS.keys() == SCRIPTS.keys() - {"enrol", "reserve"}
 
 
 @pytest.mark.parametrize("script", sorted(SCRIPTS))
@@ -84,45 +75,45 @@ def test_script_loads(server: OneServer, script: str) -> None:
 
 
 @gated
-def test_server_without_generation_is_not_in_sync_and_nothing_is_created(server: OneServer, script: str) -> None:
+def test_server_without_generation_is_not_in_sync_and_nothing_is_created(server: OneServer, call: AnyCall) -> None:
     """Rule 3: generation missing: NOTINSYNC, never created on the way."""
     server.command("FLUSHALL")
-    refused = refusal(server, script, 1, "g1")
+    refused = refusal(server, call, 1)
     assert (refused.status, refused.body) == ("NOTINSYNC", (b"",))
     assert server.key_names() == set()
 
 
 @gated
-def test_server_of_another_generation_is_not_in_sync_and_adopts_nothing(server: OneServer, script: str) -> None:
+def test_server_of_another_generation_is_not_in_sync_and_adopts_nothing(server: OneServer, call: AnyCall) -> None:
     """Rule 3: generation other: NOTINSYNC; a greater epoch of a life that is over is not adopted either."""
-    refused = refusal(server, script, 7, "g0")
+    refused = refusal(server, call, 7, "g0")
     assert (refused.status, refused.body) == ("NOTINSYNC", (b"g1",))
     assert server.key_names() == {"server"}
     assert server.command("HGET", "{t}:server", "epoch") == b"1"
 
 
 @gated
-def test_lower_epoch_is_stale_and_writes_nothing(server: OneServer, script: str) -> None:
+def test_lower_epoch_is_stale_and_writes_nothing(server: OneServer, call: AnyCall) -> None:
     """Rule 3: epoch lower: STALE."""
     server.seal(3)
-    refused = refusal(server, script, 2, "g1")
+    refused = refusal(server, call, 2)
     assert (refused.status, refused.body) == ("STALE", (b"3",))
     assert server.key_names() == {"server"}
 
 
 @gated
-def test_greater_epoch_is_adopted(server: OneServer, script: str) -> None:
+def test_greater_epoch_is_adopted(server: OneServer, call: AnyCall) -> None:
     """Rule 3: epoch greater: adopt; also rule 9, for the scripts that catch-up reads with."""
-    call(server, script, epoch=5)
+    server.ask(call, epoch=5)
     assert server.command("HGET", "{t}:server", "epoch") == b"5"
-    assert refusal(server, script, 4, "g1").status == "STALE"
+    assert refusal(server, call, 4).status == "STALE"
 
 
 def test_epochs_are_compared_as_numbers(server: OneServer) -> None:
     """Rule 3: 10 is greater than 9."""
     server.seal(9)
     server.seal(10)
-    assert refusal(server, "seal", 9, "g1").status == "STALE"
+    assert refusal(server, calls.Seal(), 9).status == "STALE"
 
 
 # -- enrolment -----------------------------------------------------------------------------------------------------
@@ -144,14 +135,14 @@ def test_enrolling_writes_generation_epoch_and_name(server: OneServer) -> None:
 def test_enrolling_repeated_is_ok_and_changes_nothing(server: OneServer) -> None:
     """Rule 10: a repetition after a lost answer succeeds, though the generation is no longer the expected one."""
     server.enrol("g2", expected="g1")
-    server.run("seal", epoch=6, generation="g2")
+    server.seal(6, "g2")
     server.enrol("g2", expected="g1")
     assert server.command("HGET", "{t}:server", "epoch") == b"6"
 
 
 def test_an_epoch_of_another_deployment_means_nothing(server: OneServer) -> None:
     """A server that is taken from another deployment begins under the new one's epoch."""
-    server.run("seal", epoch=500)
+    server.seal(500)
     with pytest.raises(Refused) as refused:
         server.enrol("g2", expected="g1", epoch=4)
     assert (refused.value.status, refused.value.body) == ("STALE", (b"500",))

@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 
 from tests.lua.one_server import LEASE_MS, Applied, OneServer, Put, ScriptFailed, put_and_claim
+from zkrq.protocol import calls
 from zkrq.protocol.records import Record, State, Version, fresh, pack
 from zkrq.protocol.scripts import SCRIPTS
 
@@ -84,7 +85,7 @@ def bury(server: OneServer, count: int, *, age_ms: int, pushed_ago_ms: int) -> N
 
 
 def remembered_ms(server: OneServer) -> int:
-    return cast("int", server.run("trim", put_window_ms=HOUR_MS)[1])
+    return server.ask(calls.Trim(server.queue), put_window_ms=HOUR_MS).remembered_ms
 
 
 def test_floor_is_what_was_pushed(server: OneServer) -> None:
@@ -217,7 +218,7 @@ def test_only_tombstones_remain(server: OneServer) -> None:
     assert server.command("HLEN", server.key("owners")) == 1
     assert server.command("HLEN", server.key("lead")) == 3
     server.fence("ann")
-    server.run("retire", owner="ann")
+    server.retire("ann")
     assert server.owners() == set()
 
 

@@ -8,18 +8,8 @@ from typing import cast
 import pytest
 
 from tests.lua.one_server import Applied, OneServer, Put, Refused, put_and_claim
+from zkrq.protocol import calls
 from zkrq.protocol.records import Record, State, Version, pack
-
-
-def claims_of(server: OneServer, owner: str) -> set[str]:
-    """All pages of ``claims``."""
-    found: list[bytes] = []
-    cursor = b"0"
-    while True:
-        cursor, ids = cast("tuple[bytes, list[bytes]]", server.run("claims", owner=owner, cursor=cursor))
-        found += ids
-        if cursor == b"0":
-            return {id.decode() for id in found}
 
 
 def test_claims_of_the_owner_are_requeued(server: OneServer) -> None:
@@ -57,9 +47,7 @@ def test_fencing_takes_many_pages(server: OneServer) -> None:
     for _ in range(3):
         server.claim("ann", count=500)
         server.claim("bob", count=500)
-    cursor, decided = server.run("fence", owner="ann", cursor=0)
-    assert cursor != b"0"
-    assert isinstance(decided, list)
+    assert server.ask(calls.Fence(server.queue, "ann")).cursor != calls.START
     server.fence("ann")
     contents = server.contents()
     assert len(contents.ids(State.QUEUED)) == len(contents.ids(State.CLAIMED)) == 1_500
@@ -90,9 +78,9 @@ def test_fenced_owner_stays_named_until_it_is_retired(server: OneServer) -> None
     put_and_claim(server, "b", owner="bob")
     server.fence("ann")
     assert server.owners() == {"ann", "bob"}
-    server.run("retire", owner="ann")
+    server.retire("ann")
     assert server.owners() == {"bob"}
-    server.run("retire", owner="ann")
+    server.retire("ann")
     assert server.owners() == {"bob"}
 
 
@@ -100,7 +88,7 @@ def test_retired_owner_is_still_refused(server: OneServer) -> None:
     """Rule 6: a claim request of it may still be on its way."""
     server.claim("ann", seq=1)
     server.fence("ann")
-    server.run("retire", owner="ann")
+    server.retire("ann")
     with pytest.raises(Refused, match="FENCED"):
         server.claim("ann", seq=2)
 
@@ -112,15 +100,15 @@ def test_claims_of_an_owner_are_named(server: OneServer) -> None:
     for _ in range(3):
         mine |= set(server.claim("ann", count=300).ids)
         server.claim("bob", count=200)
-    assert claims_of(server, "ann") == mine
-    assert claims_of(server, "bob") == ids - mine
-    assert claims_of(server, "eve") == set()
+    assert server.claims_of("ann") == mine
+    assert server.claims_of("bob") == ids - mine
+    assert server.claims_of("eve") == set()
 
 
 def test_settled_claims_are_not_named(server: OneServer) -> None:
     claims = put_and_claim(server, "a", "b", "c")
     server.settle(claims.decided["a"].settle("ack"), claims.decided["b"].settle("nack", 60_000))
-    assert claims_of(server, "ann") == {"c"}
+    assert server.claims_of("ann") == {"c"}
 
 
 def test_fenced_owner_is_remembered_for_ten_minutes(server: OneServer) -> None:
@@ -163,7 +151,7 @@ def test_fencing_looks_at_the_owners_claims_alone(server: OneServer) -> None:
     put_and_claim(server, "a", "b", owner="ann")
     before = scans(server)
     assert set(server.fence("ann")) == {"a", "b"}
-    assert claims_of(server, "ann") == set()
+    assert server.claims_of("ann") == set()
     assert scans(server) == before
 
 
@@ -174,7 +162,7 @@ def test_entry_of_a_claim_that_has_ended_is_struck(server: OneServer) -> None:
     token = claims["a"].record.token
     stale = [f"{token}\0{id}" for id in ("acked", "nacked", "never")] + ["ann/0\0a"]
     server.command("ZADD", server.key("holdings"), *(part for entry in stale for part in (0, entry)))
-    assert claims_of(server, "ann") == {"a"}
+    assert server.claims_of("ann") == {"a"}
     assert set(server.fence("ann")) == {"a"}
     assert server.contents().faults == []
 
@@ -184,5 +172,5 @@ def test_holdings_follow_a_claim_that_changes_hands(server: OneServer) -> None:
     first, second = (Record(Version(1, n), State.CLAIMED, token=f"{owner}/1") for n, owner in ((2, "ann"), (5, "bob")))
     for record in (first, second):
         server.apply(Applied("a", pack(record), 60_000, b"A"), payloads=True)
-    assert (claims_of(server, "ann"), claims_of(server, "bob")) == (set(), {"a"})
+    assert (server.claims_of("ann"), server.claims_of("bob")) == (set(), {"a"})
     assert server.contents().faults == []

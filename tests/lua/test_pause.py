@@ -156,7 +156,7 @@ def test_paused_queue_without_items_has_a_name(server: OneServer) -> None:
     """Catch-up copies, and wipes, the queues that are named."""
     server.pause()
     assert server.queues() == {"q"}
-    server.run("wipe")
+    server.wipe()
     assert server.key_names() == {"server"}
 
 

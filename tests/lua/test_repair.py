@@ -19,7 +19,6 @@ from tests.lua.one_server import (
     PAUSE,
     WINDOW_MS,
     Applied,
-    Argument,
     Contents,
     Decided,
     OneServer,
@@ -27,13 +26,12 @@ from tests.lua.one_server import (
     Refused,
     ScriptFailed,
     put_and_claim,
-    read_decided,
 )
 from zkrq import local
-from zkrq.protocol import copying
+from zkrq.protocol import calls, copying
 from zkrq.protocol.copying import QueueCopy, copy_items, queues_at
 from zkrq.protocol.records import Record, State, Version, fresh, pack
-from zkrq.protocol.replies import Answer, read_reply
+from zkrq.protocol.replies import Answer
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import Ask, Operation, Place
 from zkrq.protocol.view import Life, ServerId
@@ -57,14 +55,9 @@ def carried_out(operation: Operation[T], **servers: OneServer) -> T:
         while True:
             step = operation.send(answers)
             assert isinstance(step, Ask)
-            answers = {id: _answer(servers[id], step) for id in step.lives}
+            answers = {id: servers[id].answer(step.call, servers[id].epoch) for id in step.lives}
     except StopIteration as stop:
         return cast("T", stop.value)
-
-
-def _answer(server: OneServer, step: Ask) -> Answer:
-    arguments = [server.epoch, GENERATION, *step.call.words()]
-    return read_reply(server.evaluate(step.call.script, arguments), step.call.script)
 
 
 def place(id: ServerId) -> Place:
@@ -383,7 +376,7 @@ def test_waiting_consumers_hear_of_what_is_copied(server: OneServer, other: OneS
 
 def test_queue_without_items_is_copied(server: OneServer, other: OneServer) -> None:
     """An empty queue has owners, and a name, too."""
-    server.run("install", "ann", 3, -1, floor_ms=5)
+    server.install(5, {"ann": (3, -1)})
     assert copy(server, other) == 0
     assert (other.queues(), other.owners()) == ({"q"}, {"ann"})
 
@@ -1034,7 +1027,7 @@ def test_wiped_queue_is_gone(server: OneServer) -> None:
     """Catch-up (2)."""
     fill_every_key(server)
     assert {name.rpartition(":")[2] for name in keys_of(server)} == set(SCRIPTS["wipe"].keys) - {"server", "queues"}
-    server.run("wipe")
+    server.wipe()
     assert keys_of(server) == set()
     assert server.queues() == set()
     assert server.key_names() == {"server"}
@@ -1048,7 +1041,7 @@ def test_other_queues_stay(server: OneServer) -> None:
         fill_every_key(server)
     before, standing = server.contents(), server.standing()
     server.queue = "q"
-    server.run("wipe")
+    server.wipe()
     assert server.queues() == {"q2", "q:q", "other"}
     server.queue = "other"
     assert server.contents() == before
@@ -1058,8 +1051,8 @@ def test_other_queues_stay(server: OneServer) -> None:
 
 def test_wiping_again_is_ok(server: OneServer) -> None:
     fill_every_key(server)
-    server.run("wipe")
-    server.run("wipe")
+    server.wipe()
+    server.wipe()
     assert server.key_names() == {"server"}
 
 
@@ -1067,7 +1060,7 @@ def test_wiped_queue_begins_anew(server: OneServer) -> None:
     """Neither tombstones, nor the floor, nor numbers of requests are left."""
     server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
     server.install(server.now_ms(), {"ann": (99, 0)})
-    server.run("wipe")
+    server.wipe()
     server.put(Put("a", pushed_at_ms=server.now_ms() - 1_000))
     assert server.claim("ann", seq=1).ids == ["a"]
 
@@ -1077,7 +1070,7 @@ def test_late_wipe_is_stale(server: OneServer) -> None:
     fill_every_key(server)
     before = server.contents()
     server.seal(2)
-    assert status(lambda: server.run("wipe")) == ("STALE", (b"2",))
+    assert status(lambda: server.wipe()) == ("STALE", (b"2",))
     assert server.contents() == before
     server.epoch = 2
     assert server.queues() == {"q"}
@@ -1088,13 +1081,13 @@ def test_wipe_of_another_life_is_refused(server: OneServer, generation: str) -> 
     """Rule 10: a late duplicate can never wipe a newer life, nor an older one."""
     fill_every_key(server)
     before = server.contents()
-    assert status(lambda: server.run("wipe", generation=generation, epoch=9)) == ("NOTINSYNC", (b"g1",))
+    assert status(lambda: server.wipe(generation=generation, epoch=9)) == ("NOTINSYNC", (b"g1",))
     assert server.contents() == before
 
 
 def test_server_that_was_flushed_has_nothing_to_wipe(server: OneServer) -> None:
     server.command("FLUSHALL")
-    assert status(lambda: server.run("wipe")) == ("NOTINSYNC", (b"",))
+    assert status(lambda: server.wipe()) == ("NOTINSYNC", (b"",))
     assert server.key_names() == set()
 
 
@@ -1171,17 +1164,15 @@ def test_nobody_believes_what_a_server_holds_under_another_generation(server: On
 def test_enrolment_repeated_is_ok(server: OneServer, holding: int) -> None:
     """Also when items have come meanwhile, and a later epoch."""
     server.enrol("g2", "g1", holding=holding)
-    server.run(
-        "put", "a", pack(Record(Version(0, 1), State.QUEUED, pushed_at_ms=PUSHED_AT_MS)), 0, b"p", generation="g2"
-    )
-    server.run("seal", generation="g2", epoch=5)
+    server.put(Put("a", b"p", pushed_at_ms=PUSHED_AT_MS), generation="g2")
+    server.seal(5, "g2")
     server.enrol("g2", "g1", holding=holding)
     assert enrolment(server) == [b"g2", b"5", b"redis-1"]
 
 
 def test_emptied_server_is_enrolled(server: OneServer) -> None:
     one_of_each(server)
-    server.run("wipe")
+    server.wipe()
     server.enrol("g2", "g1", holding=0)
 
 
@@ -1243,7 +1234,7 @@ def test_server_without_generation_is_reserved_and_gets_none(server: OneServer) 
 def test_reserving_changes_neither_life_nor_epoch(server: OneServer) -> None:
     one_of_each(server)
     before, contents = enrolment(server), server.contents()
-    server.run("reserve", repairer="one", hold_ms=10_000, epoch=99, generation="g9")
+    server.ask(calls.Reserve("one", 10_000), epoch=99, generation="g9")
     assert enrolment(server) == before
     assert server.contents() == contents
 
@@ -1264,7 +1255,7 @@ def test_full_server_is_compared_copied_and_wiped(flagged: OneServer) -> None:
         flagged.install(1, {"bob": (1, 0)})
         flagged.reserve("one")
         flagged.enrol("g2", "g1", holding=1)
-        flagged.run("wipe", generation="g2")
+        flagged.wipe(generation="g2")
         assert flagged.key_names() == {"server"}
     finally:
         flagged.command("CONFIG", "SET", "maxmemory", 0)
@@ -1274,12 +1265,8 @@ def test_full_server_is_compared_copied_and_wiped(flagged: OneServer) -> None:
 
 
 def forward(server: OneServer, *items: str, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
-    now = time.time_ns() // 1000 if clock is None else clock
-    given: list[Argument] = []
-    for id in items:
-        given += (id, fresh(0, OLD_MS), 0, b"payload")
-    (decided,) = server.run("forward", *given, clock=now, window_ms=window_ms)
-    return read_decided(decided)
+    given = [Applied(id, fresh(0, OLD_MS), 0, b"payload") for id in items]
+    return server.forward(*given, clock=clock, window_ms=window_ms)
 
 
 OLD_MS = 1_700_000_000_000
@@ -1316,6 +1303,6 @@ def test_a_page_of_large_items_reads_no_more_than_it_sends(server: OneServer) ->
     for n in range(40):
         server.put(Put(f"i{n}", bytes(512 * KIB)))
     server.command("CONFIG", "RESETSTAT")
-    server.run("page", cursor=0, count=200)
+    server.page()
     stats = cast("bytes", server.command("INFO", "commandstats")).decode()
     assert f"cmdstat_hget:calls={2}," in stats

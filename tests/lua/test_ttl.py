@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put
+from zkrq.protocol import calls
 from zkrq.protocol.records import Record, State, Version, pack
 
 SHORT_MS = 40
@@ -92,12 +94,12 @@ def test_push_again_does_not_begin_anew(server: OneServer, add: Push) -> None:
     assert server.contents() == before
 
 
-@pytest.mark.parametrize("script", ["put", "push"])
-def test_time_that_is_left_is_told_beside_the_delay(server: OneServer, script: str) -> None:
+@pytest.mark.parametrize("call", [calls.PutAll, partial(calls.Push, max_size=0)], ids=["put", "push"])
+def test_time_that_is_left_is_told_beside_the_delay(server: OneServer, call: Callable[..., calls.Call[object]]) -> None:
     """It may be less than the record says, as that is counted from the push itself."""
-    id, record, _, payload = mortal().call
+    late = mortal().call._replace(delay_ms="0 5000.000")
     before = server.now_us()
-    server.run(script, id, record, "0 5000.000", payload)
+    server.ask(call(queue="q", items=[late]))
     assert before + 5_000_000 <= server.contents().expiring["a"] <= server.now_us() + 5_000_000
 
 

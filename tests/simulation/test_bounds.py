@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed
+from zkrq.protocol import calls
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.wire import ErrorReply
@@ -136,67 +137,79 @@ def later(seconds: float, call: Callable[[Large], object]) -> Callable[[Large], 
     return waited
 
 
-def new(priority: int = 0) -> list[Argument]:
-    return [part for id in named("new") for part in (id, fresh(priority, FIRST_US // 1000), 0, b"payload")]
+def encoded(name: str) -> list[bytes]:
+    return [id.encode() for id in named(name)]
 
 
-def claim(server: Large) -> None:
-    limits = {"dead_max": 10, "max_attempts": 1, "expired": "D", "waiter": "channel"}
-    server.run("claim", owner="eve", seq=1, count=10_000, lease_ms=1_000, **limits)
+def new(priority: int = 0) -> list[calls.Put]:
+    return [calls.Put(id, fresh(priority, FIRST_US // 1000), 0, b"payload") for id in named("new")]
 
+
+def copies() -> list[calls.Copied]:
+    return [calls.Copied(put.id.encode(), put.record, b"0", put.payload) for put in new()]
+
+
+def asking(call: calls.Call[Any]) -> Callable[[Large], object]:
+    return lambda server: server.ask(call)
+
+
+NEW_RECORDS = calls.Rows([part for put in new() for part in put])
+CLAIM = asking(calls.Claim("q", "eve", 1, 10_000, 1_000, "channel", 1, "D", 10, 0))
+FENCE = asking(calls.Fence("q", "ann"))
+KNOWN_OWNERS = calls.Rows([part for id in named("o") for part in (id, 1, 5)])
 
 CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
-    "affirm": {"": lambda s: s.run("affirm", *named("claimed"))},
+    "affirm": {"": asking(calls.Affirm("q", encoded("claimed")))},
     "apply": {
         "claims": lambda s: s.apply(*(each.apply() for each in s.last.decided.values()), fenced="owner0"),
-        "new": lambda s: s.run("apply", *new(), payloads_given=1, fenced="", trim=1),
+        "new": asking(calls.Apply("q", NEW_RECORDS, trim=True, payloads_given=calls.ALL_PAYLOADS)),
     },
-    "apply_new": {"": lambda s: s.run("apply_new", *new(), payloads_given=1, fenced="", trim=0)},
+    "apply_new": {"": asking(calls.ApplyNew("q", NEW_RECORDS, payloads_given=calls.ALL_PAYLOADS))},
     "cancel": {
         "": lambda s: s.cancel(*named("claimed"), trim=1),
         "letters": lambda s: s.cancel(wanted="D", count=BATCH),
     },
     "claim": {
-        "": claim,
-        "after a minute": later(60, claim),
-        "after an hour": later(3600, claim),
+        "": CLAIM,
+        "after a minute": later(60, CLAIM),
+        "after an hour": later(3600, CLAIM),
         "again": lambda s: s.claim("ann", BATCH, seq=s.last_seq),
     },
-    "claims": {"": lambda s: s.run("claims", owner="ann", cursor=0)},
-    "clear": {"": lambda s: s.run("clear", count=BATCH, trim=1)},
-    "compare": {"": lambda s: s.run("compare", *(part for id in named("ready") for part in (id, b"head")))},
+    "claims": {"": asking(calls.Claims("q", "ann"))},
+    "clear": {"": asking(calls.Clear("q", BATCH, "", 0, b"", trim=True))},
+    "compare": {"": asking(calls.Compare("q", [(id, b"head") for id in encoded("ready")]))},
     "count": {"": lambda s: s.count()},
-    "cut": {"": lambda s: s.run("cut", *named("gone"))},
+    "cut": {"": asking(calls.Cut("q", encoded("gone")))},
     "fence": {
-        "": lambda s: s.run("fence", owner="ann", cursor=0),
-        "of little": lambda s: s.run("fence", owner="owner0", cursor=0),
-        "after an hour": later(3600, lambda s: s.run("fence", owner="ann", cursor=0)),
+        "": FENCE,
+        "of little": asking(calls.Fence("q", "owner0")),
+        "after an hour": later(3600, FENCE),
     },
-    "forward": {"": lambda s: s.run("forward", *new(), clock=s.now, window_ms=10_000)},
-    "heads": {"": lambda s: s.run("heads", cursor=0, count=BATCH)},
-    "holders": {"": lambda s: s.run("holders", cursor=0)},
-    "install": {"": lambda s: s.run("install", *(p for id in named("o") for p in (id, 1, 5)), floor_ms=0)},
-    "owners": {"": lambda s: s.run("owners", cursor=0)},
-    "page": {"": lambda s: s.run("page", cursor=0, count=BATCH)},
+    "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies()))},
+    "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
+    "holders": {"": asking(calls.Holders("q"))},
+    "install": {"": asking(calls.Install("q", 0, KNOWN_OWNERS))},
+    "owners": {"": asking(calls.Owners("q"))},
+    "page": {"": asking(calls.Page("q", calls.START, BATCH))},
     "pause": {"": lambda s: s.pause(), "resume": lambda s: s.resume()},
     "peek": {
         state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
     },
-    "push": {"": lambda s: s.run("push", *new(), max_size=10**6)},
-    "put": {"": lambda s: s.run("put", *new()), "urgent": later(100, lambda s: s.run("put", *new(9)))},
-    "queues": {"": lambda s: s.run("queues", cursor=0)},
-    "read": {"": lambda s: s.run("read", *named("ready"))},
+    "push": {"": asking(calls.Push("q", 10**6, new()))},
+    "put": {"": asking(calls.PutAll("q", new())), "urgent": later(100, asking(calls.PutAll("q", new(9))))},
+    "queues": {"": asking(calls.Queues())},
+    "read": {"": asking(calls.Read("q", named("ready")))},
     "redrive": {"": lambda s: s.redrive(count=BATCH), "named": lambda s: s.redrive(*named("dead"))},
-    "retire": {"": lambda s: s.run("retire", owner="ann")},
-    "room": {"": lambda s: s.run("room")},
+    "retire": {"": asking(calls.Retire("q", "ann"))},
+    "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {
         verb: later(1300, lambda s, verb=verb: s.settle(*s.last.settle(verb, 0, "why"), dead_max=10))
         for verb in ("ack", "nack", "release", "bury", "extend")
     },
-    "standing": {"": lambda s: s.run("standing", cursor=0), "fenced": lambda s: s.run("standing", cursor="f0")},
+    "standing": {"": asking(calls.Standing("q")), "fenced": asking(calls.Standing("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics()},
-    "trim": {"after an hour": later(3600, lambda s: s.run("trim"))},
+    "trim": {"after an hour": later(3600, asking(calls.Trim("q")))},
 }
 
 

@@ -104,6 +104,22 @@ def test_protocol_imports_itself_and_pure_parts_of_the_standard_library() -> Non
             assert allowed, f"{module} imports {name}"
 
 
+CALLERS = {
+    "zkrq.replication.request": "sends typed calls",
+    "tests.lua.one_server": "sends typed calls",
+    "tests.simulation.test_mini_redis": "compares two servers, on words that are drawn by the headers",
+    "tests.unit.test_scripts": "checks the names of the keys",
+}
+
+
+def test_scripts_are_called_by_typed_calls_alone() -> None:
+    """A script cannot be called without the names of its keys, and no other module asks for these."""
+    everything = [ROOT, *(ROOT.parent / name for name in ("tests", "benchmarks", "examples"))]
+    modules = {name: path for root in everything for name, path in _modules(root).items()}
+    asking = {name for name, path in modules.items() if "zkrq.protocol.keys.script_keys" in _imported(path, name)}
+    assert asking == CALLERS.keys()
+
+
 CYCLES = {
     "plain": ("from pack import b", "from pack import a"),
     "types only": ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from pack.b import B", "import pack.a"),
