@@ -1,7 +1,7 @@
 """zkrq: a reliable asyncio work queue without a single point of failure.
 
-Every item is written to N independent Redis servers at once; ZooKeeper sessions decide who is alive and which servers
-may be believed.
+Every item is written to N independent Redis servers in parallel.  ZooKeeper sessions decide which clients are alive,
+and one znode in ZooKeeper says which servers are in sync.
 """
 
 from importlib import import_module

@@ -71,7 +71,7 @@ class Administration(Inspection[T]):
             removed += len(decided.records) + len(decided.carried)
             executed_before, before_ms, after, _ = decided.reply
             if self._replicas.primary(self.name) != leading:
-                cursor = b"s"  # a cursor is valid on one server only: the next one starts over
+                cursor = b"s"  # a cursor is valid on one server only, so another one starts over
             elif executed_before or after:
                 cursor = after
             else:

@@ -1,4 +1,4 @@
-"""Refuses bad input with a clear error, before anything is written."""
+"""Refuse bad input with a clear error, before anything is written."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_ID = 128
 """Bytes in an item's id."""
 
 MAX_DURATION = 10 * 366 * 86400.0
-"""Seconds, about ten years: what the order of the ready items can hold."""
+"""Seconds, about ten years: the most that the order of the ready items can represent."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:\-]*")
 
 
 def check_name(what: str, name: str) -> str:
-    """A name for a queue or a namespace: letters, digits and ``_ . : -``, at most 128 of them."""
+    """Return the name of a queue or a namespace: 1 to 128 letters, digits and ``_ . : -``."""
     if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(name).__name__}")
     if len(name) > MAX_NAME or not _NAME.fullmatch(name):
@@ -37,7 +37,7 @@ def check_name(what: str, name: str) -> str:
 
 
 def check_id(what: str, id: str) -> str:
-    """The id of an item or a server: printable text without spaces at its ends, at most 128 bytes in UTF-8."""
+    """Return the id of an item or a server: printable text without spaces at its ends, at most 128 bytes in UTF-8."""
     if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(id).__name__}")
     if not id or not id.isprintable() or id != id.strip():
@@ -54,25 +54,25 @@ def in_seconds(value: Duration) -> float:
 
 
 def check_duration(what: str, value: Duration, *, positive: bool = False) -> float:
-    """Seconds, not negative (``positive``: not 0 either), at most ten years."""
+    """Return seconds that are not negative (``positive``: nor 0) and at most ten years."""
     value = in_seconds(value)
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be seconds or a timedelta, not {type(value).__name__}")
-    if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN is neither
+    if not 0 <= value <= MAX_DURATION or (positive and value == 0):  # NaN fails the first comparison
         least = "more than 0" if positive else "at least 0"
         raise ConfigError(f"{what} is {value} s: must be {least} and at most {MAX_DURATION:.0f} s")
     return float(value)
 
 
 MIN_LEASE = 0.05
-"""Seconds; a shorter claim would be over before it is handed out."""
+"""Seconds; a shorter claim would expire before it is handed out."""
 
 MAX_LEASE = 30 * 86400.0
-"""Seconds; a claim that should be held for longer is extended."""
+"""Seconds; extend a claim to hold it for longer."""
 
 
 def check_lease(what: str, value: Duration) -> float:
-    """The seconds that a claim lasts: 0.05 s to 30 days."""
+    """Return the seconds of a claim: 0.05 s to 30 days."""
     seconds = check_duration(what, value)
     if not MIN_LEASE <= seconds <= MAX_LEASE:
         raise ConfigError(f"{what} is {seconds} s: must be at least {MIN_LEASE} and at most {MAX_LEASE:.0f} s")
@@ -80,7 +80,7 @@ def check_lease(what: str, value: Duration) -> float:
 
 
 def check_moment(what: str, value: datetime) -> datetime:
-    """A moment with a time zone: without one nobody knows when it is."""
+    """Return a moment that has a time zone; a naive one is ambiguous."""
     if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a datetime, not {type(value).__name__}")
     if value.utcoffset() is None:
@@ -89,29 +89,29 @@ def check_moment(what: str, value: datetime) -> datetime:
 
 
 def check_rate(what: str, value: float) -> float:
-    """So many per second, more than none."""
+    """Return a rate per second that is greater than 0."""
     if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a number per second, not {type(value).__name__}")
-    if not 0 < value < math.inf:  # NaN neither
+    if not 0 < value < math.inf:  # nor NaN
         raise ConfigError(f"{what} is {value}: must be more than 0 per second")
     return value
 
 
 def check_text(what: str, value: str) -> str:
-    """Any text."""
+    """Return a text."""
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a str, not {type(value).__name__}")
     return value
 
 
 def check_kind(what: str, value: object, kind: type) -> None:
-    """One of these, or None."""
+    """Check that the value is of this class, or None."""
     if value is not None and not isinstance(value, kind):
         raise ConfigError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
 
 
 def check_count(what: str, value: int, *, least: int = 0, most: int | None = None) -> int:
-    """A whole number within bounds."""
+    """Return an integer within bounds."""
     if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be an int, not {type(value).__name__}")
     if value < least or (most is not None and value > most):

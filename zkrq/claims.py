@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Claim(Generic[T]):
-    """An item that this consumer holds.  Settle it once, or use it as a context manager.
+    """One item that this consumer holds.  Settle it once, or use it as a context manager.
 
     If the process or any server crashes, the item can be claimed again.
     """
@@ -38,7 +38,7 @@ class Claim(Generic[T]):
     def __init__(
         self, issuer: Issuer, id: str, packed: bytes, item: T, owner: str, request: str, deadline_at: float
     ) -> None:
-        """For the prefetcher alone: users get claims from ``pop``."""
+        """Called by the prefetcher; users get claims from ``pop``."""
         self.item = item
         self._lease = lease = Lease(self)
         lease.begin(issuer, id, packed, owner, request, deadline_at)
@@ -57,36 +57,36 @@ class Claim(Generic[T]):
 
     @property
     def owner(self) -> str:
-        """The id under which this process claims: that of its ZooKeeper session, as ``cluster.consumers()`` has it."""
+        """Owner id under which this process claims, as listed by ``cluster.consumers()``."""
         return self._lease.owner
 
     @property
     def key(self) -> str | None:
-        """The key under which the item is unique while it is queued or claimed, or None."""
+        """Key under which the item is unique while it is queued or claimed, or None."""
         return self._lease.record.key or None
 
     @property
     def priority(self) -> int:
-        """0 to 9.  Higher is delivered first."""
+        """Priority from 0 to 9.  Higher is delivered first."""
         return self._lease.record.priority
 
     @property
     def attempts(self) -> int:
         """Deliveries that count against ``max_attempts``, including this one.
 
-        Those that failed count, and those that were never settled, because the holder died or the deadline passed.  A
-        released one does not count.
+        Failed deliveries count, and so do those that were never settled because the holder died or the deadline passed.
+        Released ones do not.
         """
         return self._lease.record.attempts
 
     @property
     def failures(self) -> int:
-        """How often a handler failed on it before."""
+        """How many earlier deliveries of the item failed."""
         return self._lease.record.failures
 
     @property
     def pushed_at(self) -> datetime:
-        """When it was pushed, by the producer's clock."""
+        """When the item was pushed, by the producer's clock."""
         return datetime.fromtimestamp(self._lease.record.pushed_at_ms / 1000, UTC)
 
     @property
@@ -97,15 +97,15 @@ class Claim(Generic[T]):
 
     @property
     def token(self) -> tuple[int, int]:
-        """The fencing token: a later claim of the same item has a greater one.
+        """Fencing token: a later claim of the same item has a greater one.
 
-        Hand it to a database that refuses writes under a smaller token than it has seen.
+        Pass it to a database that refuses writes with a smaller token than it has seen.
         """
         return version_of(self._lease.packed)
 
     @property
     def settled(self) -> Verb | None:
-        """How it was settled, None if it was not."""
+        """How the claim was settled, None if it was not."""
         return self._lease.settled
 
     @property
@@ -130,7 +130,8 @@ class Claim(Generic[T]):
         await self._lease.settle(Verb.ACK)
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Deliver the item again after ``delay`` seconds, after those that are ready: the work failed.
+        """Deliver the item again after ``delay`` seconds, because the work failed.  It queues up after items that are
+        ready.
 
         None leaves the delay to the queue's retry policy, which may also move the item to the dead letters.
         Raises as ``ack`` does.
@@ -139,7 +140,7 @@ class Claim(Generic[T]):
         await self._lease.fail(wanted, check_text("reason", reason or "nack"))
 
     async def release(self) -> None:
-        """Hand the item back to its place in the queue.  Neither a failure nor the delivery is counted.
+        """Return the item to its place in the queue.  This counts neither as a failure nor as a delivery.
 
         Raises as ``ack`` does.
         """
@@ -152,7 +153,7 @@ class Claim(Generic[T]):
     async def extend(self, seconds: Duration | None = None) -> None:
         """Hold the item for ``seconds`` from now, None: for the queue's ``claim_timeout``.
 
-        Needed only for more than the automatic extension gives.  Raises as ``ack`` does.
+        Needed only to hold the item for longer than the automatic extension does.  Raises as ``ack`` does.
         """
         wanted = self._lease.issuer.claim_timeout if seconds is None else check_lease("seconds", seconds)
         self._lease.check_held()
@@ -165,7 +166,7 @@ class Claim(Generic[T]):
         if running_loop() is not lease.issuer.home.loop:
             raise lease.issuer.home.elsewhere()
         if not lease.holds_at(asyncio.get_running_loop().time()):
-            lease.lose("its time had run out before the work began")
+            lease.lose("it expired before the work began")
             lease.check_held()
         lease.delivered = True
         task = lease.task = asyncio.current_task()
@@ -195,11 +196,12 @@ class Claim(Generic[T]):
         try:
             return await self._leave(error)
         finally:
-            # Whatever happened: from here on it is not extended, so at worst it expires and is delivered again.
+            # Whatever happened, the claim is not extended any more: at worst it expires and the item is delivered
+            # again.
             lease.stop_extending()
 
     async def _leave(self, error: BaseException | None) -> bool:
-        """Settle it as the exception says; return whether the exception ends here."""
+        """Settle the claim as the exception says; return whether the exception is swallowed."""
         match error:
             case Reject():
                 await self._lease.settle(Verb.BURY, 0, error.reason)
@@ -218,4 +220,4 @@ class Claim(Generic[T]):
 
 
 lease_of = cast("Callable[[Claim[Any]], Lease]", attrgetter("_lease"))
-"""The lease of a claim, for the inside.  In C, so that a call per item costs next to nothing."""
+"""Return the lease of a claim, for internal use.  Implemented in C, so a call per item costs almost nothing."""

@@ -1,7 +1,7 @@
-"""One client of a namespace: its connections, its view, its queues and its background work.
+"""Run one client of a namespace: its connections, its view, its queues and its background work.
 
-``Cluster`` is what users see of it.  A client is also the listener of its coordinator: it passes every change to the
-parts that care.
+``Cluster`` is its public face.  A client is also the listener of its coordinator: it passes every change on to the
+parts that need it.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from zkrq.tasks import Tasks, see_through
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims and on removing payloads of finished items.
 
-Claims that are left come back when the session has ended.
+Claims that are left then come back when the session has ended.
 """
 
 _log = logging.getLogger("zkrq")
 
 
 class OpenQueue(NamedTuple):
-    """A queue that is in use here: what users see of it, its inside, and its settings."""
+    """A queue in use by this client: its public face, its inside, and its settings."""
 
     queue: Queue[Any]
     parts: QueueParts[Any]
@@ -62,7 +62,7 @@ class OpenQueue(NamedTuple):
 
 
 class Client:
-    """Owns the parts of a client, opens and closes them."""
+    """Own the parts of a client, open and close them."""
 
     def __init__(self, servers: Mapping[str, str], coordinator: Coordinator, settings: Settings, *, dial: Dial) -> None:
         self.settings: Final = settings
@@ -102,7 +102,7 @@ class Client:
 
     @property
     def view(self) -> View:
-        """The latest view that this client knows."""
+        """Latest view that this client knows."""
         return self.membership.view
 
     def check_open(self) -> None:
@@ -116,8 +116,8 @@ class Client:
     async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
         """Connect and start the background work.
 
-        ``recover_with``: servers to go on with if no in-sync server is left.  Returns whether they were used.
-        Raises ``ConfigError`` for what has to be corrected, ``Unavailable`` for what may pass.
+        ``recover_with``: servers to continue with if no in-sync server is left.  Returns whether they were used. Raises
+        ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass.
         """
         self.home.settle()
         recovered = False
@@ -230,7 +230,7 @@ class Client:
     # -- health --------------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
-        """Describe what is known here, without asking a server."""
+        """Report what this client knows, without asking a server."""
         view, progress = self.view, self.repairer.progress
         servers: dict[str, ServerHealth] = {
             id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id))
@@ -253,7 +253,7 @@ class Client:
             _log.info("the view could not be read: %s", error, extra={"cluster": self.namespace})
 
     def _follow(self, view: View) -> None:
-        """Adapt to a newer view."""
+        """Adapt this client to a newer view."""
         self.wakeups.listen_only_to(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
@@ -265,7 +265,7 @@ class Client:
         self.probe.look()
 
     def leading_changed(self, leading: bool) -> None:
-        """Look at everything: this client won the election, and the leader acts first."""
+        """Look at everything after winning the election, because the leader acts first."""
         if leading:
             self.consumers_changed()
             self.repairer.look()
@@ -287,7 +287,8 @@ class Client:
                 pass
 
     def _declared_dead(self, owner: str) -> None:
-        """Go on under a new owner id: another client has fenced this one, and a server refused its claim request."""
+        """Continue under a new owner id, after another client fenced this one and a server refused its claim
+        request."""
         if self.identity.replace(owner):
             self.events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
             self._lose_all(owner, "this consumer was declared dead")

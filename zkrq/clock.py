@@ -1,4 +1,4 @@
-"""The time on the wall, as everything in zkrq reads it: what ids, deadlines and schedules show.
+"""Read the wall-clock time for all of zkrq: ids, deadlines and schedules.
 
 For intervals there is ``loop.time()``.  ``zkrq.testing`` moves both.
 """
@@ -13,7 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def machine_us() -> int:
-    """What this machine's clock shows."""
+    """Return the time of this machine's clock, in microseconds since 1970."""
     return time.time_ns() // 1_000
 
 
@@ -21,21 +21,21 @@ _read_us = machine_us
 
 
 def now_us() -> int:
-    """Microseconds since 1970."""
+    """Return the time in microseconds since 1970."""
     return _read_us()
 
 
 def now_ms() -> int:
-    """Milliseconds since 1970."""
+    """Return the time in milliseconds since 1970."""
     return _read_us() // 1_000
 
 
 def now() -> datetime:
-    """The moment, in UTC."""
+    """Return the present moment, in UTC."""
     return _EPOCH + timedelta(microseconds=_read_us())
 
 
 def go_by(read_us: Callable[[], int]) -> None:
-    """Have everything in this process go by another clock.  For tests."""
+    """Make everything in this process read another clock.  For tests."""
     global _read_us
     _read_us = read_us

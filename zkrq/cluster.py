@@ -1,4 +1,4 @@
-"""A namespace as its users see it: its queues, its consumers, its servers."""
+"""Provide the namespace that users see: its queues, its consumers, its servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 T = TypeVar("T")
 
 OPEN_CHECK_SECONDS = 1.0
-"""Seconds between two checks whether the cluster is still open, while a call waits for a server to be in sync."""
+"""Seconds between checks that the cluster is still open, while a call waits for a server to be in sync."""
 
 
 class Cluster:
@@ -46,7 +46,7 @@ class Cluster:
         return f"<Cluster {self.namespace!r} {state}>"
 
     async def __aenter__(self) -> Self:
-        """Connect.  Raises ``ConfigError`` for what has to be corrected, ``Unavailable`` for what may pass."""
+        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
         await self._client.open()
         return self
 
@@ -56,9 +56,9 @@ class Cluster:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop claiming, end every ``pop``, hand back what is held, end the session.  Bounded and idempotent.
+        """Stop claiming, end every ``pop``, hand back claims, end the session.  Bounded in time and idempotent.
 
-        Finish running work before: a handler loses the claim that it still holds.
+        Finish running work first: a handler loses a claim that it still holds.
         """
         await self._client.aclose()
 
@@ -100,14 +100,14 @@ class Cluster:
         max_size: int | None = QUEUE_DEFAULTS.max_size,
         max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
     ) -> Queue[Any]:
-        """Return the queue of that name; there is nothing to create.
+        """Return the queue of that name; a queue need not be created.
 
-        ``claim_timeout``: seconds until a claim expires that is not extended; zkrq extends claims while the process
-        runs.  ``retry``: what happens after a failure, None: ``Retry()``.  ``dead_letters``: how many of them are kept
-        and for how long, None: ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are
-        queued, scheduled and claimed, None: no limit; it costs each push one more round trip.  ``max_payload_bytes``
-        limits an encoded item.  These settings are this process's: give all processes the same.
-        The same name gives the same object; other settings for it are a ``ConfigError``.
+        ``claim_timeout``: seconds until an unextended claim expires; zkrq extends claims while the process runs.
+        ``retry``: the policy after a failure, None: ``Retry()``.  ``dead_letters``: how many of them are kept and for
+        how long, None: ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
+        scheduled and claimed, None: no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
+        an encoded item.  These settings belong to this process: give all processes the same ones. The same name returns
+        the same object; different settings for it raise ``ConfigError``.
         """
         self._client.check_open()
         check_name("the queue's name", name)
@@ -126,13 +126,15 @@ class Cluster:
         catch_up: Duration = MAX_CATCH_UP,
         priority: int = 0,
     ) -> Recurring[T]:
-        """Push ``item``, or what ``item(moment)`` returns, at every moment, once however many processes declare it.
+        """Push ``item``, or the result of ``item(moment)``, at every moment: once, no matter how many processes declare
+        it.
 
         ``when``: seconds between two moments (multiples of it since 1970, plus ``offset``), or a cron expression (extra
-        ``cron``; ``zone``, None: UTC).  ``name`` tells schedules apart, None: made of the schedule and the item; every
-        process must declare the same.  ``item(moment)`` must give the same in every process: use the moment, no clock
-        and no chance.  After a sleep the last missed moment is made up for, if it is at most ``catch_up`` seconds old
-        (1 to 240).  Ends with the cluster, with ``cancel()``, or with ``async with``.
+        ``cron``; in the time zone ``zone``, None: UTC).  ``name`` identifies the schedule, None: derived from the
+        schedule and the item; every process must declare the same.  ``item(moment)`` must return the same in every
+        process: use the moment, not the clock or random numbers.  After a sleep the last missed moment is pushed late,
+        if it is at most ``catch_up`` seconds old (1 to 240).  Ends with the cluster, with ``cancel()``, or with ``async
+        with``.
         Raises ``ConfigError`` for bad arguments.
         """
         self._client.check_open()
@@ -141,7 +143,7 @@ class Cluster:
         )
 
     async def queues(self) -> list[str]:
-        """Name all queues that had an item, and some that only had consumers.  Raises ``Unavailable``."""
+        """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""
         self._client.check_open()
         return await self._client.replicas.names(calls.Queues())
 
@@ -153,9 +155,9 @@ class Cluster:
         return self._client.view
 
     async def consumers(self) -> Mapping[str, Consumer]:
-        """Return every live consumer by owner id, and how many claims it holds in each queue; reads all claims.
+        """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.
 
-        Raises ``Unavailable``, also without ZooKeeper.
+        Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
         claims = await count_claims(self._client.replicas, await self.queues())
         alive = await self._client.coordinator.consumers()
@@ -168,7 +170,7 @@ class Cluster:
         return {name: await read_statistics(self._client.replicas, name, held.get(name, 0)) for name in names}
 
     def health(self) -> Health:
-        """Describe what this client knows, without asking a server."""
+        """Report what this client knows, without asking a server."""
         return self._client.health()
 
     # -- servers -------------------------------------------------------------------------------------------------------
@@ -176,10 +178,10 @@ class Cluster:
     async def add_server(self, url: str, *, name: str | None = None, force: bool = False) -> str:
         """Add a Redis server to the namespace; return its name once it is in sync.
 
-        ``name``: its name, None: host and port.  Whatever it holds of this namespace is wiped.  A server that belongs
-        to another deployment of the same name is refused, unless ``force`` takes it from there.  Other clients find its
-        URL in the view, without user and password: they use those of the first server that they were given.  If this
-        call is cancelled, the server is still caught up.
+        ``name``: its name, None: host and port.  All that it holds of this namespace is wiped.  A server that belongs
+        to another deployment of the same name is refused, unless ``force`` takes it over.  Other clients find its URL
+        in the view, without user and password: they use those of the first server that they were given.  If this call
+        is cancelled, the server is still caught up.
         Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` if it or ZooKeeper does not answer.
         """
         client = self._client
@@ -202,10 +204,10 @@ class Cluster:
         await self._client.roster.remove(ServerId(name))
 
     async def recover(self, servers: Sequence[str]) -> None:
-        """Continue with what these servers hold after all in-sync ones were lost, without waiting for the others.
+        """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
 
-        For operators, if the namespace does not recover by itself: items that only the others held are lost, which is
-        logged.  Servers that hold nothing start empty.  Call it instead of entering ``async with``, or inside.
+        For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
+        which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside.
         Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``.
         """
         named = frozenset(map(ServerId, servers))

@@ -1,4 +1,4 @@
-"""How items become bytes and bytes become items."""
+"""Encode items as bytes, and decode them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ T = TypeVar("T")
 
 
 class Codec(Protocol[T]):
-    """Turns items into bytes and back.
+    """Encode items as bytes and decode them.
 
-    Both methods may raise anything for what they cannot do; the queue raises ``CodecError`` from it.  ``name`` is for
-    people.  An item that cannot be decoded goes to the dead letters with its bytes kept.
+    Both methods may raise any exception for what they cannot do; the queue raises ``CodecError`` from it.  ``name`` is
+    for people.  An item that cannot be decoded goes to the dead letters with its bytes kept.
     """
 
     @property
@@ -29,7 +29,8 @@ class Codec(Protocol[T]):
 
 
 class _Json:
-    """What ``json`` can write, except NaN and infinities; dict keys must be strings, tuples come back as lists."""
+    """Everything that ``json`` can write, except NaN and infinities; dict keys must be strings, tuples come back as
+    lists."""
 
     name = "json"
 
@@ -52,7 +53,7 @@ class _Json:
 
     def decode(self, data: bytes, /) -> Any:
         text = data.decode()
-        if text[:1] in "{[":  # what this codec wrote: no whitespace to look for
+        if text[:1] in "{[":  # written by this codec: there is no whitespace to look for
             item, end = self._scan(text)
             if end == len(text):
                 return item
@@ -60,9 +61,9 @@ class _Json:
 
 
 def _make_encoders() -> tuple[Callable[[Any], str], Callable[[Any, int], Iterable[str]] | None]:
-    """The documented one, and one that does the same in half of the time: the former makes it anew for each item.
+    """Return the documented encoder, and a twice as fast one that is not made anew for each item.
 
-    It is no documented part of ``json``: None where it is not as it was in Python 3.11.
+    The second one is not a documented part of ``json``: None if it is not as it was in Python 3.11.
     """
     usual = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     sample: dict[str, list[Any]] = {"a": [1, "ä", None, 0.5, {}]}
@@ -78,11 +79,12 @@ def _make_encoders() -> tuple[Callable[[Any], str], Callable[[Any, int], Iterabl
 
 
 _WAS_PERHAPS_NO_STRING = re.compile(r'"(?:[-0-9][^"]*|true|false|null)":')
-"""``json`` makes strings of numbers, booleans and None as keys, and they come back as strings, two perhaps as one."""
+"""Matches keys that may not have been strings: ``json`` turns numbers, booleans and None into strings, and two keys may
+become one."""
 
 
 def _check_keys(item: object) -> None:
-    """Raise ``TypeError`` for a dict's key that is no string."""
+    """Raise ``TypeError`` for a dict key that is not a string."""
     if isinstance(item, dict):
         for key in cast("dict[object, object]", item):
             if not isinstance(key, str):
@@ -95,7 +97,7 @@ def _check_keys(item: object) -> None:
 
 
 class _Raw:
-    """Bytes as they are."""
+    """Bytes, stored unchanged."""
 
     name = "raw"
 
@@ -112,7 +114,7 @@ class _Raw:
 
 
 JSON: Codec[Any] = _Json()
-"""The default: what ``json`` can write."""
+"""The default codec: everything that ``json`` can write."""
 
 RAW: Codec[bytes] = _Raw()
-"""Bytes as they are."""
+"""Bytes, stored unchanged."""

@@ -31,16 +31,16 @@ def connect(
     operation_timeout: Duration = DEFAULTS.operation_timeout,
     on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
 ) -> Cluster:
-    """Make a cluster, to be opened with ``async with``.  Nothing is connected to before that.
+    """Make a cluster, to be opened with ``async with``.  Nothing is connected before that.
 
     redis: URLs of the servers, or name -> URL; every client must use the same names (without names: host and port).
     zookeeper: ``host:port,host:port``; ``zookeeper_auth`` is a user and a password for ZooKeeper's digest scheme.
-    namespace: name of what belongs together; a folder in ZooKeeper, a prefix in Redis.
+    namespace: name of the namespace; a folder in ZooKeeper, a prefix in Redis.
     found: whether to found the namespace if it does not exist; otherwise that is an error (see ``found``).
     min_replicas: a push returns when every in-sync server has it, and fails if fewer servers than this are in sync.
-    Fixed when the namespace is founded.  None: as it was founded; to found it 2, or 1 if there is one server.
-    description: tells people which process this is, in ``consumers()``; None: host and process id.
-    session_timeout: seconds until ZooKeeper ends the session of a silent process and others get its claims.
+    Fixed when the namespace is founded.  None: as it was founded; to found it: 2, or 1 if there is one server.
+    description: describes this process in ``consumers()``; None: host and process id.
+    session_timeout: seconds until ZooKeeper ends the session of a silent process and its claims are given back.
     command_timeout: seconds until a silent Redis server counts as dead.
     operation_timeout: seconds for which a push or an ack is retried before it raises.
     on_event: called with every ``zkrq.events.Event``, on the event loop; must not block.
@@ -80,10 +80,9 @@ async def found(
 ) -> View:
     """Found a namespace with these servers, all of which must answer; return its view.
 
-    To be done once, when a namespace is set up; doing it again changes nothing.  Arguments as for ``connect``; more
-    servers are added later with ``add_server``.
-    Raises ``ConfigError`` if the namespace exists with other servers or another ``min_replicas``, or if a server
-    already holds items of that name; ``Unavailable`` if not all of them answer.
+    Call it once, when a namespace is set up; repeating it changes nothing.  Arguments as for ``connect``; add more
+    servers later with ``add_server``. Raises ``ConfigError`` if the namespace exists with other servers or another
+    ``min_replicas``, or if a server already holds items of that name; ``Unavailable`` if not all of them answer.
     """
     async with connect(
         redis,
@@ -107,7 +106,7 @@ async def embedded(
 ) -> AsyncGenerator[Cluster]:
     """Start private servers on loopback and open a cluster on them, with the coordinator in this process.
 
-    For development and for small things without ZooKeeper: everything is gone when the context is left, or when the
+    For development and for small programs without ZooKeeper: all data is gone when the context is left, or when the
     process dies.  Needs ``redis-server`` or the extra ``embedded``.
     """
     check_count("servers", servers, least=1)

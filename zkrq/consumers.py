@@ -11,7 +11,7 @@ from zkrq.replication.replicas import Replicas
 
 
 class Consumer(NamedTuple):
-    """Describe a live consumer: the text that it was given, and how many claims it holds in each queue."""
+    """A live consumer: its description, and the number of claims that it holds in each queue."""
 
     description: str
     claims: Mapping[str, int]

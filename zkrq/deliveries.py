@@ -1,4 +1,4 @@
-"""The stream behind ``pop()``: the claims of one consumer's loop."""
+"""Iterate over the claims of one consumer's loop: the stream that ``pop()`` returns."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from zkrq.home import running_loop
 T = TypeVar("T")
 
 LIMITED_PREFETCH = 32
-"""Items claimed ahead, at most, for a loop that has a ``limit`` and no ``prefetch`` of its own."""
+"""Items claimed ahead, at most, for a loop with a ``limit`` and without a ``prefetch`` of its own."""
 
 
 class Deliveries(Generic[T]):
     """Iterate over claims: ``async for claim in queue.pop()``.
 
-    As a context manager it hands back what was claimed ahead as soon as it is left.
+    As a context manager it hands back items claimed ahead as soon as it is left.
     """
 
     def __init__(self, prefetcher: Prefetcher[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
@@ -83,7 +83,7 @@ class Deliveries(Generic[T]):
             self._prefetcher.leave(self._limit)
 
     def __del__(self) -> None:
-        # A loop that was left with `break` ends here, in the thread in which the garbage is collected.
+        # A loop that was left with `break` ends here, in whichever thread the garbage collector runs.
         with suppress(Exception):
             if self._joined:
                 self._prefetcher.home.run(partial(self._prefetcher.leave, self._limit))

@@ -1,4 +1,4 @@
-"""Every error that zkrq raises, sorted by what the caller should do next.
+"""Define every error that zkrq raises, sorted by what the caller should do next.
 
     ZkrqError
       ConfigError         fix it: bad argument, name, URL or policy; servers that disagree
@@ -8,7 +8,7 @@
       NotEnoughReplicas   retry: fewer in-sync servers than min_replicas
       OutcomeUnknown      retry with the same id: it may have happened
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
-      ClaimLost           stop the work: somebody else may hold the item
+      ClaimLost           stop the work: another consumer may hold the item
       Closed              stop: the queue or the cluster is closed
       WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
 
@@ -51,7 +51,7 @@ class ZkrqError(Exception):
         super().__init__(message or (type(self).__doc__ or "").split("\n", 1)[0])
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copied and pickled by its message and attributes: the constructors take other arguments."""
+        """Copy and pickle by message and attributes, because the constructors take other arguments."""
         return _restore, (type(self), self.args, self.__dict__)
 
 
@@ -97,7 +97,7 @@ class Receipts(Sequence[Receipt]):
     @property
     @abstractmethod
     def errors(self) -> list[ZkrqError]:
-        """The errors of the items that were not pushed, in order."""
+        """Errors of the items that were not pushed, in order."""
 
 
 class ConfigError(ZkrqError, ValueError):
@@ -146,16 +146,16 @@ class OutcomeUnknown(ZkrqError):
 
     @property
     def id(self) -> str | None:
-        """The only item concerned, or None where there is not exactly one."""
+        """Id of the item concerned, or None unless there is exactly one."""
         return self.ids[0] if len(self.ids) == 1 else None
 
 
 class Unavailable(ZkrqError):
-    """No server that may be believed can be reached, or no ZooKeeper where one is needed; retry later."""
+    """No in-sync server can be reached, or no ZooKeeper where it is needed; retry later."""
 
 
 class ClaimLost(ZkrqError):
-    """The claim no longer holds: somebody else may have the item.  Stop working on it."""
+    """The claim no longer holds: another consumer may have the item.  Stop working on it."""
 
     def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
         super().__init__(message or (f"the claim on item {id} no longer holds; stop working on it" if id else None))
@@ -169,5 +169,5 @@ class Closed(ZkrqError):
 class WrongLoop(ZkrqError):
     """The cluster was opened on another event loop or in another process; open one of its own in each.
 
-    Nothing has happened, and the cluster works on where it was opened.
+    Nothing has happened, and the cluster still works where it was opened.
     """

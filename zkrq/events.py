@@ -1,4 +1,5 @@
-"""What a cluster tells ``on_event``: typed, frozen, one per change of state and never one per operation."""
+"""Define what a cluster reports to ``on_event``: typed, frozen, one event per change of state, never one per
+operation."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ServerEvicted(Event):
-    """This client took a server out of the view; ``reason`` is for people."""
+    """This client evicted a server from the view; ``reason`` is for people."""
 
     server: str
     reason: str
@@ -27,8 +28,8 @@ class ServerEvicted(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServerUnusableHere(Event):
-    """This client cannot use a server that others may well use: it completes no push, and evicts nobody for it.
-    ``reason`` says what to do about it: a wrong password, a missing right, no room for one more connection."""
+    """This client cannot use a server that other clients may well use.  It completes no push, and evicts no server for
+    it. ``reason`` says what to correct: a wrong password, a missing right, no room for one more connection."""
 
     server: str
     reason: str
@@ -36,8 +37,8 @@ class ServerUnusableHere(Event):
 
 @dataclass(frozen=True, slots=True)
 class WakeupsRefused(Event):
-    """A server does not let this client listen: its consumers look for items every half second instead.  ``reason``
-    names the right that is missing."""
+    """A server does not let this client subscribe: its consumers poll for items every half second instead.  ``reason``
+    names the missing right."""
 
     server: str
     reason: str
@@ -45,8 +46,8 @@ class WakeupsRefused(Event):
 
 @dataclass(frozen=True, slots=True)
 class CatchingUp(Event):
-    """This client copies all items to a server that has come back: ``copied`` of about ``total`` so far, ``rate`` items
-    per second, ``seconds_left`` at that rate (None: unknown).  Told every two seconds."""
+    """This client is copying all items to a server that has come back: ``copied`` of about ``total``, at ``rate`` items
+    per second, with ``seconds_left`` at that rate (None: unknown).  Reported every two seconds."""
 
     server: str
     copied: int
@@ -57,7 +58,7 @@ class CatchingUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServerCaughtUp(Event):
-    """This client has brought a server back: it is in sync, after ``items`` were copied in ``seconds``."""
+    """This client has caught a server up: it is in sync, after ``items`` were copied in ``seconds``."""
 
     server: str
     items: int
@@ -67,8 +68,8 @@ class ServerCaughtUp(Event):
 
 @dataclass(frozen=True, slots=True)
 class Recovered(Event):
-    """All in-sync servers had been restarted; what the disks of ``servers`` gave back was merged.  ``missing`` had no
-    part in it, though they were in sync: what only they held is lost."""
+    """All in-sync servers had restarted, and the data that survived on the disks of ``servers`` was merged.  The
+    servers in ``missing`` had been in sync but took no part: items that only they held are lost."""
 
     servers: tuple[str, ...]
     missing: tuple[str, ...]
@@ -77,8 +78,8 @@ class Recovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class Scrubbed(Event):
-    """Servers did not agree about items of a queue, and do now: ``affirmed`` were known otherwise to a follower,
-    ``forwarded`` are pushes whose client had died in the middle, ``forgotten`` are left-overs of removed items."""
+    """Servers disagreed about items of a queue, and agree now.  ``affirmed``: items that a follower had in another
+    version; ``forwarded``: pushes whose client died in the middle; ``forgotten``: remains of removed items."""
 
     queue: str
     affirmed: int
@@ -88,7 +89,7 @@ class Scrubbed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged(Event):
-    """A newer view is known here."""
+    """This client has learned of a newer view."""
 
     epoch: int
     members: tuple[str, ...]
@@ -105,44 +106,44 @@ class NotWritable(Event):
 
 @dataclass(frozen=True, slots=True)
 class ServerFull(Event):
-    """A server of the view has reached its maxmemory, told once: pushes raise ``Unavailable`` until it has room, claims
-    and acks go on."""
+    """A server of the view has reached its maxmemory.  Pushes raise ``Unavailable`` until it has room; claims and acks
+    continue.  Reported once per occurrence."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServerHasRoom(Event):
-    """A server that was full has taken items for some time."""
+    """A server that was full has accepted items for some time."""
 
     server: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSuspended(Event):
-    """ZooKeeper does not answer; work goes on as long as no change of the view is needed."""
+    """ZooKeeper does not answer; work continues as long as no change of the view is needed."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed(Event):
-    """ZooKeeper answers again, in the same session."""
+    """ZooKeeper answers again, and the session is still the same."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLost(Event):
-    """The session is over, and with it every claim that it held."""
+    """The session has ended, and with it every claim that it held."""
 
     owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDead(Event):
-    """Others took this consumer for dead and gave its claims back: every claim under this owner id is lost, and it goes
-    on under a new one.  Where its session is over too, ``SessionLost`` follows."""
+    """Another client declared this consumer dead and gave its claims back.  Every claim under this owner id is lost,
+    and the consumer continues under a new one.  If its session has ended too, ``SessionLost`` follows."""
 
     owner: str
 
@@ -158,7 +159,7 @@ class ClaimsLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersDropped(Event):
-    """A claim of this process found more, or older, dead letters than the queue is to keep: ``items`` were removed."""
+    """A claim of this process found more, or older, dead letters than the queue keeps: ``items`` were removed."""
 
     queue: str
     items: int
@@ -166,9 +167,9 @@ class DeadLettersDropped(Event):
 
 @dataclass(frozen=True, slots=True)
 class MemoryShortened(Event):
-    """More is removed from a queue than its servers keep tombstones for: what was removed more than ``seconds`` ago (at
-    least 60, instead of 600) is forgotten.  Pushes that are later than that are refused, unless their id is one of the
-    user's own, which counts as new.  None: the memory reaches back as far as usual again."""
+    """More items are removed from a queue than its servers can keep tombstones for: removals older than ``seconds`` (at
+    least 60, usually 600) are forgotten.  Later pushes than that are refused, unless their id is one of the user's own:
+    such an item counts as new.  None: tombstones are kept for the usual time again."""
 
     queue: str
     seconds: float | None
@@ -184,7 +185,7 @@ class OwnerFenced(Event):
 
 
 class Events:
-    """Logs every event once and hands it to the user's call-back, whose mistakes stay its own."""
+    """Log every event once and pass it to the user's call-back; an exception of the call-back is logged."""
 
     def __init__(self, on_event: Callable[[Event], object] | None) -> None:
         self._on_event = on_event

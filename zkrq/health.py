@@ -12,8 +12,8 @@ from zkrq.repair.progress import Progress
 class ServerHealth(NamedTuple):
     """Describe one server as this client sees it.
 
-    ``place``: its place in the view, which is member, learner, eligible or out.  ``connected``: whether this client has
-    a connection to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
+    ``place``: member, learner, eligible or out, as the view says.  ``connected``: whether this client has a connection
+    to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
     """
 
     place: str
@@ -25,7 +25,7 @@ class Health(NamedTuple):
     """Describe a client and its servers.
 
     ``ok``: as far as this client knows, a push and a claim would succeed now.  ``session``: the state of its ZooKeeper
-    session.  ``trouble``: what does not work for this client, though it may for others: servers that refuse it, and
+    session.  ``trouble``: what fails for this client, though it may work for others: servers that refuse it, and
     wake-ups that it may not receive.
     """
 

@@ -1,4 +1,4 @@
-"""Where a cluster lives: the event loop, and so the process, in which it was opened.
+"""Bind a cluster to its home: the event loop, and so the process, in which it was opened.
 
 Its connections, futures and tasks belong to that loop.  A call from another one would wait for ever, and a call from a
 forked process would also write into the connections of its parent.  So every public call compares the running loop
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from zkrq.errors import WrongLoop
 
 running_loop = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
-"""The running event loop, None where there is none.  In C, so that asking for each item costs next to nothing."""
+"""Return the running event loop, or None.  Implemented in C, so a call per item costs almost nothing."""
 
 
 class Home:
-    """Remembers the event loop of a cluster."""
+    """Remember the event loop of a cluster."""
 
     __slots__ = ("_process", "loop")
 
@@ -32,12 +32,12 @@ class Home:
         self._process = os.getpid()
 
     def check(self) -> None:
-        """Raise ``WrongLoop`` on another event loop or in another process; nothing has happened then."""
+        """Raise ``WrongLoop`` on another event loop or in another process, before anything has happened."""
         if running_loop() is not self.loop:
             raise self.elsewhere()
 
     def elsewhere(self) -> WrongLoop:
-        """The error for a call from another event loop or process."""
+        """Return the error for a call from another event loop or process."""
         if self._process != os.getpid():
             where, each = f"process {self._process}, and this is another one, made by a fork", "process"
         else:
@@ -45,7 +45,7 @@ class Home:
         return WrongLoop(f"the cluster was opened in {where}: open one of its own, with connect(), in each {each}")
 
     def run(self, act: Callable[[], object]) -> None:
-        """Call ``act`` on the cluster's loop: now, or soon where another thread asks; not at all after a fork."""
+        """Call ``act`` on the cluster's loop: now, or soon if another thread asks; not at all after a fork."""
         if running_loop() is self.loop:
             act()
         elif self.loop and self._process == os.getpid():

@@ -1,9 +1,9 @@
-"""Item ids: unique, in order, and they carry the time when they were made.
+"""Make item ids: unique, ordered, and with the time at which they were made.
 
-``019aa5f2c31-3f9c2a71-21b``: milliseconds since 1970, the process's own random number, and a count behind the number of
-its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that comes too late.  Servers sort
-items of one millisecond by their ids as texts: without the number of digits 100 would come before ff.  ``id=`` may also
-be any other short text; then the time of the push counts.
+``019aa5f2c31-3f9c2a71-21b``: milliseconds since 1970, a random number of the process, and a count prefixed with the
+number of its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that comes too late.
+Servers sort items of one millisecond by their ids as text: without the number of digits, 100 would come before ff.
+``id=`` may also be any other short text; then the time of the push counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+")
 
 
 class Ids(Sequence[str]):
-    """Ids that were made together; kept as where they begin and how many they are."""
+    """A batch of ids made together; stored as the first one and their number."""
 
     __slots__ = ("_begin", "_first", "_length")
 
@@ -50,13 +50,13 @@ class Ids(Sequence[str]):
 
 
 def _text(count: int) -> str:
-    """A greater count is a greater text (of up to 15 digits)."""
+    """Write a count so that a greater count is a greater text (up to 15 digits)."""
     digits = f"{count:x}"
     return f"{len(digits):x}{digits}"
 
 
 class _Maker:
-    """The ids of this process; a forked child begins anew."""
+    """Make the ids of this process; a forked child starts with a new random number."""
 
     def __init__(self) -> None:
         self.begin()
@@ -81,21 +81,21 @@ _maker = _Maker()
 
 
 def new_id() -> str:
-    """A new id, to be pushed soon.  Make it before the push to be able to repeat the push safely."""
+    """Return a new id, to be pushed soon.  Make it before the push to be able to repeat the push safely."""
     return _maker.make(clock.now_ms())
 
 
 def new_id_at(now_ms: int) -> str:
-    """A new id that carries this moment."""
+    """Return a new id that carries this moment."""
     return _maker.make(now_ms)
 
 
 def new_ids_at(now_ms: int, length: int) -> Ids:
-    """So many new ids that carry this moment."""
+    """Return ``length`` new ids that carry this moment."""
     return _maker.make_many(now_ms, length)
 
 
 def made_at_ms(id: str) -> int | None:
-    """The time that an id carries, in milliseconds since 1970; None for one that was not made here."""
+    """Return the time that an id carries, in milliseconds since 1970; None for an id that was not made here."""
     match = _OWN_FORMAT.fullmatch(id)
     return int(match[1], 16) if match else None

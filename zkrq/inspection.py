@@ -49,7 +49,7 @@ class Inspection(Generic[T]):
     """Provide the part of a queue that only reads."""
 
     def __init__(self, parts: QueueParts[T]) -> None:
-        """For the client alone: users get queues from ``Cluster.queue``."""
+        """Called by the client; users get queues from ``Cluster.queue``."""
         self.name = parts.name
         self._parts = parts
         self._codec = parts.codec
@@ -57,7 +57,7 @@ class Inspection(Generic[T]):
 
     @property
     def held(self) -> int:
-        """Return how many claims this process holds, including those claimed ahead."""
+        """Number of claims that this process holds, including those claimed ahead."""
         return len(self._parts.leases)
 
     def _check_open(self) -> None:
@@ -91,7 +91,7 @@ class Inspection(Generic[T]):
         return self._items(found)
 
     async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
-        """Iterate over all items in no particular order, page by page; ``state``: only over those of that state.
+        """Iterate over all items in no particular order, page by page; ``state``: only over those in that state.
 
         An item that exists during the whole scan is yielded at least once.  After a change of the primary the scan
         starts over, so items may be yielded twice.  Raises ``Unavailable``.

@@ -1,4 +1,4 @@
-"""An item as those see it who only look: what is known of it, and its content."""
+"""Describe an item to callers that only look at it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ItemState = Literal["ready", "scheduled", "claimed", "dead"]
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[T]):
-    """One item of a queue at the moment when it was looked at.
+    """One item of a queue as it was when it was read.
 
-    ``item`` is the content, None where it cannot be decoded: then ``payload`` still has its bytes.  ``seconds_left``
-    is until it is due or its claim ends, None for what is ready or dead; ``expires_in`` until its ``ttl`` is over, None
-    for what does not expire.  ``owner`` is who holds it.  ``reason`` is why it is dead or failed last, ``traceback`` a
-    summary of where, innermost call first; ``died_at`` when it became a dead letter.  None where there is none.
-    ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
+    ``item`` is the content, None if it cannot be decoded; ``payload`` has its bytes then.  ``seconds_left``: until the
+    item is due or its claim ends, None for ready items and dead letters.  ``expires_in``: seconds until its ``ttl``
+    ends, None without one.  ``owner``: the owner id of its holder.  ``reason``: why it is dead or failed last;
+    ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
+    there is none. ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Item(Generic[T]):
 
 
 def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
-    """What was read of an item; None for one that is gone, or whose push has not arrived yet."""
+    """Describe the item that was read; return None if it was removed, or if its push has not arrived yet."""
     record = unpack(copied.record)
     if record.state in (State.GONE, State.PAUSED) or copied.payload is None:
         return None
@@ -75,7 +75,7 @@ def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
 def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
     try:
         return codec.decode(payload)
-    except Exception:  # any codec's; the bytes are shown instead
+    except Exception:  # of any codec; the bytes are shown instead
         return None
 
 

@@ -1,4 +1,4 @@
-"""What a queue keeps, and for how long."""
+"""Limit what a queue keeps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from zkrq.checks import Duration, check_count, check_duration
 
 DEAD_LETTERS_MAX = 100_000
-"""Dead letters that a queue keeps unless it is told otherwise."""
+"""Dead letters that a queue keeps by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """How many dead letters a queue keeps, and for how many seconds; None: without limit.  The oldest go first.
+    """Limits of a queue's dead letters: their number, and their age in seconds; None: no limit.  The oldest are removed
+    first.
 
     ``expired``: items that outlive their ``ttl`` become dead letters too, with the reason "expired"; otherwise they are
-    dropped.  The limits are kept by the calls that bury and by those that claim, so all consumers should have the same.
+    dropped.  The calls that bury and those that claim enforce the limits, so give all consumers the same ones.
     """
 
     max_count: int | None = DEAD_LETTERS_MAX
@@ -30,5 +31,5 @@ class DeadLetters:
 
     @property
     def max_age_ms(self) -> int:
-        """``max_age`` in milliseconds, 0 for None."""
+        """``max_age`` in milliseconds, 0 if it is None."""
         return 0 if self.max_age is None else max(1, round(check_duration("max_age", self.max_age) * 1000))

@@ -1,6 +1,6 @@
-"""The inside of one queue in one client: its leases, its prefetcher, its pusher.
+"""Hold the inside of one queue in one client: its leases, its prefetcher, its pusher.
 
-``Queue`` is what users see of it; the client opens and closes it, and tells it of losses.
+``Queue`` is its public face.  The client opens and closes it, and reports losses to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class QueueParts(Generic[T]):
-    """Own what a queue is made of."""
+    """Own the parts of a queue."""
 
     name: str
     codec: Codec[T]
@@ -40,16 +40,16 @@ class QueueParts(Generic[T]):
             raise Closed()
 
     def stop(self) -> None:
-        """Claim and push no more, and end every ``pop``.  What is held may still be settled."""
+        """Stop claiming and pushing, and end every ``pop``.  Held claims may still be settled."""
         self.is_open = False
         self.prefetcher.close()
         self.pusher.stop()
 
     async def aclose(self) -> None:
-        """Hand back the claims that are held, and wait for the calls in flight."""
+        """Hand back the held claims, and wait for the calls in flight."""
         await self.leases.release_all()
         await asyncio.gather(self.pusher.aclose(), self.leases.aclose())
 
     def abandon(self) -> None:
-        """Settle no more, also where ``aclose`` did not end in time: every waiter gets ``Closed``."""
+        """Stop settling, even if ``aclose`` did not end in time: every waiter gets ``Closed``."""
         self.leases.stop()

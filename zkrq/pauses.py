@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_DOUBLINGS = 64
-"""Doublings after which a pause grows no more, so that it stays a finite number."""
+"""Doublings after which a pause stops growing, so that it stays a finite number."""
 
 
 def doubled(first: float, times: int, *, most: float) -> float:

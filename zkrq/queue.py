@@ -1,4 +1,4 @@
-"""A queue as its users see it: push, pop, settle many, work."""
+"""Provide the queue that users see: push, pop, settle many, work."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POP_MANY_MAX = 1_000
 
 
 class Queue(Administration[T]):
-    """Items of type ``T`` by name.  Made with ``Cluster.queue``; lives as long as the cluster is open."""
+    """A named queue of items of type ``T``.  Made by ``Cluster.queue``; lives as long as the cluster is open."""
 
     def __init__(self, parts: QueueParts[T]) -> None:
         super().__init__(parts)
@@ -54,16 +54,18 @@ class Queue(Administration[T]):
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
 
-        ``delay`` (seconds) or ``at`` (a moment) is when it may first be delivered, None: immediately.  ``priority`` is
-        0 to 9, higher first.  ``ttl``: seconds from now after which it is not delivered any more, None: no limit; see
-        ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed, nothing is pushed
-        and the receipt is a ``duplicate`` that names the other one; None: no such check.  ``id`` is for repeating a
-        push: pushed several times within 300 seconds under one id, the item is there once.  The receipt is ``done`` if
-        the item was removed already; 600 seconds after its removal, the id can be used for a new item.
+        ``delay`` (seconds) or ``at`` (a moment): when the item may first be delivered, None: immediately.
+        ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
+        None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
+        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
+        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once.  The
+        receipt is ``done`` if the item was already removed; 600 seconds after its removal, the id can be used for a new
+        item.
 
-        Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may be there, push again with the same id.
-        So it is if this is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and ``Unavailable``: nothing happened,
-        retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was written.
+        Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
+        the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
+        ``Unavailable``: nothing happened, retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was
+        written.
         """
         if running_loop() is not self._home.loop:
             raise self._home.elsewhere()
@@ -85,11 +87,11 @@ class Queue(Administration[T]):
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
-        A list is encoded as a whole before the first item is written.  The items of a generator are taken and written
-        about 500 at a time, so that a million items need little memory; it ends at the first bad item, and so do the
-        ``outcomes`` of the error.  If some items cannot be pushed, the others still are, and then the worst error is
-        raised: its ``outcomes`` say what became of each item, and its ``ids``, if it is ``OutcomeUnknown``, which items
-        may or may not be there.  Cancelled in the middle, the first ones are there.
+        A list is encoded as a whole before the first item is written.  Items of a generator are taken and written about
+        500 at a time, so a million items need little memory; it ends at the first bad item, and so do the ``outcomes``
+        of the error.  If some items cannot be pushed, the others still are, and then the worst error is raised: its
+        ``outcomes`` tell the result of each item, and the ``ids`` of an ``OutcomeUnknown`` name the items that may or
+        may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
         self._home.check()
         return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl))
@@ -99,12 +101,12 @@ class Queue(Administration[T]):
     def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Deliveries[T]:
         """Iterate over claims: ``async for claim in queue.pop()``.
 
-        ``prefetch`` is how many items are claimed ahead for this loop.  None: as many as it has lately taken in a tenth
-        of a second, and those that it does not take within about a second go back to the queue.  If it is given, that
-        many items stay claimed while a handler is slow, even if other consumers are idle; a handler that waits for one
-        of them waits forever.  ``limit``: end after this many claims; no more are claimed.  ``wait=False``: end when
-        nothing is ready.  Otherwise the loop does not end while the cluster is open.  Items claimed ahead are handed
-        back when the loop is left.
+        ``prefetch``: items claimed ahead for this loop.  None: as many as it recently took in a tenth of a second;
+        those that it does not take within about a second go back to the queue.  If it is given, that many items stay
+        claimed while a handler is slow, even if other consumers are idle; a handler that waits for one of them waits
+        forever. ``limit``: end after this many claims, and claim no more.  ``wait=False``: end when nothing is ready.
+        Otherwise the loop does not end while the cluster is open.  Items claimed ahead are handed back when the loop is
+        left.
         """
         if prefetch is not None:
             check_count("prefetch", prefetch, most=POP_MANY_MAX)
@@ -123,7 +125,7 @@ class Queue(Administration[T]):
     async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
         """Wait until items are ready; return at most ``n`` claims, ``[]`` after ``timeout`` seconds (see ``pop_one``).
 
-        Of items with large payloads there may be fewer, because one call claims about a MiB of them.
+        Fewer claims are returned if payloads are large, because one call claims about 1 MiB of them.
         Raises ``Unavailable`` if no server answered within ``timeout``.
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)
@@ -131,7 +133,7 @@ class Queue(Administration[T]):
         return await self._prefetcher.take(n, patient=seconds != 0, timeout=seconds or None)
 
     async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
-        """Ack claims together; return those that were lost, so ``[]`` if all are done.
+        """Ack claims together; return those that were lost, ``[]`` if all are done.
 
         Claims that were acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
         acked: call it again with the same claims.

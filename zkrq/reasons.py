@@ -1,4 +1,4 @@
-"""Why a delivery failed, as it is kept beside the item: one text, with a summary of the traceback behind it."""
+"""Summarise why a delivery failed, as it is kept with the item: one text, with a summary of the traceback."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import traceback
 from pathlib import PurePath
 
 REASON_MAX = 1000
-"""Characters of it all that are kept; ``lua/settle.lua`` has the same limit, in bytes."""
+"""Characters that are kept in total; ``lua/settle.lua`` has the same limit, in bytes."""
 
 MESSAGE_MAX = 500
-"""Characters of an exception's own message."""
+"""Characters that are kept of an exception's own message."""
 
 FRAMES_MAX = 5
-"""Calls of the traceback that are told, the innermost."""
+"""Innermost calls of the traceback that are kept."""
 
 _OUR_OWN = f"{PurePath(__file__).parent}{os.sep}"
 
 _BEHIND = "\0"
-"""Between the reason and the traceback; no reason contains it."""
+"""Separates the reason from the traceback; no reason contains it."""
 
 
 def reason_of(error: BaseException) -> str:
-    """What is kept of an exception: its type and message, then where it came from, innermost call first."""
+    """Return what is kept of an exception: its type and message, then its traceback, innermost call first."""
     message = f"{type(error).__name__}: {error}".replace(_BEHIND, " ")[:MESSAGE_MAX]
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_OUR_OWN)]
     places = [
@@ -33,6 +33,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def split(note: str) -> tuple[str | None, str | None]:
-    """The reason, and the summary of the traceback; None where there is none."""
+    """Return the reason and the summary of the traceback, None for one that is missing."""
     reason, _, summary = note.partition(_BEHIND)
     return reason or None, summary or None

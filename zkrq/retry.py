@@ -1,6 +1,6 @@
-"""What happens after a failure: again after a delay, or to the dead letters.  Pure: chance is an argument.
+"""Decide what follows a failure: delivery after a delay, or the dead letters.  Pure: the random number is an argument.
 
-Handlers say what they want with ``RetryLater`` and ``Reject``.
+Handlers state their wish with ``RetryLater`` and ``Reject``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from zkrq.errors import ConfigError
 from zkrq.pauses import doubled
 
 Backoff = Callable[[int, float], float]
-"""From the number of failures (1 for the first) and a chance in [0, 1) to the seconds until the next attempt."""
+"""Takes the number of failures (1 for the first) and a random number in [0, 1); returns the seconds until the next
+attempt."""
 
 MAX_COUNT = 2**32
 """Failures that a record can count."""
 
 
 class RetryLater(Exception):
-    """Raised by a handler: not now; the item comes again after ``delay`` seconds (None: as the policy says).
+    """Raised by a handler to have the item delivered again after ``delay`` seconds (None: as the policy says).
 
     It counts as a failure, so after the policy's ``max_attempts`` deliveries the item is a dead letter.  A handler that
-    polls for long needs a queue with ``Retry(max_attempts=None)``.  Inside ``async with claim`` it is dealt with and
-    goes no further.
+    polls for a long time needs a queue with ``Retry(max_attempts=None)``.  ``async with claim`` handles this exception
+    and does not raise it further.
     """
 
     def __init__(self, delay: Duration | None = None, reason: str | None = None) -> None:
@@ -35,9 +36,9 @@ class RetryLater(Exception):
 
 
 class Reject(Exception):
-    """Raised by a handler: this item can never be done; it goes to the dead letters with the reason.
+    """Raised by a handler if the item can never be done; it goes to the dead letters with the reason.
 
-    Inside ``async with claim`` it is dealt with and goes no further.
+    ``async with claim`` handles this exception and does not raise it further.
     """
 
     def __init__(self, reason: str = "rejected") -> None:
@@ -74,20 +75,21 @@ class _Exponential:
 
 
 def constant(seconds: Duration) -> Backoff:
-    """Always the same delay."""
+    """Return a backoff of ``seconds`` after every failure."""
     return _Constant(check_duration("seconds", seconds))
 
 
 def linear(seconds: Duration, *, maximum: Duration = timedelta(hours=1)) -> Backoff:
-    """``seconds`` after the first failure, twice that after the second, and so on, up to ``maximum``."""
+    """Return a backoff of ``seconds`` after the first failure, twice that after the second, and so on, up to
+    ``maximum``."""
     return _Linear(check_duration("seconds", seconds), check_duration("maximum", maximum))
 
 
 def exponential(seconds: Duration, *, maximum: Duration = timedelta(hours=1), jitter: float = 0.5) -> Backoff:
-    """``seconds`` after the first failure, doubled with each further one, up to ``maximum``.
+    """Return a backoff of ``seconds`` after the first failure, doubled with each further one, up to ``maximum``.
 
-    ``jitter`` is the part of each delay that is left to chance, 0 to 1, so that items that failed together do not come
-    back together ("equal jitter": Brooker, Exponential Backoff And Jitter, 2015).
+    ``jitter`` is the random part of each delay, 0 to 1, so that items that failed together do not come back together
+    ("equal jitter": Brooker, Exponential Backoff And Jitter, 2015).
     """
     if not 0 <= jitter <= 1:
         raise ConfigError(f"jitter is {jitter}, must be between 0 and 1")
@@ -110,7 +112,7 @@ class GiveUp:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them.
+    """Policy of a queue: at most ``max_attempts`` deliveries (None: no limit), ``backoff`` between them.
 
     A delivery that its holder released does not count: it did not fail, and the holder is alive.
     """
@@ -123,12 +125,12 @@ class Retry:
             raise ConfigError(f"max_attempts is {self.max_attempts}, must be at least 1, or None for no limit")
 
     def after(self, *, attempts: int, failures: int, delay: float | None, chance: float, reason: str) -> Again | GiveUp:
-        """What to do with an item that failed in delivery number ``attempts``, ``failures`` times in all.
+        """Decide about an item that failed in delivery number ``attempts``, and has failed ``failures`` times in total.
 
-        ``delay`` is what the handler asked for, or None to leave it to the policy.
+        ``delay``: seconds that the handler asked for, None to leave it to the policy.
         """
         if self.max_attempts is not None and attempts >= self.max_attempts:
             return GiveUp(f"failed in delivery {attempts} of {self.max_attempts}: {reason}")
         if delay is None:
-            delay = check_duration("what the backoff gives", self.backoff(failures, chance))
+            delay = check_duration("the result of the backoff", self.backoff(failures, chance))
         return Again(delay)

@@ -1,7 +1,7 @@
 """Hold the settings of a client and of a queue, each as one frozen value that is checked when it is made.
 
-This is the one place that knows the meaning, the unit, the default and the bounds of a setting.  ``connect()``,
-``found()``, ``embedded()``, ``zkrq.testing`` and ``Cluster.queue()`` take settings as keyword arguments.
+Only this module knows the meaning, unit, default and bounds of a setting.  ``connect()``, ``found()``, ``embedded()``,
+``zkrq.testing`` and ``Cluster.queue()`` take settings as keyword arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.retry import Retry
 
 MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
-"""Seconds; an operation must end long before servers would refuse its push as late."""
+"""Seconds; an operation must end long before servers refuse its push as too late."""
 
 MAX_DESCRIPTION = 200
 """Characters of a client's description; the rest is cut off."""
@@ -32,22 +32,22 @@ class Settings:
     """Settings of one client.  Raises ``ConfigError`` for bad values."""
 
     namespace: str = "zkrq"
-    """Name of what belongs together: a folder in ZooKeeper, a prefix of all keys in Redis."""
+    """Name of the namespace: a folder in ZooKeeper, a prefix of all keys in Redis."""
 
     found: bool = False
     """Whether to found the namespace if it does not exist; otherwise that is an error."""
 
     min_replicas: int | None = None
-    """Fewest in-sync servers with which a push succeeds, fixed when the namespace is founded.
+    """Least number of in-sync servers with which a push succeeds, fixed when the namespace is founded.
 
-    None: as it was founded; when it is founded here: 2, or 1 if there is one server.
+    None: as it was founded; to found it: 2, or 1 if there is one server.
     """
 
     description: str | None = None
-    """Text that tells people which process this is, in ``consumers()``; None: host and process id."""
+    """Text that describes this process in ``consumers()``; None: host and process id."""
 
     session_timeout: float = 10.0
-    """Seconds until ZooKeeper ends the session of a silent client and other clients get its claims."""
+    """Seconds until ZooKeeper ends the session of a silent client and other clients give its claims back."""
 
     command_timeout: float = 2.0
     """Seconds until a Redis server that does not answer a command counts as dead."""
@@ -91,19 +91,19 @@ class QueueSettings:
     """Encodes items for a push, decodes them for a claim."""
 
     claim_timeout: float = 30.0
-    """Seconds until a claim expires that nobody extends; zkrq extends claims while the process runs."""
+    """Seconds until an unextended claim expires; zkrq extends claims while the process runs."""
 
     retry: Retry | None = None
-    """What happens after a failure; None: ``Retry()``."""
+    """Policy after a failure; None: ``Retry()``."""
 
     dead_letters: DeadLetters | None = None
     """How many dead letters are kept, and for how long; None: ``DeadLetters()``."""
 
     max_size: int | None = None
-    """Items queued, scheduled and claimed, at most; None: no limit."""
+    """Greatest number of items queued, scheduled and claimed; None: no limit."""
 
     max_payload_bytes: int = 1 << 20
-    """Bytes of one encoded item, at most."""
+    """Greatest size of one encoded item, in bytes."""
 
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)

@@ -1,4 +1,4 @@
-"""Own background tasks: start them, restart them after a mistake, end them; and see what was begun to its end."""
+"""Own background tasks: start them, restart them after an error, end them; and wait for begun work to end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import anyio
 from zkrq.errors import Closed
 
 STOP_TIMEOUT = 5.0
-"""Seconds that cancelled tasks are given to end."""
+"""Seconds that cancelled tasks have to end."""
 
 T = TypeVar("T")
 
@@ -25,7 +25,8 @@ _log = logging.getLogger("zkrq")
 
 
 class Tasks:
-    """A task group for background work: ``async with`` owns it; a task that fails is logged and stops no other.
+    """A task group for background work: ``async with`` owns it; a task that fails is logged and does not stop the
+    others.
 
     The group lives in a task of its own, so that it may be entered and left in different tasks of the user.
     """
@@ -78,7 +79,7 @@ class Tasks:
 
 
 async def supervise(work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
-    """Run ``work`` until cancelled or ``Closed``; when a mistake of ours ends it, log that and start it again."""
+    """Run ``work`` until cancelled or ``Closed``; if another error ends it, log that and start it again."""
     while True:
         try:
             await work()
@@ -98,7 +99,7 @@ async def _guard(work: Coroutine[object, object, T], name: str) -> T | None:
 
 
 class Rounds:
-    """Repeats one action, after a pause or as soon as it is called for."""
+    """Repeat one action, after a pause or as soon as it is asked for."""
 
     def __init__(
         self,
@@ -107,7 +108,8 @@ class Rounds:
         seconds: float,
         delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``seconds``: the pause after each round, unless ``call`` ends it; ``delay``: seconds that calls wait then."""
+        """``seconds``: the pause after each round, unless ``call`` ends it; ``delay``: seconds before a round that
+        ``call`` asked for."""
         self._act = act
         self._seconds = seconds
         self._delay = delay
@@ -137,8 +139,8 @@ async def wait_set(event: asyncio.Event, seconds: float) -> bool:
 async def see_through(task: asyncio.Task[Any], *, cancelled: Callable[[], object] = lambda: None) -> None:
     """Wait until the task has ended, even if the caller is cancelled meanwhile; only then raise the cancellation.
 
-    ``cancelled`` is called at each cancellation of the caller; anyio's, which come over and over, are kept away.
-    Raises what the task raised, unless it was cancelled itself.
+    ``cancelled`` is called at each cancellation of the caller.  Anyio cancels again and again; a shield absorbs that.
+    Raises what the task raised, unless the task itself was cancelled.
     """
     cancellation: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):

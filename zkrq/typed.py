@@ -1,10 +1,10 @@
-"""Codecs for items of a declared type: msgspec and pydantic, each imported when its first codec is made.
+"""Provide codecs for items of a declared type: msgspec and pydantic, each imported when its first codec is made.
 
     orders = cluster.queue("orders", codec=zkrq.typed.MsgPack(Order))    # Queue[Order]
 
-What is pushed is read back before anything is written, so an item of another type stops its producer and not a
-consumer.  What is popped is of the type, or goes to the dead letters.  The reason kept there names fields and the keys
-of dicts, never a value, except where a validator of yours says one.
+An encoded item is decoded again before anything is written, so an item of a wrong type stops its producer and not a
+consumer.  A popped item is of the type, or goes to the dead letters.  The reason kept there names fields and the keys
+of dicts, never a value, unless a validator of yours quotes one.
 
 An upgraded consumer reads what an older producer wrote as long as new fields have defaults and renamed ones keep their
 old name as an alias (msgspec: ``field(name="old")``, pydantic: ``AliasChoices("new", "old")``).  Fields that the type
@@ -32,11 +32,11 @@ __all__ = ["Json", "MsgPack", "Pydantic"]
 T = TypeVar("T")
 
 ERRORS_SHOWN = 3
-"""Of what is wrong with one item, as many as the reason tells."""
+"""Errors of one item that its reason lists."""
 
 
 class _Typed(Generic[T]):
-    """What the codecs of this module have in common.  Two of one kind and for one type are equal."""
+    """Share what the codecs of this module have in common.  Two codecs of one kind and one type are equal."""
 
     format = "JSON"
 
@@ -57,7 +57,7 @@ class _Typed(Generic[T]):
         return hash(self._key)
 
     def encode(self, item: T, /) -> bytes:
-        """The item's bytes.  Raises ``CodecError`` where they could not be read back as the type."""
+        """Return the item's bytes.  Raises ``CodecError`` if they could not be decoded as the type."""
         try:
             data = self._write(item)
             self._read(data)
@@ -68,14 +68,15 @@ class _Typed(Generic[T]):
         return data
 
     def decode(self, data: bytes, /) -> T:
-        """The item.  Raises ``CodecError`` for bytes that are none of the type; it says where, and quotes no value."""
+        """Return the item.  Raises ``CodecError`` for bytes that are not of the type; it says where, and quotes no
+        value."""
         try:
             return self._read(data)
         except Exception as error:  # the type's own code runs too
             raise CodecError(self._explain(error)) from None  # whose message may quote the item
 
     def _check_written(self, item: T, data: bytes) -> None:
-        """Raise what is wrong with bytes that can be read back."""
+        """Raise an error for bytes that can be decoded but are still wrong."""
 
     def _explain(self, error: Exception) -> str:
         return f"{type(error).__name__}: {error}"
@@ -93,8 +94,9 @@ class _Msgspec(_Typed[T]):
 class MsgPack(_Msgspec[T]):
     """MessagePack by msgspec, the smallest and fastest.  Needs the extra ``msgspec``.
 
-    ``type`` is whatever msgspec can decode: a Struct, dataclass, TypedDict, ``list[...]``, a union of tagged Structs.
-    Raises ``ConfigError`` where msgspec is missing or cannot decode the type.
+    ``type`` is any type that msgspec can decode: a Struct, dataclass, TypedDict, ``list[...]``, a union of tagged
+    Structs.
+    Raises ``ConfigError`` if msgspec is missing or cannot decode the type.
     """
 
     format = "MessagePack"
@@ -110,7 +112,7 @@ class MsgPack(_Msgspec[T]):
 class Json(_Msgspec[T]):
     """JSON by msgspec: readable with any tool.  Needs the extra ``msgspec``.
 
-    ``type`` is as for ``MsgPack``.  NaN and infinities are refused, as by ``zkrq.JSON``.  Raises ``ConfigError`` where
+    ``type`` is as for ``MsgPack``.  NaN and infinities are refused, as by ``zkrq.JSON``.  Raises ``ConfigError`` if
     msgspec is missing or cannot decode the type.
     """
 
@@ -122,7 +124,7 @@ class Json(_Msgspec[T]):
         super().__init__(type, json.Encoder().encode, decoder.decode)
 
     def _check_written(self, item: T, data: bytes) -> None:
-        """A null may have been a NaN: raise ``ValueError`` then."""
+        """Raise ``ValueError`` for a null that was a NaN."""
         if b"null" in data:
             import msgspec
 
@@ -133,10 +135,10 @@ class Json(_Msgspec[T]):
 class Pydantic(_Typed[T]):
     """JSON, validated by pydantic.  Needs the extra ``pydantic``.
 
-    ``type`` is whatever ``pydantic.TypeAdapter`` takes: a model, dataclass, TypedDict, ``list[...]``, a union.  The
-    model's own configuration holds (``strict``, ``extra``, ...).  Fields are written under their alias, computed ones
-    are not, and both names are read.  NaN and infinities are refused, unless the model says how to write them.  Raises
-    ``ConfigError`` where pydantic is missing or cannot validate the type.
+    ``type`` is any type that ``pydantic.TypeAdapter`` takes: a model, dataclass, TypedDict, ``list[...]``, a union.
+    The model's own configuration applies (``strict``, ``extra``, ...).  Fields are written under their alias, computed
+    ones are not written, and both names are read.  NaN and infinities are refused, unless the model says how to write
+    them. Raises ``ConfigError`` if pydantic is missing or cannot validate the type.
     """
 
     def __init__(self, type: TypeForm[T]) -> None:
@@ -146,7 +148,7 @@ class Pydantic(_Typed[T]):
         dump = self._adapter.serializer.to_json
 
         def write(item: Any) -> bytes:
-            # What does not fit the type is told by reading it back, and not by a warning that quotes it.
+            # Reading the bytes back finds what does not fit the type; pydantic's warning would quote the value.
             return dump(item, by_alias=True, round_trip=True, warnings=False)
 
         def read(data: bytes) -> T:
@@ -155,7 +157,7 @@ class Pydantic(_Typed[T]):
         super().__init__(type, write, read)
 
     def _check_written(self, item: T, data: bytes) -> None:
-        """A null may have been a NaN: raise ``ValueError`` then."""
+        """Raise ``ValueError`` for a null that was a NaN."""
         if b"null" in data and not _NAMED.search(data):
             import pydantic_core
 
@@ -176,14 +178,14 @@ class Pydantic(_Typed[T]):
 _NAMED = re.compile(rb"NaN|Infinity")
 
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""NaN and the infinities in MessagePack, and now and then something else."""
+"""NaN and the infinities in MessagePack; may also match other bytes."""
 
 _QUOTED_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `[^`]*`\Z|\Z)", re.DOTALL)
-"""The messages of msgspec that quote what they found."""
+"""Messages of msgspec that quote the value they found."""
 
 
 def _line(detail: Any) -> str:
-    """One of pydantic's errors, without the values that it quotes."""
+    """Describe one of pydantic's errors, without the values that it quotes."""
     message: str = detail["msg"]
     if detail["type"] == "union_tag_invalid":
         context = detail["ctx"]
@@ -201,10 +203,10 @@ def _import(library: str, codec: _Typed[Any]) -> None:
 
 
 def _make(factory: Callable[[Any], T], type: object) -> T:
-    """The library's own object for the type.  Raises ``ConfigError`` where it can make none."""
+    """Make the library's own object for the type.  Raises ``ConfigError`` if it cannot make one."""
     try:
         return factory(type)
-    except Exception as error:  # of several kinds
+    except Exception as error:  # of several classes
         raise ConfigError(f"there is no codec for {_title(type)}: {_first_line(error)}") from error
 
 
@@ -221,7 +223,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _title(form: object) -> str:
-    """What people call the type."""
+    """Return the type's name for error texts."""
     if get_origin(form) in (Union, types.UnionType):
         return " | ".join(map(_title, get_args(form)))
     if form is types.NoneType:

@@ -504,7 +504,7 @@ async def test_a_dead_server_is_replaced_online(servers: local.Servers) -> None:
 async def test_adding_what_cannot_be_added(servers: local.Servers) -> None:
     async with over_zookeeper(servers, new_namespace()) as cluster:
         view = cluster.view
-        with pytest.raises(zkrq.ConfigError, match="no Redis URL"):
+        with pytest.raises(zkrq.ConfigError, match="not a Redis URL"):
             await cluster.add_server("localhost:6379")
         with pytest.raises(zkrq.ConfigError, match="name"):
             await cluster.add_server(servers.redis[0].url, name="")

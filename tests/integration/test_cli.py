@@ -155,8 +155,8 @@ async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["push", "jobs", "{bad"], "zkrq push: ITEM is no JSON"),
-        (["push", "jobs", "-", "--id", "x"], "zkrq push: --id and --key are one item's"),
+        (["push", "jobs", "{bad"], "zkrq push: ITEM is not JSON"),
+        (["push", "jobs", "-", "--id", "x"], "zkrq push: --id and --key are for one item"),
         (["pop", "no name"], "zkrq pop: the queue's name is 'no name'"),
         (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: invalid float value"),
         (["stats", "--redis", ""], "zkrq stats: no --redis given, and ZKRQ_REDIS is not set"),
@@ -177,7 +177,7 @@ async def test_what_may_mend_itself_is_one_line_and_exit_code_1(shell: Shell) ->
 async def test_a_wrong_line_of_many_is_named(shell: Shell) -> None:
     code, _, err = await shell.run("push", "jobs", "-", stdin="1\nx\n")
     assert code == 2
-    assert err.startswith("zkrq push: line 2 is no JSON")
+    assert err.startswith("zkrq push: line 2 is not JSON")
 
 
 async def test_found_is_the_only_command_that_begins_a_namespace(servers: local.Servers) -> None:
@@ -220,7 +220,7 @@ async def test_servers(servers: local.Servers) -> None:
         assert (code, out, err) == (0, "redis-1 is removed\n", "")
         code, _, err = await shell.run("servers", "remove", "redis-1")
         assert code == 2
-        assert "no server of this namespace: redis-2, redis-3, redis-4" in err
+        assert "is not a server of this namespace: redis-2, redis-3, redis-4" in err
         code, _, err = await shell.run("servers", "recover", "redis-2", "redis-3")
         assert code == 2
         assert "nothing to recover" in err

@@ -29,8 +29,8 @@ ZOOKEEPER = "127.0.0.1:3"
     [
         ([], ZOOKEEPER, {}, "at least one server"),
         ("redis://127.0.0.1", ZOOKEEPER, {}, "list of URLs"),
-        (["http://127.0.0.1"], ZOOKEEPER, {}, "no Redis URL"),
-        (["redis://127.0.0.1:port"], ZOOKEEPER, {}, "no Redis URL"),
+        (["http://127.0.0.1"], ZOOKEEPER, {}, "not a Redis URL"),
+        (["redis://127.0.0.1:port"], ZOOKEEPER, {}, "not a Redis URL"),
         (["redis://a", "redis://a:6379"], ZOOKEEPER, {}, "one server twice"),
         ({"": "redis://a"}, ZOOKEEPER, {}, "name"),
         (REDIS, "", {}, "is not a ZooKeeper server"),
@@ -244,7 +244,7 @@ async def test_a_misspelt_namespace_is_not_founded_by_who_only_uses_it(servers: 
 
 
 async def test_a_namespace_in_a_chroot_that_does_not_exist(servers: local.Servers) -> None:
-    with pytest.raises(zkrq.ConfigError, match="there is none"):
+    with pytest.raises(zkrq.ConfigError, match="there are none"):
         async with zkrq.connect(servers.redis_urls, f"{servers.zookeeper_hosts}/{new_namespace()}"):
             pass
 

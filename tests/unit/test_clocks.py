@@ -20,8 +20,8 @@ from zkrq.protocol.view import Life, ServerId
                 "b is 61.0 s behind this client's: it is this client that differs from the others",
             ],
         ),
-        ({"a": 0.0, "b": 40.0, "c": 41.0}, ["b is 40.0 s ahead of this client's: one of the two is wrong"] * 2),
-        ({"a": 40.0}, ["a is 40.0 s ahead of this client's: one of the two is wrong"]),
+        ({"a": 0.0, "b": 40.0, "c": 41.0}, ["b is 40.0 s ahead of this client's: one of the two clocks is wrong"] * 2),
+        ({"a": 40.0}, ["a is 40.0 s ahead of this client's: one of the two clocks is wrong"]),
     ],
 )
 def test_the_odd_one_is_named(ahead: dict[str, float], says: list[str]) -> None:

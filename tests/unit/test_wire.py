@@ -289,15 +289,15 @@ BAD = [
 
 @pytest.mark.parametrize("url", [*BAD, None, 6379, b"redis://localhost"])
 def test_bad_url(url: Any) -> None:
-    with pytest.raises(ConfigError, match="is no Redis URL"):
+    with pytest.raises(ConfigError, match="is not a Redis URL"):
         check_url(url)
 
 
 @pytest.mark.parametrize("url", BAD)
 def test_bad_url_has_no_address_and_cannot_be_dialled(url: str) -> None:
-    with pytest.raises(ConfigError, match="is no Redis URL"):
+    with pytest.raises(ConfigError, match="is not a Redis URL"):
         address(url)
-    with pytest.raises(ConfigError, match="is no Redis URL"):
+    with pytest.raises(ConfigError, match="is not a Redis URL"):
         dial(url, 1.0)
 
 

@@ -1,10 +1,10 @@
-"""The command line: ``zkrq`` and ``python -m zkrq``.
+"""Provide the command line: ``zkrq`` and ``python -m zkrq``.
 
-command     what a command is: flags, arguments, the lines that it yields
-connection  the flags that every command on a namespace has
+command     what a command consists of: flags, arguments, the lines that it yields
+connection  the flags of every command that works on a namespace
 items queues servers trying   the commands
 parsing     arguments and environment variables
-running     one command, from the arguments to the exit code
+running     one command, from its arguments to its exit code
 stdin       lines from stdin
 demo/       the demo
 """

@@ -31,22 +31,22 @@ CONNECTION = (
     Flag("zookeeper", "the ZooKeeper servers: host:port,host:port,host:port", metavar="HOSTS"),
     Flag(
         "zookeeper-auth",
-        "for ZooKeeper's digest scheme; better in its variable than here",
+        "for ZooKeeper's digest scheme; safer in the environment variable than here",
         read_login,
         None,
         "USER:PASSWORD",
     ),
-    Flag("namespace", "what belongs together", default=DEFAULTS.namespace),
-    Flag("description", "tells people which process this is, in `zkrq consumers`; not given: host:pid"),
+    Flag("namespace", "the namespace's name", default=DEFAULTS.namespace),
+    Flag("description", "describes this process in `zkrq consumers`; default: host:pid"),
     Flag(
         "session-timeout",
-        "until ZooKeeper drops a silent process",
+        "until ZooKeeper ends the session of a silent process",
         float,
         DEFAULTS.session_timeout,
         "SECONDS",
     ),
     Flag("command-timeout", "until a silent Redis server counts as dead", float, DEFAULTS.command_timeout, "SECONDS"),
-    Flag("operation-timeout", "for which a push or an ack is retried", float, DEFAULTS.operation_timeout, "SECONDS"),
+    Flag("operation-timeout", "during which a push or an ack is retried", float, DEFAULTS.operation_timeout, "SECONDS"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The commands for single items: push, pop, get, peek and cancel."""
+"""Define the commands for single items: push, pop, get, peek and cancel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ QUEUE = {"queue": "the queue's name"}
 async def _push(args: Namespace) -> Lines:
     many = args.item == "-"
     if many and (args.id is not None or args.key is not None):
-        raise ConfigError("--id and --key are one item's; with ITEM - there may be many")
+        raise ConfigError("--id and --key are for one item; ITEM - may read several")
     item = None if many else _parse(args.item, "ITEM")
     options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl}
     async with open_cluster(args) as cluster:
@@ -56,14 +56,15 @@ def _parse(text: str | bytes, where: str) -> object:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"{where} is no JSON: {error}") from error
+        raise ConfigError(f"{where} is not JSON: {error}") from error
 
 
 async def _pop(args: Namespace) -> Lines:
     deadline = asyncio.get_running_loop().time() + args.wait
     async with open_cluster(args) as cluster:
-        # What this command cannot read, or what others have often failed at, is not buried here. No dead
-        # letter is dropped, and what has expired becomes one: the queue's own consumers may want to keep it.
+        # Items that this command cannot decode, or that have failed often elsewhere, are not buried here.  No dead
+        # letter is dropped, and expired items become dead letters, because the queue's own consumers may want to keep
+        # them.
         queue, left = cluster.queue(args.queue, codec=RAW, retry=_NO_LIMIT, dead_letters=_KEEP_ALL), args.count
         while left > 0:
             wait = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -77,7 +78,7 @@ async def _pop(args: Namespace) -> Lines:
 
 
 def _delivery(claim: Claim[bytes]) -> Line:
-    """Show a claim's item as JSON; if it is no JSON, as null, with the ``payload`` as text beside it."""
+    """Show a claim's item as JSON; if it is not JSON, as null, with its ``payload`` as text."""
     try:
         item: object = json.loads(claim.item)
         text, unread = json.dumps(item), dict[str, str]()
@@ -130,34 +131,34 @@ COMMANDS = (
         "push an item, print its id",
         _push,
         (
-            Flag("id", "the item's id, to be able to repeat a push"),
+            Flag("id", "the item's id; makes the push repeatable"),
             Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
             Flag("priority", "0 to 9, higher first", int, 0, "N"),
-            Flag("key", "push nothing while another item of this key is queued, scheduled or claimed"),
-            Flag("ttl", "after which it is delivered no more; not given: never", float, None, "SECONDS"),
+            Flag("key", "push nothing while another item with this key is queued, scheduled or claimed"),
+            Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
         ),
         {**QUEUE, "item": "the item as JSON; - reads one from each line of stdin"},
     ),
     Command(
         "pop",
-        "take items: print each as one line, as JSON where it is JSON, then ack it",
+        "take items: print each on one line, as JSON if possible, then ack it",
         _pop,
         (
-            Flag("count", "how many, at most", int, 1, "N"),
-            Flag("wait", "for items to come; 0: what is ready", float, 0.0, "SECONDS"),
+            Flag("count", "at most this many items", int, 1, "N"),
+            Flag("wait", "to wait for items; 0: take what is ready", float, 0.0, "SECONDS"),
         ),
         QUEUE,
     ),
-    Command("get", "what is known of one item", _get, arguments={**QUEUE, "id": "its id"}),
+    Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
     Command(
         "peek",
-        "look at the first items of a state, without taking them",
+        "show the first items in a state, without taking them",
         _peek,
         (
-            Flag("count", "how many, at most 500", int, 10, "N"),
+            Flag("count", "at most this many items, up to 500", int, 10, "N"),
             Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
         ),
         QUEUE,
     ),
-    Command("cancel", "remove one item, and stop who holds it", _cancel, arguments={**QUEUE, "id": "its id"}),
+    Command("cancel", "remove one item, and stop its handler", _cancel, arguments={**QUEUE, "id": "the item's id"}),
 )

@@ -40,7 +40,7 @@ def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: s
 
 
 def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """Make the parser; what it returns has the ``run`` of the command that was given."""
+    """Make the parser; its result has the ``run`` function of the command that was given."""
     parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
     parser.add_argument("--version", action="version", version=f"zkrq {zkrq.__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")

@@ -1,4 +1,4 @@
-"""The commands for whole queues: statistics, pausing, clearing, dead letters and consumers."""
+"""Define the commands for whole queues: statistics, pausing, clearing, dead letters and consumers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def _stats(args: Namespace) -> Lines:
 async def _pause(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         await cluster.queue(args.queue).pause()
-    yield Line("paused: nothing is claimed from it until it is resumed", {"queue": args.queue, "paused": True})
+    yield Line("paused: no item is claimed until it is resumed", {"queue": args.queue, "paused": True})
 
 
 async def _resume(args: Namespace) -> Lines:
@@ -81,21 +81,21 @@ async def _consumers(args: Namespace) -> Lines:
             yield Line(f"{owner}  {consumer.description}  holds {held}", details)
 
 
-_LETTERS = Flag("count", "how many, at most 500", int, 100, "N")
+_LETTERS = Flag("count", "at most this many items, up to 500", int, 100, "N")
 
 COMMANDS = (
-    Command("stats", "how many items each queue has, and how the servers are", _stats),
-    Command("pause", "let nobody claim from a queue", _pause, arguments=QUEUE),
-    Command("resume", "let everybody claim again", _resume, arguments=QUEUE),
-    Command("clear", "remove every item that nobody holds", _clear, arguments=QUEUE),
-    Command("dead list", "the dead letters, with the reason", _dead_list, (_LETTERS,), QUEUE),
+    Command("stats", "count the items of each queue, and show the servers", _stats),
+    Command("pause", "stop claims from a queue", _pause, arguments=QUEUE),
+    Command("resume", "allow claims again", _resume, arguments=QUEUE),
+    Command("clear", "remove every item that is not claimed", _clear, arguments=QUEUE),
+    Command("dead list", "list the dead letters, with their reasons", _dead_list, (_LETTERS,), QUEUE),
     Command(
         "dead redrive",
         "queue dead letters again",
         _dead_redrive,
-        (Flag("rate", "at most so many a second; not given: as fast as it goes", float, None, "N"),),
-        {**QUEUE, "id?...": "which; none given: all"},
+        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"),),
+        {**QUEUE, "id?...": "ids of the items; default: all"},
     ),
-    Command("dead discard", "remove dead letters", _dead_discard, arguments={**QUEUE, "id?...": "which; none: all"}),
-    Command("consumers", "who may hold claims", _consumers),
+    Command("dead discard", "remove dead letters", _dead_discard, arguments={**QUEUE, "id?...": "ids; default: all"}),
+    Command("consumers", "list the consumers, and the claims that they hold", _consumers),
 )

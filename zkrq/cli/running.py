@@ -1,6 +1,6 @@
 """Run one command: ``zkrq``, or ``python -m zkrq``.
 
-Errors are one line on stderr.  The exit code is 2 for what has to be corrected, 1 for what may pass.  Signals are
+Errors are one line on stderr.  The exit code is 2 for errors to correct, 1 for errors that may pass.  Signals are
 handled here and nowhere else.
 """
 
@@ -30,7 +30,7 @@ COMMANDS = (*trying.COMMANDS, *items.COMMANDS, *queues.COMMANDS, *servers.COMMAN
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return the exit code."""
     args = make_parser(COMMANDS).parse_args(arguments)
-    logging.getLogger("zkrq").addHandler(logging.NullHandler())  # what matters is printed below
+    logging.getLogger("zkrq").addHandler(logging.NullHandler())  # errors that matter are printed below
     try:
         with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
             runner.run(_carry_out(args))
@@ -54,7 +54,7 @@ async def _carry_out(args: Namespace) -> None:
 
 
 def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop if it is installed (extra ``uvloop``); None stands for asyncio's own."""
+    """Return uvloop's event loop if it is installed (extra ``uvloop``); None means asyncio's own."""
     try:
         return cast("Callable[[], asyncio.AbstractEventLoop]", import_module("uvloop").new_event_loop)
     except ImportError:
@@ -67,10 +67,10 @@ def _account_for(command: str, error: BaseException) -> int:
             sys.stderr.write(f"zkrq {command}: {' '.join(str(error).split())}\n")
             return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_TROUBLE
         case BrokenPipeError():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone: no complaint either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, so do not complain
             return EXIT_TROUBLE
         case _:
-            raise error  # a mistake of ours: the traceback is wanted
+            raise error  # a bug: the traceback is wanted
 
 
 def _first(error: BaseException) -> BaseException:

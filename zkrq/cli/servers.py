@@ -1,4 +1,4 @@
-"""The commands for a namespace and its Redis servers: found it, list, add, remove and recover servers."""
+"""Define the commands for a namespace and its Redis servers: found it, list, add, remove and recover servers."""
 
 from __future__ import annotations
 
@@ -54,30 +54,26 @@ async def _servers_recover(args: Namespace) -> Lines:
 COMMANDS = (
     Command(
         "found",
-        "begin a namespace with the servers that are given; done again it changes nothing",
+        "found a namespace with the given servers; repeating it changes nothing",
         _found,
-        (
-            Flag(
-                "min-replicas", "in-sync servers without which no push returns; not given: 2, or 1 of 1", int, None, "N"
-            ),
-        ),
+        (Flag("min-replicas", "fewest in-sync servers for a push; default: 2, or 1 of one", int, None, "N"),),
     ),
-    Command("servers list", "the Redis servers of the namespace, and which of them are in sync", _servers_list),
+    Command("servers list", "list the Redis servers of the namespace, and which are in sync", _servers_list),
     Command(
         "servers add",
-        "take one more Redis server into the namespace; returns when it is in sync",
+        "add a Redis server to the namespace; returns when it is in sync",
         _servers_add,
         (
-            Flag("name", "what it is called; not given: host:port"),
-            Flag("force", "take it from the other deployment that it belongs to, and wipe its items", bool, False),
+            Flag("name", "its name; default: host:port"),
+            Flag("force", "take it over from another deployment, and wipe its items", bool, False),
         ),
-        {"url": "where it is; whatever it holds of this namespace is wiped"},
+        {"url": "its URL; all that it holds of this namespace is wiped"},
     ),
-    Command("servers remove", "take a server out of the namespace", _servers_remove, arguments={"name": "its name"}),
+    Command("servers remove", "remove a server from the namespace", _servers_remove, arguments={"name": "its name"}),
     Command(
         "servers recover",
-        "after all in-sync servers were lost: go on with what these hold; what only others held is lost",
+        "after all in-sync servers were lost: continue with these; items that only others held are lost",
         _servers_recover,
-        arguments={"name...": "the servers to go on with"},
+        arguments={"name...": "the servers to continue with"},
     ),
 )

@@ -12,7 +12,7 @@ READ_BYTES = 1 << 16
 
 
 async def stdin_lines() -> AsyncGenerator[list[bytes], None]:
-    """Yield the lines of stdin, together those that one read gives."""
+    """Yield the lines of stdin, grouped by read."""
     rest = b""
     while True:
         await _until_readable(sys.stdin.fileno())
@@ -29,7 +29,7 @@ async def _until_readable(fd: int) -> None:
     try:
         loop.add_reader(fd, ready.set)
     except PermissionError:
-        return  # a file: there is nothing to wait for
+        return  # a file never blocks
     try:
         await ready.wait()
     finally:

@@ -1,4 +1,4 @@
-"""The commands for trying zkrq out on private servers: ``demo`` and ``dev``."""
+"""Define the commands for trying zkrq out on private servers: ``demo`` and ``dev``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _demo(args: Namespace) -> Lines:
         result = await demo.run(display, seconds=args.seconds, rate=args.rate)
     yield Line(demo.describe(result), dataclasses.asdict(result))
     if not result.clean:
-        raise ZkrqError("the demo did not end as it should")
+        raise ZkrqError("the demo failed")
 
 
 async def _dev(args: Namespace) -> Lines:
@@ -56,27 +56,27 @@ async def _dev(args: Namespace) -> Lines:
             await found(urls, hosts, namespace=namespace)
         text = SNIPPET.format(redis=json.dumps(urls), zookeeper=json.dumps(hosts), urls=",".join(urls), hosts=hosts)
         yield Line(text, {"redis": urls, "zookeeper": hosts})
-        await asyncio.Event().wait()  # until a signal comes
+        await asyncio.Event().wait()  # until a signal arrives
 
 
 COMMANDS = (
     Command(
         "demo",
-        "private servers, workers and failures: watch that nothing gets lost",
+        "run workers on private servers, kill some, and check that no item gets lost",
         _demo,
         (
-            Flag("seconds", "how long items are pushed", float, demo.SECONDS),
-            Flag("rate", "items pushed per second, at most", float, demo.RATE),
+            Flag("seconds", "how long to push items", float, demo.SECONDS),
+            Flag("rate", "at most this many pushes per second", float, demo.RATE),
         ),
         connected=False,
     ),
     Command(
         "dev",
-        "keep private servers up, to try things out against",
+        "run private servers for trying things out",
         _dev,
         (
-            Flag("redis", "how many Redis servers", int, 3, "N"),
-            Flag("zookeeper", "how many ZooKeeper servers", int, 3, "N"),
+            Flag("redis", "number of Redis servers", int, 3, "N"),
+            Flag("zookeeper", "number of ZooKeeper servers", int, 3, "N"),
         ),
         connected=False,
     ),

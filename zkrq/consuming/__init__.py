@@ -1,1 +1,1 @@
-"""Claims: how a process gets them, extends and settles them, and under which owner id."""
+"""Hold this process's claims: acquire, extend and settle them, under the right owner id."""

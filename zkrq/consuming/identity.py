@@ -1,7 +1,6 @@
-"""The owner id under which this process claims, entered in the registry before the first claim.
+"""Provide the owner id under which this process claims, entered in the registry before the first claim.
 
-Each ZooKeeper session has one, and one more each time that another client declares the owner dead while its session is
-alive.
+Each ZooKeeper session has one, and another each time that a client declares the owner dead while its session is alive.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import math
 from zkrq.coordination.coordinator import Coordinator, SessionState, owner_id
 
 _ENDED_KEPT = 100
-"""Ended owners that are remembered, so that the answer to a claim request of an ended owner is not handed out."""
+"""Ended owners that are remembered, so that a late answer to one of their claim requests is not handed out."""
 
 
 class Identity:
@@ -29,7 +28,7 @@ class Identity:
         """The current owner id.  None before the first claim of a session, and after a fence."""
 
     async def get(self) -> str:
-        """Return the owner id, enrolled.  While ZooKeeper is away, that of the current session stays in use.
+        """Return the owner id, enrolled.  While ZooKeeper does not answer, the current session's id stays in use.
 
         Raises ``Unavailable`` if there is none yet and ZooKeeper does not answer.
         """

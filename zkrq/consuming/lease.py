@@ -1,4 +1,4 @@
-"""One claim as this process holds it: settle it once, extend it while its consumer has it, lose it at most once."""
+"""Hold one claim inside the process: settle it once, extend it while its consumer has it, lose it at most once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from zkrq.protocol.records import Record, unpack
 from zkrq.retry import Again
 
 RELEASE_TIMEOUT = 5.0
-"""Seconds that a cancelled handler waits for the answer to its release, which is on its way in any case."""
+"""Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""
 
 EXTENSION_REFUSED = "its extension was refused"
 
@@ -69,13 +69,13 @@ class Lost:
 
 
 class Issuer(Protocol):
-    """Settle the leases of one queue: what a lease needs from ``Leases``."""
+    """Settle the leases of one queue: the interface that a lease needs from ``Leases``."""
 
     claim_timeout: float
     home: Home
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Send it with the next batch.  False: the claim is lost."""
+        """Send the settlement with the next batch.  False: the claim is lost."""
         ...
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
@@ -84,11 +84,11 @@ class Issuer(Protocol):
 
 
 class Lease(ref[object]):
-    """Hold one claim for the inside, while ``Claim`` shows it to the user.
+    """Hold one claim internally, while ``Claim`` shows it to the user.
 
     A lease is itself the weak reference to its claim, and the claim refers to it strongly.  It is extended only while
-    the claim exists, so an item whose claim was dropped is delivered again when its deadline has passed.  One object
-    for both purposes keeps an item at two objects.
+    the claim exists, so an item whose claim was dropped is delivered again after its deadline.  One object for both
+    purposes keeps the cost of an item at two objects.
     """
 
     __slots__ = (
@@ -111,29 +111,30 @@ class Lease(ref[object]):
     issuer: Issuer
     id: str
     packed: bytes
-    """The item's record as the claim was decided."""
+    """Record of the item as the claim was decided."""
     owner: str
     request: str
-    """The claim request that returned this claim.  Settling shows it to the servers."""
+    """Claim request that returned this claim.  Settling presents it to the servers."""
     deadline_at: float
-    """By ``loop.time()``.  The claim certainly holds until then, unless its owner is fenced."""
+    """Deadline by ``loop.time()``.  The claim certainly holds until then, unless its owner is fenced."""
     extending: bool
-    """Whether it is to be extended."""
+    """Whether to extend the claim."""
     timer: asyncio.TimerHandle | None
-    """Fires at the deadline while an extension is in flight."""
+    """Timer that fires at the deadline while an extension is in flight."""
     delivered: bool
-    """Whether a consumer has it, or it is only claimed ahead for one."""
+    """Whether a consumer has the claim; false while it is only claimed ahead."""
     settled: Verb | None
     loss: Lost | None
-    """None until it is lost, or until somebody asks for it."""
+    """The loss, None until it happens or is asked for."""
     task: asyncio.Task[object] | None
-    """The task inside ``async with claim``.  A loss cancels it ..."""
+    """Task inside ``async with claim``.  A loss cancels it ..."""
     struck: bool
-    """... and this says that it did."""
+    """... and sets this."""
     _record: Record | None
 
     def begin(self, issuer: Issuer, id: str, packed: bytes, owner: str, request: str, deadline_at: float) -> None:
-        """Take over what a claim request returned.  (A weak reference takes no further arguments when it is made.)"""
+        """Take over the result of a claim request.  (The constructor of a weak reference takes no further
+        arguments.)"""
         self.issuer = issuer
         self.id = id
         self.packed = packed
@@ -155,14 +156,14 @@ class Lease(ref[object]):
 
     @property
     def record(self) -> Record:
-        """The same as ``packed``, unpacked when it is asked for."""
+        """The record, unpacked on demand."""
         if self._record is None:
             self._record = unpack(self.packed)
         return self._record
 
     @property
     def lost(self) -> Lost:
-        """False while the claim holds; ``await`` it to learn of its loss."""
+        """False while the claim holds; ``await`` it to wait for its loss."""
         if self.loss is None:
             self.loss = Lost()
         return self.loss
@@ -173,7 +174,7 @@ class Lease(ref[object]):
 
     @property
     def holds(self) -> bool:
-        """Whether it holds now."""
+        """Whether the claim holds now."""
         return self.holds_at(asyncio.get_running_loop().time())
 
     def check_held(self) -> None:
@@ -190,7 +191,7 @@ class Lease(ref[object]):
     # -- settling --------------------------------------------------------------------------------------------------
 
     async def settle(self, verb: Verb, ms: int = 0, text: str = "") -> None:
-        """Settle it once.  Raises ``ClaimLost``; after any other error it may be settled again.
+        """Settle the claim once.  Raises ``ClaimLost``; after any other error it may be settled again.
 
         A call that fails after the deadline loses the claim, because by then another consumer may have the item.
         """
@@ -202,7 +203,7 @@ class Lease(ref[object]):
         except BaseException:
             self.settled = None
             if self.deadline_at <= asyncio.get_running_loop().time():
-                self.lose(f"its time ran out while its {verb} was in flight")
+                self.lose(f"it expired while its {verb} was in flight")
             raise
         self.stop_extending()
         if not holds:
@@ -211,7 +212,7 @@ class Lease(ref[object]):
             raise ClaimLost(id=self.id)
 
     async def fail(self, delay: float | None, reason: str) -> None:
-        """Nack or bury it, as the retry policy says.  ``delay`` is in seconds, None: the policy's own.
+        """Nack or bury the item, as the retry policy says.  ``delay`` is in seconds, None: the policy's own.
 
         Raises as ``settle`` does.
         """
@@ -222,12 +223,13 @@ class Lease(ref[object]):
             await self.settle(Verb.BURY, 0, decided)
 
     async def hand_back(self) -> None:
-        """Release it while the caller is being cancelled.  The call is sent first, so a second cancellation is safe."""
+        """Release the item while the caller is being cancelled.  The call is sent first, so a second cancellation is
+        safe."""
         self.settled = Verb.RELEASE
         try:
             returned = self.issuer.settle(self, Verb.RELEASE)
         except ZkrqError:
-            return  # closed: the item comes back when the owner is fenced
+            return  # closed: the item is delivered again when the owner is fenced
         returned.add_done_callback(_retrieve)
         with anyio.CancelScope(shield=True):
             await asyncio.wait([returned], timeout=RELEASE_TIMEOUT)
@@ -237,8 +239,8 @@ class Lease(ref[object]):
     async def extend(self, seconds: float) -> None:
         """Move the deadline to ``seconds`` from now.  Raises ``ClaimLost`` if a server refuses.
 
-        Whether the answer arrives or not, a server may carry the call out.  So a deadline that moves closer counts from
-        now, and one that moves away only once it is answered.
+        A server may execute the call whether or not its answer arrives.  So an earlier deadline counts from now, and a
+        later one only once the call is answered.
         """
         started = asyncio.get_running_loop().time()
         self.deadline_at = min(self.deadline_at, started + seconds)
@@ -253,7 +255,7 @@ class Lease(ref[object]):
             self.timer = None
 
     def stop_extending(self) -> None:
-        """Extend it no more; at worst it expires and the item is delivered again."""
+        """Stop extending the claim; at worst it expires and the item is delivered again."""
         self.extending = False
         if self.timer:
             self.timer.cancel()
@@ -264,7 +266,7 @@ class Lease(ref[object]):
     def lose(self, reason: str) -> None:
         """Note that the claim no longer holds, and cancel the handler inside ``async with claim``.
 
-        Does nothing if it is settled or lost already: the first reason stays.
+        Does nothing if the claim is already settled or lost, so the first reason is kept.
         """
         if self.settled or self.loss:
             return

@@ -1,4 +1,4 @@
-"""All leases of one queue in this process: settle them in batches, extend them while held, lose them together."""
+"""Manage all leases of one queue in this process: settle in batches, extend while held, lose them together."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from zkrq.retry import Again, Retry
 from zkrq.tasks import Tasks
 
 EXTEND_AT = 2 / 3
-"""A claim is extended when less than this part of ``claim_timeout`` is left ..."""
+"""Part of ``claim_timeout``: a claim is extended when less than this is left ..."""
 
 LOOKS_PER_LEASE = 6
-"""... at one of this many checks during a ``claim_timeout``, which are at least and at most these seconds apart."""
+"""... at one of this many checks per ``claim_timeout``; the next line bounds the seconds between two checks."""
 
 MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
 
 SWEEP_LEAST = 1_000
-"""Leases that are kept before settled ones are dropped for the first time; later, twice as many as were left."""
+"""Leases that are kept before settled ones are dropped for the first time; later, twice the number that was left."""
 
 CALL_BYTES = 160
-"""Bytes that one settlement takes beside its text, about."""
+"""Approximate bytes of a settlement beside its text."""
 
 
 class Leases:
@@ -82,13 +82,13 @@ class Leases:
         return len(self._active())
 
     def _active(self) -> tuple[Lease, ...]:
-        """The leases to extend.  Forgets the others: settled, lost, or without a claim because it was dropped."""
+        """Leases to extend.  Forgets those that were settled, lost, or dropped with their claim."""
         self._leases = [lease for lease in self._leases if lease.extending and lease() is not None]
         self._sweep_at = max(SWEEP_LEAST, 2 * len(self._leases))
         return tuple(self._leases)
 
     def add(self, leases: Iterable[Lease]) -> None:
-        """Extend these from now on, until they are settled, lost or dropped."""
+        """Start extending these leases, until they are settled, lost or dropped."""
         self._leases += leases
         if len(self._leases) > self._sweep_at:
             self._active()
@@ -96,10 +96,10 @@ class Leases:
             self._extender = self._tasks.keep(self._extend_periodically, f"extend claims of {self._queue}")
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Send it with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
+        """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
         if running_loop() is not self.home.loop:
             raise self.home.elsewhere()
-        if text:  # a surrogate, as in the text of an exception about a file name, cannot be sent
+        if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
         return self._batcher.add((lease.id, lease.packed[VERSION_BYTES], lease.request, how))
@@ -134,9 +134,9 @@ class Leases:
         self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
-        """Hand back what was only claimed ahead, and stop the handlers of the other items, for closing.
+        """Hand back items that are only claimed ahead, and stop the handlers of the other items, for closing.
 
-        Their items come back when this owner is fenced.
+        The other items are delivered again when this owner is fenced.
         """
         active = self._active()
         ahead = [lease for lease in active if not lease.delivered]
@@ -173,8 +173,8 @@ class Leases:
             self._extend_due()
 
     def _extend_due(self) -> None:
-        """Extend what is due.  While the session is not certain, that is every claim, because others may have fenced
-        this process: then Redis has to confirm each one."""
+        """Extend the leases that are due.  If the session is not certain to be alive, every lease is due, because other
+        clients may have fenced this process: then Redis has to confirm each claim."""
         loop = asyncio.get_running_loop()
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
         for lease in self._active():
@@ -183,13 +183,13 @@ class Leases:
                 self._tasks.start(self._extend(lease), "extend a claim")
 
     async def _extend(self, lease: Lease) -> None:
-        """Extend one claim, retrying until its deadline.  The batcher makes one call of many."""
+        """Extend one claim, retrying until its deadline.  The batcher combines many of these into one call."""
         while lease.extending and lease() is not None:
             try:
                 await lease.extend(self.claim_timeout)
             except ZkrqError as error:
                 if lease.loss:
-                    if lease.loss.reason == EXTENSION_REFUSED:  # any other loss was reported where it was noticed
+                    if lease.loss.reason == EXTENSION_REFUSED:  # any other loss was reported when it was noticed
                         self._tell_lost([lease], EXTENSION_REFUSED)
                     return
                 if not self._extensions_fail:

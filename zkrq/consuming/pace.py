@@ -1,10 +1,10 @@
 """Decide how many items to claim ahead for the consumers of a queue, and how many of those to hand back.
 
-An item that was claimed ahead costs its consumer no round trip, but other processes do not get it.  So a stream that
-asks for nothing has claimed ahead what it takes in ``PREFETCH_SECONDS`` by its recent pace, and what the consumers will
-not take soon goes back within about twice ``AHEAD_SECONDS``.
+An item that was claimed ahead costs its consumer no round trip, but other processes do not get it.  So a stream without
+a ``prefetch`` claims ahead what it takes in ``PREFETCH_SECONDS`` at its recent pace, and items that its consumers will
+not take soon go back within about twice ``AHEAD_SECONDS``.
 
-Nothing here waits or looks at a clock: ``now`` is ``loop.time()``, in seconds.
+Nothing here waits or reads a clock: ``now`` is ``loop.time()``, in seconds.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from collections import Counter
 from typing import NamedTuple
 
 CLAIM_MAX = 500
-"""Items claimed in one request, and items claimed ahead."""
+"""Greatest number of items claimed in one request, and of items claimed ahead."""
 
 PREFETCH_SECONDS = 0.1
-"""Seconds of work that is claimed ahead for streams without a ``prefetch`` of their own."""
+"""Seconds of work claimed ahead for streams without a ``prefetch`` of their own."""
 
 AHEAD_BYTES = 4 << 20
-"""Bytes of payloads that are claimed ahead, by the mean size of recent ones."""
+"""Bytes of payloads claimed ahead, estimated by the mean size of recent ones."""
 
 MEAN_OVER = 4
-"""Claim requests over which the mean size of payloads is taken, about."""
+"""Approximate number of claim requests over which the mean size of payloads is taken."""
 
 AHEAD_SECONDS = 0.5
-"""Seconds between two checks of what was claimed ahead.  An item waits at most twice as long for a consumer that takes
+"""Seconds between two checks of the items claimed ahead.  An item waits at most twice as long for a consumer that takes
 nothing."""
 
 
 class PrefetchLimit(NamedTuple):
-    """Limit what is claimed ahead for a stream to ``most`` items, None: to its pace.
+    """Limit the items claimed ahead for a stream to ``most``, None: to its pace.
 
     ``fixed``: the user asked for exactly that many, and the stream keeps them even while it takes none.
     """
@@ -40,18 +40,18 @@ class PrefetchLimit(NamedTuple):
 
 
 class Pace:
-    """Follow how fast the consumers of a queue take items."""
+    """Measure how fast the consumers of a queue take items."""
 
     def __init__(self) -> None:
         self.streams: Counter[PrefetchLimit] = Counter()
         self.target = 0
         """Items to have claimed ahead."""
         self.fixed = 0
-        """The part of these that streams asked for and keep."""
+        """Part of ``target`` that streams asked for and keep."""
         self.taken = 0
         """Items that consumers have taken so far.  The caller that hands one out adds to it."""
-        self._since = 0.0, 0  # when the measurement of the pace began, and ``taken`` at that time
-        self._checked = 0.0, 0  # the same of the last check for items that nobody takes
+        self._since = 0.0, 0  # when the measurement began, and ``taken`` at that time
+        self._checked = 0.0, 0  # the same for the last check for untaken items
         self._stalled = False
         self._mean_bytes = 0.0
 
@@ -82,11 +82,11 @@ class Pace:
             self._checked = now, self.taken
 
     def adapt(self, now: float, *, is_certain: bool) -> None:
-        """Set ``target`` and ``fixed``: what streams asked for, and for the others their recent pace.
+        """Set ``target`` and ``fixed``: what streams asked for, plus the recent pace of the others.
 
-        A stream with a limit gets all of it from the start, so that a short one needs a single request; by its pace
-        once it has taken nothing for ``AHEAD_SECONDS``.  Nothing is claimed ahead while the session is not certain,
-        because then other clients may fence this process.
+        A stream with a limit gets all of it from the start, so that a short one needs a single request; once it has
+        taken nothing for ``AHEAD_SECONDS``, it gets its pace.  Nothing is claimed ahead while the session is not
+        certain, because then other clients may fence this process.
         """
         since, taken_before = self._since
         taken, elapsed = self.taken - taken_before, now - since
@@ -107,7 +107,8 @@ class Pace:
             self._since = now - elapsed / 2, self.taken - taken // 2
 
     def surplus(self, now: float, buffered: int) -> int:
-        """Return how many of the items claimed ahead will not be taken by the next check, by the pace since the last.
+        """Return how many of the items claimed ahead will not be taken before the next check, by the pace since the
+        last one.
 
         0 between two checks.
         """

@@ -1,11 +1,11 @@
 """Claim items: one claim request at a time serves all consumers of a queue in this process.
 
-A request asks for what all waiting consumers want together, and for what they are expected to want next (prefetch; see
+A request asks for all that the waiting consumers want, and for what they are expected to want next (prefetch; see
 ``pace.py``).  Items that were claimed ahead and are not taken go back to the queue.  A request whose answer was lost is
 repeated under the same number until it is answered, and gets the same items, so no claimed item is forgotten.
 
-An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only.
-So a process that is woken while none of its consumers waits makes a request for no items, which wakes the next one.
+An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only, so
+a process that is woken while none of its consumers waits requests no items, which wakes the next process.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from zkrq.tasks import Tasks, wait_set
 T = TypeVar("T")
 
 SWEEP_SECONDS = 5.0
-"""Seconds between two requests of a waiting consumer that no wake-up reaches."""
+"""Seconds between two requests of a waiting consumer that receives no wake-up."""
 
 FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
-"""Seconds before the first retry of a failed request, and the most; doubled with each failure."""
+"""Seconds before the first retry of a failed request, and their maximum; doubled with each failure."""
 
 POLL_MS = 500
 """Milliseconds between two requests of a waiting consumer that has no wake-up channel."""
@@ -48,7 +48,7 @@ POLL_MS = 500
 
 @dataclass(eq=False, slots=True)
 class _Waiter(Generic[T]):
-    """A call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are any."""
+    """A call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are some."""
 
     want: int
     patient: bool
@@ -105,19 +105,19 @@ class Prefetcher(Generic[T]):
         self._pace.join(limit)
 
     def leave(self, limit: PrefetchLimit) -> None:
-        """End a stream.  What was claimed ahead goes back if no consumer is left."""
+        """Remove a stream.  Items claimed ahead go back if no consumer is left."""
         self._pace.leave(limit)
         self._hand_back()
 
     def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
-        """Change what is claimed ahead for a stream."""
+        """Change the limit of items claimed ahead for a stream."""
         self._pace.change(limit, now)
 
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
         """Return up to ``want`` claims: none if nothing is ready and not ``patient``, or after ``timeout`` seconds.
 
-        Raises ``Closed``.  Where no request was answered and the caller would not wait longer, raises ``Unavailable``,
-        or ``ConfigError`` if a server does not let this client in.
+        Raises ``Closed``.  If no request was answered and the caller would not wait longer, raises ``Unavailable``, or
+        ``ConfigError`` if a server does not let this client in.
         """
         if running_loop() is not self.home.loop:
             raise self.home.elsewhere()
@@ -144,7 +144,7 @@ class Prefetcher(Generic[T]):
             raise
 
     def draw_one(self) -> Claim[T] | None:
-        """Return a claim that was made ahead, None if there is none or another consumer has waited longer."""
+        """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
         if not self._buffer or self._waiters or self._closed:
             return None
         drawn = self._draw(1)
@@ -169,10 +169,10 @@ class Prefetcher(Generic[T]):
     # -- handing out ---------------------------------------------------------------------------------------------------
 
     def _draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
-        """Take claims from the buffer, except those that were lost since.
+        """Take claims from the buffer, skipping those that were lost meanwhile.
 
-        While the session is not certain, other clients may have fenced this process.  Then it hands out only what Redis
-        has just given it (``fresh``), and the rest goes back.
+        While the session is not certain, other clients may have fenced this process.  Then this returns only claims
+        that Redis has just granted (``fresh``), and the others go back.
         """
         drawn: list[Claim[T]] = []
         if not fresh and not self._leases.is_certain():
@@ -190,7 +190,7 @@ class Prefetcher(Generic[T]):
         return drawn
 
     def _serve(self, *, fresh: bool = False) -> None:
-        """Give what is in the buffer to the waiters, first come first served."""
+        """Give the buffered claims to the waiters, first come first served."""
         while self._waiters and self._buffer:
             waiter = self._waiters[0]
             if not waiter.future.done():
@@ -201,7 +201,7 @@ class Prefetcher(Generic[T]):
             self._waiters.popleft()
 
     def _withdraw(self, waiter: _Waiter[T]) -> None:
-        """Remove a waiter that no longer waits.  Claims that it was just given go to the next one."""
+        """Remove a waiter that has stopped waiting.  Claims that it was just given go to the next one."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
@@ -212,7 +212,7 @@ class Prefetcher(Generic[T]):
         self._hand_back()
 
     def _hand_back(self) -> None:
-        """Release what is in the buffer if no consumer is left."""
+        """Release the buffered items if no consumer is left."""
         if not self._pace.streams and not self._waiters:
             self._release_all()
 
@@ -221,7 +221,7 @@ class Prefetcher(Generic[T]):
             self._tasks.start(self._release(self._buffer.popleft()), "hand back")
 
     def _hand_back_untaken(self) -> None:
-        """Release what the consumers will not take soon: consumers of other processes may wait for it."""
+        """Release items that the consumers will not take soon, because consumers of other processes may want them."""
         for _ in range(self._pace.surplus(asyncio.get_running_loop().time(), len(self._buffer))):
             self._tasks.start(self._release(self._buffer.pop()), "hand back")
 
@@ -252,7 +252,7 @@ class Prefetcher(Generic[T]):
     # -- claiming ------------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Have the loop below check whether to make a request."""
+        """Make the loop below check whether to send a request."""
         if not self._woken.is_set():
             self._woken.set()
         if self._runner is None:
@@ -296,7 +296,7 @@ class Prefetcher(Generic[T]):
                 self._dismiss(asking, None)
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
-            asking = ()  # a waiter holds the claims that it was given: those that were dropped would be extended
+            asking = ()  # frees the waiters and the claims that they were given: a dropped claim must not be extended
             if len(self._buffer) > self._pace.fixed:
                 pause = min(pause, AHEAD_SECONDS)
             await wait_set(self._woken, pause)
@@ -308,7 +308,7 @@ class Prefetcher(Generic[T]):
         self._dismiss(asking, error)
 
     async def _claim(self, count: int) -> int:
-        """Make one claim request.  Return in how many milliseconds an item becomes ready by itself, negative: never."""
+        """Make one claim request.  Return the milliseconds until an item becomes ready by itself, negative: never."""
         loop = asyncio.get_running_loop()
         owner = await self._identity.get()
         waiter = ""
@@ -350,12 +350,12 @@ class Prefetcher(Generic[T]):
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
     def _admit(self, decided: Decided[calls.ClaimReply], owner: str, request: str, started: float) -> bool:
-        """Take what the request returned into the buffer.  False: it must not be handed out, so ask again.
+        """Put the result of the request into the buffer.  False: it must not be handed out, so ask again.
 
-        A repeated request gets what is left of the lease of its first try.
+        A repeated request gets what is left of its first try's lease.
         """
         if self._identity.is_over(owner):
-            return False  # the session has ended: other consumers are about to get these items
+            return False  # the session has ended: other consumers will get these items
         leases, decode, claims = self._leases, self._codec.decode, list[Claim[T]]()
         size = 0
         for payload, (id, record, left_ms) in zip(decided.reply.payloads, decided.records, strict=True):
@@ -365,7 +365,7 @@ class Prefetcher(Generic[T]):
             size += len(payload)
             try:
                 item = decode(payload)
-            except Exception as error:  # any codec's
+            except Exception as error:  # of any codec
                 undecodable: Claim[bytes] = Claim(leases, name, record, payload, owner, request, deadline_at)
                 self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                 continue

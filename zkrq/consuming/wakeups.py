@@ -1,9 +1,9 @@
 """Wake consumers when an item becomes ready: one channel per process, on every server on which a consumer waits.
 
-A consumer that finds nothing leaves the channel's name at the queue's primary.  The script that makes an item ready
-takes names from there and publishes to them.  The channel's name ends with the owner id, so that the holder of a
-cancelled item can be reached by its claim's token.  A lost message costs time, never an item, because a waiting
-consumer asks again every few seconds.
+A consumer that finds nothing registers the channel's name on the queue's primary.  The script that makes an item ready
+takes names from there and publishes to them.  The channel's name ends with the owner id, so the holder of a cancelled
+item can be notified by its claim's token.  A lost message costs time, never an item, because a waiting consumer asks
+again every few seconds.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _log = logging.getLogger("zkrq.consuming.wakeups")
 
 
 class _Subscription(NamedTuple):
-    """A subscription on one server: whether it is in place now, and whether it was tried at all."""
+    """A subscription on one server: whether it is active, and whether it was tried at all."""
 
     listening: asyncio.Event
     tried: asyncio.Event
@@ -37,7 +37,7 @@ class _Subscription(NamedTuple):
 
 
 class Wakeups:
-    """Listen on the servers that are asked for, and wake the queue that a message names."""
+    """Listen on the requested servers, and wake the queue that a message names."""
 
     def __init__(self, servers: Mapping[ServerId, Server], *, namespace: str, tasks: Tasks, events: Events) -> None:
         self.channel = _channel(namespace, secrets.token_hex(8))
@@ -52,7 +52,7 @@ class Wakeups:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """The servers that do not let this process listen, and why."""
+        """Servers that do not let this process listen, and why."""
         listening = {id for id, each in self._subscriptions.items() if each.listening.is_set()}
         refused = sorted((id, reason) for id, reason in self._refused.items() if id not in listening)
         return tuple(f"wake-ups of server {id}: {reason}" for id, reason in refused)
@@ -60,7 +60,7 @@ class Wakeups:
     def register(self, queue: str, wake: Callable[[bool], None], cancelled: Callable[[str, str], None]) -> None:
         """Call ``wake`` whenever an item of this queue may have become ready, with True if no other process was woken.
 
-        Call ``cancelled`` with claim request and id when an item that is claimed here was cancelled.
+        Call ``cancelled`` with the claim request and the item's id when an item claimed by this process was cancelled.
         """
         self._waiting[key(self._namespace, queue, "ready").encode()] = wake
         self._cancelled[key(self._namespace, queue, "claimed").encode()] = cancelled
@@ -73,12 +73,12 @@ class Wakeups:
             self.listen_only_to(frozenset())
 
     def wake_all(self) -> None:
-        """Have every queue make a request: messages may have been missed."""
+        """Make every queue send a request, because messages may have been missed."""
         for wake in tuple(self._waiting.values()):
             wake(False)
 
     def listen_only_to(self, servers: frozenset[ServerId]) -> None:
-        """End the subscriptions on other servers than these: they are no longer in the view."""
+        """End the subscriptions on all other servers: they are no longer in the view."""
         for id in self._subscriptions.keys() - servers:
             gone = self._subscriptions.pop(id)
             gone.task.cancel()
@@ -86,7 +86,7 @@ class Wakeups:
             self._refused.pop(id, None)
 
     async def listen(self, server: ServerId) -> bool:
-        """Listen to a server from now on.  Return whether that works now; it is retried anyway."""
+        """Start listening to a server.  Return whether that works now; it is retried in any case."""
         found = self._subscriptions.get(server)
         if found is None:
             listening, tried = asyncio.Event(), asyncio.Event()

@@ -1,1 +1,1 @@
-"""Who is alive, and which servers may be believed."""
+"""Decide which clients are alive, and hold the view."""

@@ -1,11 +1,11 @@
-"""The seam to whatever knows who is alive: ZooKeeper in earnest, plain memory inside one process.
+"""Define the interface to coordination: ZooKeeper in production, plain memory inside one process.
 
-Four things are asked of a coordinator, and nothing about items:
+A coordinator provides four things, and knows nothing about items:
 
 - one *register*, the view, changed only by compare-and-set;
-- a *registry* of live consumers, each entry of which ends with its session;
+- a *registry* of live consumers, whose entries end with their sessions;
 - an *election*, so that housekeeping has one owner at a time (correctness never depends on there being only one);
-- the state of the own *session*, with a monotonic deadline until which it certainly lives.
+- the state of the client's own *session*, with a monotonic deadline until which it is certainly alive.
 
 Both implementations pass the one behaviour suite in ``tests/coordination``.
 """
@@ -23,12 +23,12 @@ from zkrq.errors import ConfigError
 
 
 class SessionState(enum.Enum):
-    """The life of a session; the table of its transitions is ``TRANSITIONS``."""
+    """States of a session; ``TRANSITIONS`` is the table of its transitions."""
 
     CONNECTING = "connecting"  # no session yet
     CONNECTED = "connected"  # the coordinator answers
-    SUSPENDED = "suspended"  # it does not answer now; the session may live on
-    LOST = "lost"  # the session is over, known from the coordinator itself; a new one is being made
+    SUSPENDED = "suspended"  # it does not answer now; the session may still be alive
+    LOST = "lost"  # the session is over, as the coordinator itself says; a new one is being made
     CLOSED = "closed"
 
 
@@ -43,48 +43,48 @@ TRANSITIONS: Mapping[SessionState, frozenset[SessionState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One session as it stands: ``id`` is new for every session and never used again; empty while there is none."""
+    """A session and its state: ``id`` is new for every session and never used again; empty if there is none."""
 
     id: str
     state: SessionState
 
 
 def owner_id(session: str, incarnation: int) -> str:
-    """The owner id of a session's enrolment number ``incarnation``; that of the first one is the session's id."""
+    """Return the owner id of a session's enrolment number ``incarnation``; the first one is the session's id."""
     return session if incarnation == 1 else f"{session}.{incarnation}"
 
 
 def session_of(owner: str) -> str:
-    """The id of the session in which this owner was enrolled."""
+    """Return the id of the session in which this owner was enrolled."""
     return owner.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """The register's content: ``data`` is None and ``version`` -1 while it was never written."""
+    """The register's content: ``data`` is None and ``version`` -1 until it is first written."""
 
     data: bytes | None
     version: int
 
 
 NAMESPACES_SHOWN = 20
-"""Names of other namespaces in a message."""
+"""Names of other namespaces that an error text lists."""
 
 
 def no_namespace(namespace: str, others: Sequence[str] = ()) -> ConfigError:
-    """The error for a client that was not told to found the namespace, and finds none.  Similar names come first."""
+    """Return the error for a client that may not found the namespace and finds none.  Similar names come first."""
     alike = sorted(others, key=lambda other: SequenceMatcher(None, other, namespace).ratio(), reverse=True)
     shown = ", ".join(alike[:NAMESPACES_SHOWN]) + (", ..." if len(others) > NAMESPACES_SHOWN else "")
     return ConfigError(
-        f"namespace {namespace!r} does not exist here ({f'there are: {shown}' if shown else 'there is none'}); it is "
+        f"namespace {namespace!r} does not exist here ({f'there are: {shown}' if shown else 'there are none'}); it is "
         "founded once, with `zkrq found`, zkrq.found() or connect(found=True); nothing was written"
     )
 
 
 class Listener(Protocol):
-    """Who wants to hear of changes.  Called on the event loop; must neither block nor raise.
+    """Receive notice of changes.  Called on the event loop; must neither block nor raise.
 
-    A call says "look again", not what is there now; several changes may come as one call.
+    A call means "look again" and carries no state; several changes may arrive as one call.
     """
 
     def view_changed(self) -> None: ...
@@ -97,21 +97,21 @@ class Listener(Protocol):
 
 
 class Coordinator(Protocol):
-    """What zkrq asks of ZooKeeper.
+    """Provide what zkrq needs of ZooKeeper.
 
-    ``async with`` starts and ends the session.  Every method that waits is bounded by ``operation timeout`` (a named
+    ``async with`` starts and ends the session.  Every method that waits is bounded by the operation timeout (a named
     bound of the implementation) and raises ``Unavailable`` beyond it; no exception of a driver escapes.
     """
 
     async def __aenter__(self) -> Self:
-        """Start the session.  Raises ``Unavailable`` when nobody answers within the session timeout,
-        ``ConfigError`` for a wrong address or credentials, or where a namespace that must exist does not."""
+        """Start the session.  Raises ``Unavailable`` if no server answers within the session timeout, ``ConfigError``
+        for a wrong address or credentials, or if a namespace that must exist does not."""
         ...
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the session, bounded and shielded: entries in the registry are gone afterwards where the coordinator
+        """End the session, bounded and shielded.  Its entries in the registry are gone afterwards if the coordinator
         could be reached, otherwise when the session times out.  No task is left running."""
         ...
 
@@ -120,8 +120,8 @@ class Coordinator(Protocol):
 
     @property
     def valid_until(self) -> float:
-        """Until when, by ``loop.time()``, this session certainly lives: sending time of the last answered request,
-        plus the session timeout, less a margin.  In the past: it may be over."""
+        """Time by ``loop.time()`` until which this session is certainly alive: sending time of the last answered
+        request, plus the session timeout, less a margin.  If it has passed, the session may be over."""
         ...
 
     @property
@@ -130,35 +130,35 @@ class Coordinator(Protocol):
         ...
 
     def subscribe(self, listener: Listener) -> None:
-        """Tell ``listener`` of changes from now on; it is not called for the present state."""
+        """Notify ``listener`` of further changes; it is not called for the present state."""
         ...
 
     async def read_view(self) -> Versioned:
-        """The register, at least as new as any write that had returned anywhere before this call."""
+        """Read the register, at least as new as any write that had returned anywhere before this call."""
         ...
 
     async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
         """Write ``data`` if the register still has version ``expected`` (-1: create it).
 
-        Returns what was written, or None when somebody else was faster.  ``data`` must be unique to this attempt
-        (a view names the nonce of its writer): that is how a write whose reply was lost is recognised as done.
-        Raises ``Unavailable`` when the outcome could not be found out in time: it may have been written.
+        Returns what was written, or None if another client was faster.  ``data`` must be unique to this attempt (a view
+        contains the nonce of its writer): so a write whose reply was lost is recognised as done. Raises ``Unavailable``
+        if the outcome could not be determined in time: it may have been written.
         """
         ...
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         """Enter the current session in the registry of consumers and return its owner id (see ``owner_id``).
 
-        A later ``incarnation`` is another owner: the entry of the one before it is taken out, if it is still there.
+        A later ``incarnation`` is another owner: the entry of the previous one is removed, if it still exists.
         Idempotent within one session.  The entry ends with the session; a new session must enrol again.
         """
         ...
 
     async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
-        """Owner id -> description of every live consumer, at least as new as any enrolment that had returned
+        """Return the descriptions of all live consumers by owner id, at least as new as any enrolment that had returned
         anywhere before this call.
 
-        ``proved``: also where the coordinator's leader has been deposed and does not know it yet.  That costs a write,
-        and is needed before somebody who is missing is declared dead.
+        ``proved``: valid even if the coordinator's leader has been deposed without knowing it yet.  That costs a write,
+        and is needed before a missing owner is declared dead.
         """
         ...

@@ -1,6 +1,6 @@
-"""The life of the own session: the one place where its changes are checked, written down, logged and told.
+"""Follow the life of the client's own session: check, record, log and report its changes in one place.
 
-Both coordinators own one ``Lifecycle``; it does no I/O and knows no clock.
+Both coordinators own one ``Lifecycle``; it does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _LEVELS = {SessionState.SUSPENDED: logging.WARNING, SessionState.LOST: logging.W
 
 
 class Lifecycle:
-    """The session, whether it leads, and everybody who wants to hear of changes.
+    """Hold the session, whether it leads, and all listeners.
 
-    A change is written down before anybody is told, so a listener that looks sees what it was told.
+    A change is recorded before any listener is called, so a listener that looks sees what was reported.
     """
 
     def __init__(self, log: logging.Logger | logging.LoggerAdapter[Any]) -> None:
@@ -35,7 +35,7 @@ class Lifecycle:
         self._listeners.append(listener)
 
     def connected(self, id: str) -> None:
-        """The session ``id`` is answered: the old one again, or a new one after ``LOST``."""
+        """Note that the session ``id`` is answered: the old one again, or a new one after ``LOST``."""
         self._move(Session(id, SessionState.CONNECTED))
 
     def suspended(self) -> None:
@@ -46,14 +46,14 @@ class Lifecycle:
         self.lead(False)
 
     def closed(self) -> None:
-        """The end, from whatever state; a second call does nothing."""
+        """Close the session from any state; a second call does nothing."""
         if self.state is SessionState.CLOSED:
             return
         self._move(Session(self.session.id, SessionState.CLOSED))
         self.lead(False)
 
     def lead(self, leading: bool) -> None:
-        """Note who leads; told only when it changes.  News from a session that is over makes nobody lead."""
+        """Note whether this session leads, and report a change.  News of an ended session is ignored."""
         leading = leading and self.state in _ALIVE
         if leading == self.leading:
             return
@@ -80,5 +80,5 @@ class Lifecycle:
         for listener in tuple(self._listeners):
             try:
                 call(listener)
-            except Exception:  # a listener's mistake must not stop the session
+            except Exception:  # a listener's error must not stop the session
                 self.log.exception("a listener raised: %r", listener)

@@ -1,15 +1,14 @@
-"""The coordinator inside one process: for ``zkrq.embedded()``, for tests and for simulation.
+"""Coordinate inside one process: for ``zkrq.embedded()``, for tests and for simulation.
 
-A ``Hub`` plays the ensemble, a ``MemoryCoordinator`` one client of it.  There are no tasks, no sockets and no clock but
-``loop.time()``: everything happens in the caller's await or in a timer of the loop, so it runs in virtual time as well.
+A ``Hub`` plays the ensemble, a ``MemoryCoordinator`` one client of it.  There are no tasks, no sockets and no clock
+except ``loop.time()``: everything happens in the caller's await or in a timer of the loop, so it also runs in virtual
+time. Faults are injected at the hub:
 
-Faults are put in at the hub, as they happen to a real one:
-
-    hub.suspend(coordinator)     cut off; its session lives on for session_timeout
-    hub.resume(coordinator)      reachable again: CONNECTED, or LOST and a new session when it was away too long
+    hub.suspend(coordinator)     cut off; its session stays alive for session_timeout
+    hub.resume(coordinator)      reachable again: CONNECTED, or LOST and a new session if it was away too long
     hub.expire(session_id)       the session ends now
     hub.withdraw(owner)          an entry of the registry is deleted by hand
-    hub.lose_reply(coordinator)  its next request is carried out, the answer is not heard
+    hub.lose_reply(coordinator)  its next request is executed, but the answer is lost
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ from zkrq.errors import Closed, Unavailable
 
 _log = logging.getLogger(__name__)
 
-SESSION_TIMEOUT = 10.0  # seconds that a session outlives the last contact
-MARGIN = 0.1  # of the session timeout: how much earlier the client stops believing in its session
+SESSION_TIMEOUT = 10.0  # seconds from the last contact until a session ends
+MARGIN = 0.1  # part of the session timeout by which the client considers its session over earlier than the hub does
 
 _T = TypeVar("_T")
 
@@ -39,10 +38,10 @@ def no_latency() -> float:
 
 
 class Hub:
-    """The ensemble in miniature: the register, the live sessions, and who of them is enrolled.
+    """Play the ensemble: the register, the live sessions, and which of them are enrolled.
 
-    session_timeout: seconds that a session outlives a cut.
-    latency: seconds that a request, an answer or a notice travels; called for each.
+    session_timeout: seconds that a session stays alive during a cut.
+    latency: returns the seconds that a request, an answer or a notice travels; called for each.
     random: source of the session ids; pass a seeded one to repeat a run.
     """
 
@@ -78,14 +77,14 @@ class Hub:
             self._expiries[session_id] = loop.call_later(self.session_timeout, self.expire, session_id)
 
     def resume(self, coordinator: MemoryCoordinator) -> None:
-        """Let ``coordinator`` reach the hub again; it learns at once what became of its session."""
+        """Let ``coordinator`` reach the hub again; it immediately learns what became of its session."""
         if coordinator.reachable:
             return
         self._keep(coordinator.session.id)
         coordinator.mend()
 
     def expire(self, session_id: str) -> None:
-        """End a session now, as the ensemble does with one it has not heard of for too long."""
+        """End a session now, as the ensemble does when a client has been silent for too long."""
         coordinator = self.sessions.get(session_id)
         if coordinator is None:
             return
@@ -94,7 +93,7 @@ class Hub:
             coordinator.renew()
 
     def lose_reply(self, coordinator: MemoryCoordinator) -> None:
-        """Let the answer to the next request of ``coordinator`` get lost; the request itself is carried out."""
+        """Lose the answer to the next request of ``coordinator``; the request itself is executed."""
         coordinator.replies_to_lose += 1
 
     # -- what clients ask; each is one atomic step, and idempotent ------------------------------------------------
@@ -106,7 +105,7 @@ class Hub:
         return session_id
 
     def leave(self, session_id: str) -> None:
-        """End a session; the next oldest leads from now on."""
+        """End a session; the next oldest one leads."""
         self._keep(session_id)
         self.sessions.pop(session_id, None)
         for owner in [owner for owner in self.enrolled if session_of(owner) == session_id]:
@@ -136,11 +135,11 @@ class Hub:
     # ---------------------------------------------------------------------------------------------------------------
 
     def latency(self) -> float:
-        """How long the next message travels, in seconds."""
+        """Return the travel time of the next message, in seconds."""
         return self._latency()
 
     def leader(self) -> str | None:
-        """The oldest session's id."""
+        """Return the oldest session's id."""
         return next(iter(self.sessions), None)
 
     def _keep(self, session_id: str) -> None:
@@ -149,7 +148,7 @@ class Hub:
             timer.cancel()
 
     def _notify(self, notice: Callable[[MemoryCoordinator], None]) -> None:
-        """Send a notice to every live session; one that is cut off when it arrives looks again on its own later."""
+        """Send a notice to every live session; one that is cut off when it arrives looks again later."""
         loop = asyncio.get_running_loop()
         for coordinator in tuple(self.sessions.values()):
             loop.call_later(self.latency(), notice, coordinator)
@@ -163,7 +162,7 @@ class MemoryCoordinator:
         self._life = Lifecycle(_log)
         self._reachable = asyncio.Event()
         self._reachable.set()
-        self._cuts = 0  # grows with every cut: a message on its way during one is lost
+        self._cuts = 0  # grows with every cut; a message that travels during a cut is lost
         self.replies_to_lose = 0
         self._last_contact = float("-inf")  # loop time of the cut, while there is one
 
@@ -186,11 +185,11 @@ class MemoryCoordinator:
         self._end()
 
     def _end(self) -> None:
-        """Close, and end the session if the hub can be reached and has begun one."""
+        """Close, and end the session if one has begun and the hub can be reached."""
         self._life.closed()
         if self.reachable:
             self._hub.leave(self.session.id)
-        self._reachable.set()  # wakes whoever waits, to find it closed
+        self._reachable.set()  # wakes the waiters, which find it closed
 
     @property
     def session(self) -> Session:
@@ -202,7 +201,7 @@ class MemoryCoordinator:
 
     @property
     def reachable(self) -> bool:
-        """Whether the hub is; see ``Hub.suspend``."""
+        """Whether the hub can be reached; see ``Hub.suspend``."""
         return self._reachable.is_set()
 
     @property
@@ -242,7 +241,7 @@ class MemoryCoordinator:
     async def _travel(self, act: Callable[[], _T]) -> _T:
         """Carry ``act`` to the hub and its answer back, within the operation timeout.
 
-        What a cut swallows on either way is asked again: ``act`` is idempotent.
+        A message lost in a cut is sent again, because ``act`` is idempotent.
         """
         try:
             async with asyncio.timeout(self._hub.session_timeout):
@@ -277,7 +276,7 @@ class MemoryCoordinator:
         self.look_who_leads()
 
     def cut(self) -> None:
-        """Nothing reaches the hub from now on, nor comes from it."""
+        """Cut this client off: no message reaches the hub or comes from it."""
         self._cuts += 1
         self._reachable.clear()
         self._last_contact = asyncio.get_running_loop().time()
@@ -285,7 +284,7 @@ class MemoryCoordinator:
             self._life.suspended()
 
     def mend(self) -> None:
-        """The hub is reachable again: go on with the session, if it still lives."""
+        """Reconnect to the hub: continue the session if it is still alive."""
         self._reachable.set()
         match self.session.state:
             case SessionState.SUSPENDED if self.session.id in self._hub.sessions:
@@ -303,7 +302,7 @@ class MemoryCoordinator:
         self._look_again()
 
     def _look_again(self) -> None:
-        """What changed during a cut was not told."""
+        """Report that everything may have changed, because changes during a cut were not reported."""
         self.look_who_leads()
         self.view_changed()
         self.consumers_changed()

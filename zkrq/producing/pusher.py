@@ -29,11 +29,11 @@ from zkrq.tasks import Tasks
 T = TypeVar("T")
 
 PUT_BYTES = 120
-"""Bytes that a push takes beside its payload, about."""
+"""Approximate bytes of a push beside its payload."""
 
 
 class Options(NamedTuple):
-    """The options of a push, checked, in the units of the wire."""
+    """Options of a push, checked, in the units of the wire."""
 
     delay_ms: int = 0
     priority: int = 0
@@ -103,7 +103,7 @@ class Pusher(Generic[T]):
         """Push many items, in order; see ``Queue.push_many``."""
         payloads: Iterable[bytes] = map(self._encode, items)
         if isinstance(items, Sequence):
-            payloads = list(payloads)  # so a bad item is found before the first one is written
+            payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
         in_flight: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
 
@@ -190,7 +190,7 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
                 yield chunk
                 chunk, room = [], MAX_BATCH_BYTES - PUT_BYTES - len(payload)
             chunk.append(payload)
-    except Exception:  # of the generator, or of the codec
+    except Exception:  # of the generator or the codec
         if chunk:
             yield chunk
         raise
@@ -203,7 +203,7 @@ def _interrupted(id: str) -> OutcomeUnknown:
 
 
 def _worst(receipts: Receipts) -> ZkrqError:
-    """Choose the error that is raised for all: unknown outcomes come before anything else."""
+    """Choose the error to raise for all: unknown outcomes come first."""
     errors = receipts.errors
     ids = dict.fromkeys(itertools.chain(*(error.ids for error in errors if isinstance(error, OutcomeUnknown))))
     text = f"{len(ids)} push(es) may have happened; push again with the same ids"

@@ -1,10 +1,10 @@
 """Recurring pushes: every process that declares one computes the same moments, and pushes under the same ids.
 
-The id of such an item is made of the schedule's name and the moment.  So the item is there once however many processes
-push it, and no process has to be elected.  The id carries its moment as other ids carry the time when they were made.
-The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than that.  So
-a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the bound of
-``catch_up``.
+The id of such an item is made of the schedule's name and the moment.  So the item exists once, however many processes
+push it, and no process has to be elected.  The id carries its moment as other ids carry the time at which they were
+made.  The servers refuse it when it comes too late (see ``ids.py``), and they remember removed items for longer than
+that.  So a process that was asleep cannot repeat a moment whose item is done (the receipt says ``done``); hence the
+bound of ``catch_up``.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from zkrq.tasks import Tasks
 T = TypeVar("T")
 
 MIN_PERIOD = 0.1
-"""Least seconds between two moments."""
+"""Least number of seconds between two moments."""
 
 MIN_CATCH_UP, MAX_CATCH_UP = 1.0, PUT_WINDOW - 60
-"""Seconds that a moment may be late; later, servers whose clocks are ahead would refuse the push."""
+"""Bounds of the seconds by which a moment may be late; later, servers whose clocks are ahead would refuse the push."""
 
 LOOK_SECONDS = 30.0
 """Seconds after which a process that waits for a moment looks at the clock again, because it may have been set."""
 
 FIRST_PAUSE, MAX_PAUSE = 0.25, 5.0
-"""Seconds before a push is repeated, doubled from the one to the other."""
+"""Seconds before a push is retried, doubled from the first value up to the second."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _LASTING = (ConfigError, CodecError, PayloadTooLarge)
-"""Errors that the same push would meet again."""
+"""Errors that a retry of the same push would meet again."""
 
 _log = logging.getLogger("zkrq.producing.schedules")
 
@@ -53,7 +53,7 @@ _log = logging.getLogger("zkrq.producing.schedules")
 
 
 class Schedule(Protocol):
-    """A series of moments."""
+    """Define a series of moments."""
 
     def after(self, moment: datetime, /) -> datetime:
         """Return the first one that is later than this."""
@@ -62,7 +62,7 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Multiples of a period since 1970 began, in UTC, plus an offset."""
+    """The multiples of a period since 1970, in UTC, plus an offset."""
 
     period_ms: int
     offset_ms: int
@@ -88,8 +88,8 @@ class Cron:
         return f"{self.expression} ({self.zone})"
 
     def after(self, moment: datetime, /) -> datetime:
-        # Compare in UTC, because Python compares two times of one zone by what its clocks show.  Where they are set
-        # back, the iterator may begin with a moment that is over.
+        # Compare in UTC, because Python compares two times of one zone by their wall clocks.  After a clock is set
+        # back, the iterator may begin with a moment that has passed.
         start = moment.astimezone(UTC)
         for found in _cronsim(self.expression, moment.astimezone(self.zone)):
             if found.astimezone(UTC) > start:
@@ -180,11 +180,11 @@ class Recurring(Generic[T]):
         tasks: Tasks,
         forget: Callable[[], object],
     ) -> None:
-        """Push from now on; ``forget`` is called when it is cancelled.  Users declare one with ``Cluster.every``."""
+        """Start pushing; ``forget`` is called when it is cancelled.  Users declare one with ``Cluster.every``."""
         self.name = name
         self.queue = queue
         self.last: datetime | None = None
-        """The last moment that was pushed or given up here.  None: none yet, or the clock was set back since."""
+        """The last moment that this process pushed or gave up.  None: none yet, or the clock was set back since."""
         self._schedule = schedule
         self._item = item
         self._priority = priority
@@ -218,7 +218,7 @@ class Recurring(Generic[T]):
         """Return the moment to push now: the last one, unless it was pushed or is too long ago.
 
         A pushed moment in the future was read from a clock that has been set back since, so it is forgotten.  Moments
-        that were pushed by that clock may be pushed again: their ids keep their items from being there twice.
+        that were pushed by that clock may be pushed again: their ids prevent duplicates.
         """
         if self.last and self.last > present:
             _log.warning("recurring %s: the clock was set back from %s", self.name, self.last, extra=self._extra)
@@ -246,13 +246,13 @@ class Recurring(Generic[T]):
                 failures += 1
 
     async def _push(self, moment: datetime) -> bool:
-        """Push the item of a moment; return whether the moment is done with."""
+        """Push the item of a moment; return whether the moment needs no more work."""
         try:
             item = cast("Callable[[datetime], T]", self._item)(moment) if callable(self._item) else self._item
             await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
         except Closed:
             self.cancel()
-        except NotLetIn as error:  # until a password is corrected, or the new one is valid everywhere
+        except NotLetIn as error:  # until a password is corrected, or is valid on all servers
             _log.warning("recurring %s: pushing %s failed, retrying: %s", self.name, moment, error, extra=self._extra)
             return False
         except _LASTING:
@@ -315,6 +315,6 @@ def _name(schedule: Schedule, item: object) -> str:
         text = item.hex() if isinstance(item, bytes) else json.dumps(item, sort_keys=True)
     except (TypeError, ValueError):
         raise ConfigError(
-            "give it a name: only for bytes and for what JSON can write does every process find the same one"
+            "give it a name: a name that is the same in every process can be made only for bytes and JSON values"
         ) from None
     return f"{schedule}: {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,1 +1,1 @@
-"""The protocol: what is asked of which server, and what the answers mean.  No I/O, no clock, no chance."""
+"""Define the protocol: which server to ask what, and what its answers mean.  No I/O, no clock, no randomness."""

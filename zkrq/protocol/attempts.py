@@ -1,9 +1,9 @@
-"""What follows an attempt: done, or the next one under the view that its answers lead to.
+"""Decide what follows an attempt: the end, or another attempt under the view that its answers lead to.
 
-An operation goes on until its answers cover the view that this client holds after its last compare-and-set, in the
-lives that this view names.  Without that rule a client that evicts a server would return although a learner that
-joined meanwhile has never heard of the operation; that learner becomes a member, the others die, and a push that had
-returned is nowhere.
+An operation continues until its answers cover the view that this client holds after its last compare-and-set, in the
+lives that this view names.  Without that rule, a client that evicts a server would return although a learner that
+joined meanwhile never received the operation.  The learner becomes a member, the others die, and a push that had
+returned is lost.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from zkrq.protocol.view import Life, ServerId, View
 R = TypeVar("R")
 
 FULL_RETRY_SECONDS = 1.0
-"""Seconds for which a push is retried that a full server has refused and another has taken."""
+"""Seconds during which a push is retried that a full server has refused and another has accepted."""
 
 
 class Attempts:
-    """The pieces that all operations share.  The model of the protocol overrides one of them to switch a rule off."""
+    """Parts that all operations share.  The model of the protocol overrides one of them to switch a rule off."""
 
     def receivers(self, view: View) -> Mapping[ServerId, Life]:
-        """The servers that get every write: the members, and the learners, whose catch-up copies only what was there
-        before they were admitted."""
+        """Return the servers that get every write: the members, and the learners, whose catch-up copies only items from
+        before their admission."""
         return view.receivers
 
     def check_writable(self, view: View) -> None:
-        """Raises ``TooFewMembers`` where no push can complete.
+        """Raise ``TooFewMembers`` if no push can complete.
 
-        A server that is evicted while the view falls below ``min_replicas`` holds every pushed item because of this:
-        it can take part in a recovery.
+        Because of this check, a server that is evicted while the view falls below ``min_replicas`` holds every pushed
+        item, so it can take part in a recovery.
         """
         if not view.writable:
             raise TooFewMembers(len(view.members), view.min_replicas)
 
     def next_view(self, view: View, answers: Answers) -> Operation[View]:
-        """Find the view to go on with after these answers.  Raises ``Denied``."""
+        """Find the view to continue with after these answers.  Raises ``Denied``."""
         check_let_in(answers)
         failed = {
             id: answer
             for id, answer in answers.items()
-            # A learner that is full must not halt the pushes that all members take.
+            # A full learner must not halt pushes that all members accept.
             if answer.verdict is Verdict.EVICT or (answer.status is Status.REFUSED and id in view.learners)
         }
         newer = view
@@ -74,7 +74,7 @@ class Attempts:
         return newer
 
     def until_done(self, effort: Effort, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
-        """Make attempts, each under the view that the last one's answers led to, until all its answers are OK."""
+        """Make attempts, each under the view that the last one's answers led to, until all answers are OK."""
         view: View = yield Look()
         while True:
             answers = yield from attempt(view)
@@ -92,7 +92,7 @@ class Attempts:
     # -- on every server of the view, and reading ----------------------------------------------------------------------
 
     def tell_all(self, call: Call[None]) -> Operation[None]:
-        """Make a call that may be repeated on every server of the view.  Raises ``NothingDone``."""
+        """Make a repeatable call on every server of the view.  Raises ``NothingDone``."""
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
@@ -101,7 +101,7 @@ class Attempts:
         yield from self.tell(call.queue, attempt)
 
     def tell(self, queue: str, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
-        """Make attempts that may be repeated.  Raises ``NothingDone``."""
+        """Make repeatable attempts until one completes.  Raises ``NothingDone``."""
         effort = Effort()
         try:
             yield from self.until_done(effort, attempt)
@@ -132,12 +132,12 @@ class Attempts:
 
 
 def refuse(answers: Answers) -> None:
-    """Raises ``NothingDone`` where a server refused a call that only reads."""
+    """Raise ``NothingDone`` if a server refused a call that only reads."""
     for id, answer in answers.items():
         if answer.verdict is Verdict.REFUSE:
             raise NothingDone(f"{id}: {answer.reason}")
 
 
 def full_members(view: View, answers: Answers) -> Answers:
-    """The answers of members that have no room."""
+    """Return the answers of members that have no room."""
     return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}

@@ -1,23 +1,23 @@
-"""A server comes back: enrolled under a new generation, wiped, made a learner, given all items, made a member.
+"""Bring a server back: enrol it under a new generation, wipe it, make it a learner, copy all items, make it a member.
 
-From the moment when it is a learner every write goes to it as well, so what is copied is what was there before.  The
-first page is read after its source has adopted the learner's epoch, because the call that reads carries it: no client
-that does not know the learner can add anything to the source any more.
+From its admission as a learner it also receives every write, so only what existed before has to be copied.  The first
+page is read after its source has adopted the learner's epoch, because the call that reads carries it: from then on no
+client that does not know the learner can add anything to the source.
 
-Neither a change of the view nor a source that is out of reach for a while begins the copying anew: it goes on where it
-was, queue by queue, as long as the learner and the queue's source keep their lives.  That is enough because
+Neither a change of the view nor a source that is unreachable for a while restarts the copying: it continues, queue by
+queue, as long as the learner and the queue's source stay in the same life.  That is enough because
 
 * an operation that completed before the learner was admitted is on every member of that time.  A source was one of
   them, or was promoted since, with all that they had;
-* one that completes later has an answer of the learner as well, whatever the view is by then: it covers every server
-  of the last view that its client knows, the learner is in every view since its admission (evicted and admitted again
-  it has another life), and a source that has adopted an epoch as late as the admission takes no call of an older one;
+* one that completes later also has an answer of the learner, whatever the view is by then.  It covers every server
+  of the last view that its client knows; the learner is in every view since its admission (evicted and admitted again
+  it has another life); and a source that has adopted an epoch as late as the admission takes no call of an older one;
 * one that never completes may be known to the source and not to the learner, and so may one that a new primary decided
-  meanwhile before its client died.  So it is without any change of the view: the scrub corrects the others;
+  meanwhile before its client died.  The same happens without any change of the view: the scrub corrects it;
 * tombstones are not dropped while there is a learner.
 
-A queue whose primary is now another server, or another life of it, than the one it was copied from is copied anew from
-there: a cursor is valid in one process only.
+A queue whose primary is now another server, or another life of it, than the one it was copied from, is copied again
+from there, because a cursor is valid in one process only.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from zkrq.protocol.steps import (
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, promote, restored
 
 COPY_TRIES = 20
-"""How often in a row the view may move without anything being copied before the catch-up is given up."""
+"""Changes of the view in a row, without anything copied in between, after which the catch-up is given up."""
 
 HEAD_ROOM = 0.1
-"""Share of its ``maxmemory`` that a server must have left beyond what the others use."""
+"""Part of its ``maxmemory`` that a server must have left beyond what the others use."""
 
 
 class CatchUp(Attempts):
-    """One server, from outside to member."""
+    """Take one server from outside the view to membership."""
 
     def __init__(self, server: ServerId, *, repairer: str) -> None:
-        """``repairer`` names this client in reservations."""
+        """``repairer``: name of this client in reservations."""
         self._id = server
         self._repairer = repairer
         self.copied = 0
@@ -70,10 +70,10 @@ class CatchUp(Attempts):
         self._life: Life | None = None
 
     def run(self) -> Operation[int]:
-        """Bring the server in; returns how many items were copied.
+        """Bring the server in; return how many items were copied.
 
-        Left in the middle it is begun anew by another client.  Raises ``NotNow``: run again, it goes on where it was,
-        as long as the learner and the queues' sources keep their lives.
+        If left in the middle, another client begins it again.  Raises ``NotNow``: run it again, and it continues where
+        it was as long as the learner and the queues' sources stay in the same life.
         """
         view: View = yield Refresh((yield Look()))
         if self._id not in view.servers:
@@ -82,7 +82,7 @@ class CatchUp(Attempts):
         who = self._met[self._id]
         if self._id not in view.learners:
             self._check(view, who)
-        # Before the reservation: a client that cannot do the work must not keep it from those that can.
+        # Before the reservation, because a client that cannot do the work must not keep it from those that can.
         yield from self.reach_members(view)
         yield from reserve(self._met, self._repairer)
         try:
@@ -93,13 +93,13 @@ class CatchUp(Attempts):
             raise NotNow(str(failure)) from failure
 
     def _check(self, view: View, who: ServerInfo) -> None:
-        """Check whether this server may come in at all.  Raises ``NotNow``."""
+        """Check whether this server may join at all.  Raises ``NotNow``."""
         if self._id in view.members:
             raise NotNow(f"{self._id} is in the view again")
         foreign = who.is_foreign(view.deployment)
         if foreign and who.queues:
             raise NotNow(
-                f"{self._id} holds the items of another deployment, and is not wiped: take it off the list "
+                f"{self._id} holds the items of another deployment, and is not wiped: remove it from the list "
                 "(remove_server), or have it taken over (add_server with force)"
             )
         if not foreign and who.epoch > view.epoch:
@@ -112,7 +112,7 @@ class CatchUp(Attempts):
             raise NotNow(apart[0])
 
     def reach_members(self, view: View) -> Operation[None]:
-        """Make sure that this client reaches every member: otherwise it would only get in the way of those that do."""
+        """Check that this client reaches every member: otherwise it would only block clients that do."""
         answers: Answers = yield Ask(view.epoch, view.members, Seal())
         for id, answer in answers.items():
             if answer.status is not Status.OK:
@@ -121,7 +121,7 @@ class CatchUp(Attempts):
     # -- from outside to learner ---------------------------------------------------------------------------------------
 
     def _admit(self, view: View, who: ServerInfo) -> Operation[View]:
-        """Enrol and wipe the server, make it a learner."""
+        """Enrol and wipe the server, and make it a learner."""
         yield from self._check_room(view, who)
         kept = self.kept(view, who)
         if not kept:
@@ -134,8 +134,9 @@ class CatchUp(Attempts):
         return changed
 
     def _check_room(self, view: View, who: ServerInfo) -> Operation[None]:
-        """Copying is not stopped by ``maxmemory``, so that removals always get through.  A server that has just room
-        enough would be evicted with the next push, and so on.  Raises ``NotNow``."""
+        """Check that the server has memory to spare.  ``maxmemory`` does not stop copying, because removals must always
+        succeed, so a server that had just enough room would be evicted with the next push, again and again.  Raises
+        ``NotNow``."""
         if not who.maxmemory:
             return
         id = view.primary("")
@@ -144,9 +145,9 @@ class CatchUp(Attempts):
             raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
 
     def kept(self, view: View, who: ServerInfo) -> str | None:
-        """The next generation of a server that is eligible and was only out of reach, None for any other.
+        """Return the next generation of an eligible server that was only unreachable, None for any other.
 
-        It may be the only other one that holds everything, so it is not wiped: what it missed is added.
+        It may be the only other server that holds everything, so it is not wiped: what it missed is added.
         """
         known = view.eligible.get(self._id)
         if known and who.run_id == known.run_id and who.generation in (known.generation, restored(known)):
@@ -156,7 +157,7 @@ class CatchUp(Attempts):
     def _wipe(self, view: View, who: ServerInfo) -> Operation[ServerInfo]:
         """Empty the server, under a generation that no view will ever name.
 
-        So not even a dump that is made meanwhile can bring the old data back under a generation that counts.
+        So even a dump that is made meanwhile cannot bring the old data back under a generation that counts.
         """
         passing = Life(who.run_id, (yield Nonce()))
         yield from self._enrol(view, who, passing, holding=not who.is_foreign(view.deployment))
@@ -176,9 +177,9 @@ class CatchUp(Attempts):
     # -- from learner to member ----------------------------------------------------------------------------------------
 
     def _complete(self, view: View) -> Operation[int]:
-        """Copy until nothing has moved meanwhile, then make the learner a member."""
+        """Copy until nothing has changed meanwhile, then make the learner a member."""
         life = view.learners[self._id]
-        if life != self._life:  # what another life of it was given says nothing about this one
+        if life != self._life:  # copies on another life of it say nothing about this one
             self._life, self.copied, self._copies = life, 0, {}
         tries = 0
         while tries < COPY_TRIES:
@@ -195,17 +196,18 @@ class CatchUp(Attempts):
             if newest.members.get(self._id) == life:
                 return self.copied
             if newest.learners.get(self._id) != life:
-                raise NotNow(f"{self._id} fell out of the view while it was caught up")
+                raise NotNow(f"{self._id} was evicted while it was caught up")
             tries = tries + 1 if self.copied == before else 0
             view = newest
-        raise NotNow("the view moves all the time")
+        raise NotNow("the view keeps changing")
 
     def promotion(self, life: Life) -> ViewChange:
-        """The change of the view that makes the learner a member."""
+        """Return the change of the view that makes the learner a member."""
         return partial(promote, server=self._id, life=life)
 
     def _after(self, view: View, failure: PlaceFailed) -> Operation[View]:
-        """The view to copy on under, newer than the one that the copying failed under.  Raises ``PlaceFailed``."""
+        """Return the view to continue under, newer than the one under which the copying failed.  Raises
+        ``PlaceFailed``."""
         newest = view
         if failure.answer.verdict is Verdict.EVICT:
             newest = yield Evict(view, {failure.server: failure.answer}, set())
@@ -216,7 +218,7 @@ class CatchUp(Attempts):
         return newest
 
     def _copy_all(self, view: View) -> Operation[None]:
-        """Copy what is not copied yet.  Raises ``PlaceFailed``."""
+        """Copy the queues that are not copied yet.  Raises ``PlaceFailed``."""
         target = place(view, self._id)
         yield from target.ask(Seal())
         members = view.members.items()
@@ -241,7 +243,7 @@ class CatchUp(Attempts):
     def _note(self, items: int) -> Operation[None]:
         self.copied += items
         if (yield Report(self.copied, self._total)):
-            with suppress(NotNow):  # the copying fails by itself where the server is gone
+            with suppress(NotNow):  # the copying fails anyway if the server is gone
                 yield from reserve(self._met, self._repairer)
 
 

@@ -1,5 +1,5 @@
-"""How far the clocks of clients and servers may be apart: a push carries its client's time, and each server judges its
-age by its own.  No I/O: what the clocks show is an argument.
+"""Bound how far the clocks of clients and servers may differ: a push carries its client's time, and each server judges
+its age by its own clock.  No I/O: the readings are arguments.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from typing import NamedTuple
 from zkrq.protocol.view import Life, ServerId
 
 PUT_WINDOW = 300.0
-"""Seconds after which a push that is still on its way is refused; tombstones live twice as long.  Of a client and a
-server whose clocks are further apart every push is refused."""
+"""Seconds after which a push in flight is refused; tombstones live twice as long.  If the clocks of a client and a
+server differ by more, every push is refused."""
 
 PUT_WINDOW_MS = round(PUT_WINDOW * 1000)
 
 CLOCK_WARNING = 5.0
-"""Seconds between the clocks of a client and a server that are worth a warning."""
+"""Seconds of difference between the clocks of a client and a server that cause a warning."""
 
 
 class Reading(NamedTuple):
-    """What the clock of a server's process said, in microseconds, and when by its own clock a client asked."""
+    """A reading of a server process's clock, in microseconds, and when a client asked, by the client's own clock."""
 
     run_id: str
     clock_us: int
@@ -28,17 +28,17 @@ class Reading(NamedTuple):
 
 
 class Clocks:
-    """What the servers' clocks should say by now, by this client's monotonic clock since each was last read.
+    """Predict what the servers' clocks say now, by this client's monotonic clock since each was last read.
 
-    For each queue by itself, so that a clock that was set is noticed in all of them.  What counts for a queue that this
-    client has not claimed from yet is the first reading of all, which it makes when it connects.
+    Readings are kept per queue, so that a change of a clock is noticed in all queues.  For a queue that this client has
+    not claimed from yet, the first reading of all is used, which the client makes when it connects.
     """
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, ServerId], tuple[Life, int, float]] = {}
 
     def expected(self, queue: str, server: ServerId, life: Life, now: float, first: Reading | None = None) -> int:
-        """Microseconds, 0 where this life of the server was not read.
+        """Return microseconds since 1970, 0 if this life of the server was not read.
 
         ``now``: seconds, when a call is sent.  ``first``: the first reading of this server's clock.
         """
@@ -50,14 +50,16 @@ class Clocks:
         return clock_us + round((now - read_at) * 1e6)
 
     def note(self, queue: str, server: ServerId, life: Life, clock_us: int, sent_at: float) -> None:
-        """Keep what a call that was sent at ``sent_at`` has read; so a line that is always slow looks like no jump."""
+        """Keep the reading of a call that was sent at ``sent_at``; so a connection that is always slow looks like no
+        jump."""
         self._read[queue, server] = life, clock_us, sent_at
 
 
 def find_apart(ahead: Mapping[ServerId, float], bound: float) -> list[str]:
-    """Which servers' clocks are more than ``bound`` seconds from this client's, as texts that say whose is the odd one.
+    """List the servers whose clocks differ by more than ``bound`` seconds from this client's, and say which clock is
+    wrong.
 
-    ``ahead``: seconds by which each server's clock is ahead of this client's, negative: behind.
+    ``ahead``: seconds by which each server's clock is ahead of this client's, negative if it is late.
     """
     texts: list[str] = []
     for id, seconds in sorted(ahead.items()):
@@ -66,7 +68,7 @@ def find_apart(ahead: Mapping[ServerId, float], bound: float) -> list[str]:
         others = [other for key, other in ahead.items() if key != id]
         with_client = sum(abs(other) <= bound for other in others)
         with_server = sum(abs(other - seconds) <= bound for other in others)
-        odd = "one of the two is wrong"
+        odd = "one of the two clocks is wrong"
         if with_client != with_server:
             odd = f"it is {'this client' if with_server > with_client else id} that differs from the others"
         direction = "ahead of" if seconds > 0 else "behind"

@@ -1,7 +1,7 @@
-"""Items from one server to another: the same few calls serve catch-up, recovery, fencing and late payloads.
+"""Copy items from one server to another, for catch-up, recovery, fencing and late payloads, by the same few calls.
 
-Everything goes through ``apply``, which keeps what is newer.  So copying may be repeated, interrupted, and done twice
-at the same time.
+Everything goes through ``apply``, which keeps the newer record.  So copying may be repeated, interrupted, and done
+twice at the same time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from zkrq.protocol.calls import (
 from zkrq.protocol.steps import Operation, Place
 
 READ_MAX = 200
-"""Items read in one call."""
+"""Greatest number of items read in one call."""
 
 PAGE_ITEMS = 200
-"""Items copied in one step, which takes a few milliseconds of each server."""
+"""Items copied in one step, which takes some milliseconds of each server."""
 
 
 class Moments(NamedTuple):
     """The moments from which the times of copied items count, by the source's clock and by the target's.
 
-    One pair for a whole copy keeps the order of its items.
+    One pair for a whole copy preserves the order of its items.
     """
 
     source: int
@@ -47,7 +47,7 @@ NOW = Moments(FROM_NOW, FROM_NOW)
 def copy_items(
     source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW
 ) -> Operation[None]:
-    """Have ``target`` learn what ``source`` knows of these items.  Raises ``PlaceFailed``."""
+    """Copy what ``source`` knows of these items to ``target``.  Raises ``PlaceFailed``."""
 
     def install(items: Sequence[Copied]) -> Operation[None]:
         yield from install_items(target, queue, items, moments)
@@ -58,7 +58,7 @@ def copy_items(
 def read_items(
     source: Place, queue: str, ids: Sequence[bytes], act: Callable[[Sequence[Copied]], Operation[None]], clock: int
 ) -> Operation[None]:
-    """Read items by their ids, and act on parts of them that fit into memory; unknown ones are left out.
+    """Read items by their ids, and act on parts that fit into memory; unknown items are left out.
 
     ``clock``: the moment from which their times count.  Raises ``PlaceFailed``.
     """
@@ -70,7 +70,7 @@ def read_items(
 
 
 def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> Operation[None]:
-    """Apply items as they were read elsewhere.  Raises ``PlaceFailed``."""
+    """Apply items as they were read on another server.  Raises ``PlaceFailed``."""
     bare = [(id, record, left_ms) for id, record, left_ms, payload in items if payload is None]
     if bare:
         yield from target.ask(Apply(queue, bare, payloads_given=NO_PAYLOADS, clock=moments.target))
@@ -80,7 +80,7 @@ def install_items(target: Place, queue: str, items: Sequence[Copied], moments: M
 
 
 class QueueCopy:
-    """The copy of one queue from one life of its source, which goes on from where it was."""
+    """The copy of one queue from one life of its source; it continues where it stopped."""
 
     def __init__(self, queue: str) -> None:
         self._queue = queue
@@ -89,14 +89,14 @@ class QueueCopy:
         self.copied = 0
         """Items copied so far."""
         self.done = False
-        """Whether everything that the source held from the beginning is copied."""
+        """Whether everything that the source held at the beginning is copied."""
 
     def go_on(self, source: Place, target: Place, copied: Callable[[int], Operation[None]]) -> Operation[None]:
-        """Have ``target`` learn all that ``source`` knows of the queue, tombstones included.
+        """Copy all that ``source`` knows of the queue to ``target``, tombstones included.
 
-        ``copied`` is given the number of items of each page.  What ``source`` holds from the beginning to the end is
-        copied; what comes meanwhile need not be.  Memory: one page.  Raises ``PlaceFailed``: go on again with the same
-        life of both, under a newer view perhaps.
+        ``copied`` is called with the number of items of each page.  Items that ``source`` holds during the whole copy
+        are copied; items that arrive meanwhile need not be.  Memory: one page.  Raises ``PlaceFailed``: call it again
+        with the same life of both, possibly under a newer view.
         """
         if self._moments is None:
             self._moments = yield from _copy_standing(source, target, self._queue)
@@ -115,7 +115,7 @@ class QueueCopy:
 
 
 def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moments]:
-    """Copy what is known of a queue besides its items.  Returns the moments from which the items' times count."""
+    """Copy what is known of a queue besides its items.  Return the moments from which the items' times count."""
     cursor, moments = START, None
     while moments is None or cursor != START:
         cursor, _, there, floor_ms, owners = yield from source.ask(Standing(queue, cursor))
@@ -125,6 +125,6 @@ def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moment
 
 
 def queues_at(source: Place) -> Operation[list[str]]:
-    """Name the queues that a server knows.  Raises ``PlaceFailed``."""
+    """List the queues that a server knows.  Raises ``PlaceFailed``."""
     names = yield from source.names(Queues())
     return sorted(name.decode() for name in names)

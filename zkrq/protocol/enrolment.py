@@ -1,7 +1,7 @@
-"""Enrolment: a server is given a generation, by which it is known from then on.
+"""Enrol servers: write a generation into a server, which identifies it from then on.
 
 Repair calls servers in lives of its own choosing, not only in the one that the view names.  A reservation on the server
-keeps two clients from repairing it at the same time; it is not needed for safety, since every step may be repeated.
+keeps two clients from repairing it at the same time; safety does not need it, since every step may be repeated.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from zkrq.protocol.steps import Answers, Ask, Identify, NotNow, Operation, Taken
 from zkrq.protocol.view import Life, ServerId
 
 ENROL_WINDOW_MS = 10_000
-"""Milliseconds by the server's clock after which an enrolment is too late."""
+"""Milliseconds by the server's clock after which an enrolment is refused."""
 
 HOLD_MS = 10_000
-"""Milliseconds for which the right to repair a server is kept unless it is renewed."""
+"""Milliseconds for which the right to repair a server lasts unless it is renewed."""
 
 
 def identify(servers: Collection[ServerId]) -> Operation[Mapping[ServerId, ServerInfo | Answer]]:
-    """Ask servers who they are."""
+    """Ask servers for their identity."""
     return (yield Identify(servers))
 
 
 def meet(servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
-    """Ask servers who they are; all must answer and be usable.  Raises ``NotNow``."""
+    """Ask servers for their identity; all must answer and be usable.  Raises ``NotNow``."""
     met: dict[ServerId, ServerInfo] = {}
     for id, who in (yield from identify(list(servers))).items():
         if isinstance(who, Answer):
@@ -39,9 +39,9 @@ def meet(servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
 def enrol(
     server: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool
 ) -> Operation[Answer]:
-    """Give a server, which is as ``who`` says, the generation of ``life``.  ``holding``: whether it may hold queues.
+    """Give a server, whose identity is ``who``, the generation of ``life``.  ``holding``: whether it may hold queues.
 
-    Sent once and short-lived: a late duplicate could vouch for a server that was flushed meanwhile.
+    Sent once and short-lived, because a late duplicate could vouch for a server that was flushed meanwhile.
     """
     ask = enrolment(server, who, epoch, life, deployment=deployment, holding=holding)
     answers: Answers = yield ask
@@ -49,7 +49,7 @@ def enrol(
 
 
 def enrolment(server: ServerId, who: ServerInfo, epoch: int, life: Life, *, deployment: str, holding: bool) -> Ask:
-    """What ``enrol`` asks."""
+    """Return the step of ``enrol``."""
     call = Enrol(who.generation, server, deployment, who.clock_us, ENROL_WINDOW_MS, holding)
     return Ask(epoch, {server: life}, call, once=True)
 

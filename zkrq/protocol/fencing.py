@@ -1,7 +1,7 @@
-"""Fences: a consumer that has died is refused on every server, and what it held is ready again.
+"""Fence consumers that have died: every server refuses them, and their items are ready again.
 
-What it had decided on the primary alone when it died, an ack for instance, is carried to the other servers by
-``align``: otherwise it would seem to hold those items again if one of these servers came to lead.
+``align`` carries what the primary alone knew when the consumer died, for instance its ack, to the other servers.
+Otherwise the consumer would seem to hold those items again if one of these servers became primary.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from zkrq.protocol.view import ServerId, View
 
 
 class Fencing(Deciding):
-    """Fence owners, and name them."""
+    """Fence owners, and list them."""
 
     def fence(self, queue: str, owner: str) -> Operation[int]:
-        """Declare an owner dead on every server and requeue what it held; returns how many items that were.
+        """Declare an owner dead on every server and requeue its claims; return the number of items.
 
-        Idempotent, and safe to leave in the middle: the owner stays named until all is done.  Raises ``NothingDone``,
+        Idempotent, and safe to leave in the middle: the owner stays listed until all is done.  Raises ``NothingDone``,
         ``Unknown``.
         """
         cursor, epoch, requeued = START, None, set[bytes]()
@@ -32,7 +32,7 @@ class Fencing(Deciding):
             requeued.update(decided.carried, decided.records.ids)
             cursor = decided.reply.cursor
             if epoch not in (None, decided.epoch):
-                cursor, epoch = START, None  # a cursor means nothing to another primary
+                cursor, epoch = START, None  # a cursor is not valid on another primary
                 continue
             epoch = decided.epoch
             if cursor == START:
@@ -42,8 +42,8 @@ class Fencing(Deciding):
         return len(requeued)
 
     def _align(self, queue: str, owner: str) -> Operation[None]:
-        """Where another server than the primary knows of claims of this owner, have it learn what the primary knows of
-        those items.  Raises ``NothingDone``."""
+        """Copy what the primary knows to the other servers, for items that they see as claimed by this owner.  Raises
+        ``NothingDone``."""
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
@@ -63,9 +63,10 @@ class Fencing(Deciding):
         yield from self.tell(queue, attempt)
 
     def names(self, call: Paging[Names], *, everywhere: bool = False) -> Operation[list[str]]:
-        """Name what a script names page by page, on the queue's primary, or together on every server of the view.
+        """List the names that a script gives page by page, on the queue's primary, or together on every server of the
+        view.
 
-        Names that are there from the beginning to the end are returned.  Raises ``NothingDone``.
+        Names that exist during the whole call are returned.  Raises ``NothingDone``.
         """
         found = set[bytes]()
 

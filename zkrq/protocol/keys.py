@@ -1,8 +1,7 @@
-"""The names of everything that zkrq keeps in a Redis server.
+"""Name everything that zkrq keeps in a Redis server.
 
 All keys of a namespace carry its hash tag, ``{namespace}``.  Per server: ``server`` (a hash: generation, epoch, name)
-and ``queues`` (a set of names:
-those that had an item here, or a consumer).  Per queue, under ``q:<queue>:``:
+and ``queues`` (a set of the queues that had an item here, or a consumer).  Per queue, under ``q:<queue>:``:
 
 =============== ====== ===============================================================================
 records         hash   id -> packed record (records.py)
@@ -33,12 +32,12 @@ _SERVER_KEYS = frozenset({"server", "queues"})
 
 
 def key(namespace: str, queue: str, name: str) -> str:
-    """The key that a script's header calls ``name``."""
+    """Return the key that a script's header calls ``name``."""
     if name in _SERVER_KEYS:
         return f"{{{namespace}}}:{name}"
     return f"{{{namespace}}}:q:{queue}:{name}"
 
 
 def script_keys(namespace: str, queue: str, script: str) -> tuple[str, ...]:
-    """KEYS of a script, in the order of its header."""
+    """Return the KEYS of a script, in the order of its header."""
     return tuple(key(namespace, queue, name) for name in SCRIPTS[script].keys)

@@ -1,4 +1,4 @@
-"""All operations that clients carry out on a queue."""
+"""Combine all operations that clients run on a queue."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The life of an item as a table, and the record that stands for it on every server.
+"""Define the life of an item as a table, and the record that represents it on every server.
 
-A record is the whole truth about an item but its payload.  Clients carry records from the server that decided them to
-the others without looking inside; ``lua/_record.lua`` holds the same layout.  Times inside are for people and for
-order; everything that expires does so by each server's own clock.
+A record contains all that is known of an item except its payload.  Clients carry records unread from the server that
+decided them to the others; ``lua/_record.lua`` has the same layout.  The times inside are for people and for order;
+expiry goes by each server's own clock.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ FORMAT = 1
 """First byte of every record."""
 
 PRIORITIES = range(10)
-"""Higher is delivered first."""
+"""Priorities; higher is delivered first."""
 
 
 class State(enum.StrEnum):
     QUEUED = "Q"  # ready, or scheduled until its due time
     CLAIMED = "C"  # handed to a consumer until a deadline
-    DEAD = "D"  # kept for people to look at, never delivered
-    GONE = "X"  # removed; the tombstone stays for a while
-    PAUSED = "P"  # no item: under PAUSE the queue's own record, GONE or missing while it goes on
+    DEAD = "D"  # kept for inspection, never delivered
+    GONE = "X"  # removed; the tombstone remains for a while
+    PAUSED = "P"  # no item: under PAUSE the queue's own record, GONE or missing while claims are allowed
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
-    # drop: known here only by a claim, and its push can come no more.  exhaust: delivered as often as it may be.
-    # expire: it has outlived its time, and the queue's choice is to drop or to keep what has.
+    # drop: known here only by a claim, and its push can no longer arrive.  exhaust: delivered as often as allowed.
+    # expire: it has outlived its time to live, and the queue's settings drop it or keep it.
     State.QUEUED: {
         "claim": State.CLAIMED,
         "clear": State.GONE,
@@ -50,29 +50,28 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "expire": State.QUEUED,
     },
     State.DEAD: {"redrive": State.QUEUED, "cancel": State.GONE, "drop": State.GONE},
-    # push: only where the tombstone has expired, or is that of a push that was refused.
+    # push: only if the tombstone has expired, or belongs to a refused push.
     State.GONE: {"pause": State.PAUSED, "push": State.QUEUED},
     State.PAUSED: {"resume": State.GONE},
 }
-"""What may happen to an item in each state, and what it is afterwards; the verbs are those of the scripts."""
+"""What may happen to an item in each state, and its next state; the verbs are those of the scripts."""
 
 
 class Version(NamedTuple):
-    """Orders the records of one item: by the epoch in which it was decided, then by a count."""
+    """Order the records of one item: by the epoch in which it was decided, then by a count."""
 
     epoch: int
     n: int
 
 
 FIRST = Version(0, 1)
-"""What a push applies everywhere at once; every decision is greater."""
+"""Version of a plain push on every server; every decision is greater."""
 
 
 class Record(NamedTuple):
-    """What is known of an item.  ``pushed_at`` is in milliseconds since 1970 by the producer's clock, ``due_us`` in
-    microseconds by the clock of the server that decided (of what is gone: when it was removed), ``lease_ms`` the length
-    of the claim, ``ttl_ms`` how long the
-    item may live from its push on, None: for ever."""
+    """What is known of an item.  ``pushed_at``: milliseconds since 1970 by the producer's clock.  ``due_us``:
+    microseconds by the clock of the server that decided (for a removed item: when it was removed).  ``lease_ms``:
+    length of the claim. ``ttl_ms``: how long the item may live from its push on, None: no limit."""
 
     version: Version
     state: State
@@ -93,7 +92,7 @@ _LENGTH = struct.Struct("<H")
 _TTL = struct.Struct("<d")
 
 _EXPIRES, _KEYED = 16, 32
-"""What the byte of the priority says besides: so that scripts look into the tail of few records only."""
+"""Flags in the byte of the priority, so that scripts read the tail of few records only."""
 
 
 def _marked(priority: int, key: str, ttl_ms: float | None) -> int:
@@ -106,7 +105,7 @@ def _tail(key: bytes, note: bytes, ttl_ms: float | None) -> bytes:
 
 
 def pack(record: Record) -> bytes:
-    """The record as servers keep it."""
+    """Pack the record as servers store it."""
     token, key, note = record.token.encode(), record.key.encode(), record.note.encode()
     head = _HEAD.pack(
         FORMAT,
@@ -155,7 +154,7 @@ def unpack(packed: bytes) -> Record:
 
 
 def fresh(priority: int, pushed_at_ms: int, key: str = "", ttl_ms: float | None = None) -> bytes:
-    """The record of a push."""
+    """Make the record of a push."""
     if not key and ttl_ms is None:
         return _HEAD.pack(FORMAT, 0, 1, b"Q", priority, 0, 0, pushed_at_ms, 0, 0, 0) + _NO_TEXTS
     head = _HEAD.pack(FORMAT, 0, 1, b"Q", _marked(priority, key, ttl_ms), 0, 0, pushed_at_ms, 0, 0, 0)
@@ -163,7 +162,7 @@ def fresh(priority: int, pushed_at_ms: int, key: str = "", ttl_ms: float | None 
 
 
 def above(record: bytes, n: int) -> bytes:
-    """The record of a push whose id has tombstones of up to this ``n``: what is decided from it is greater."""
+    """Make the record of a push whose id has tombstones of up to this ``n``: decisions from it are greater."""
     return b"".join((record[: _N_BYTES.start], _N.pack(max(n, version_of(record).n)), record[_N_BYTES.stop :]))
 
 
@@ -173,13 +172,13 @@ _N_BYTES = slice(5, 9)
 _NO_TEXTS = bytes(2 * _LENGTH.size)
 
 STATE_AT, GONE_BYTE = 9, ord(State.GONE)
-"""Where a packed record has its state, and what stands there of what is gone."""
+"""Position of the state in a packed record, and its byte for removed items."""
 
 _VERSION = struct.Struct("<xII")
 VERSION_BYTES = slice(1, 9)
-"""Where a packed record has its version."""
+"""Position of the version in a packed record."""
 
 
 def version_of(packed: bytes) -> Version:
-    """Only the version, for who needs no more."""
+    """Read only the version of a packed record."""
     return Version(*_VERSION.unpack_from(packed))

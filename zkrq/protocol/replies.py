@@ -1,9 +1,9 @@
-"""What a server's answer means for the operation: plain tables, no I/O.
+"""Define what a server's answer means for the operation: plain tables, no I/O.
 
-A reply is held against the header of its script before anything reads it (``read_reply``).  Every later reader may
+A reply is checked against the header of its script before anything reads it (``read_reply``), so every later reader may
 rely on the number of values and on which of them are lists.  A server that replies otherwise, because something between
-it and this client or in it is not what zkrq knows, gives the answer ``BROKEN``: reported, and nothing is concluded from
-it.
+it and this client or in it is not what zkrq knows, gives the answer ``BROKEN``: it is reported, and nothing is
+concluded from it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ class Status(enum.Enum):
 
     OK = "OK"
     STALE = "STALE"  # the server knows a later epoch
-    NOTINSYNC = "NOTINSYNC"  # it lives, but not in the life that the view names
+    NOTINSYNC = "NOTINSYNC"  # it is alive, but not in the life that the view names
     FENCED = "FENCED"  # the owner was declared dead
     OUTDATED = "OUTDATED"  # the owner has made a later claim request
-    MISMATCH = "MISMATCH"  # somebody else enrolled this server
-    HOLDSDATA = "HOLDSDATA"  # it holds queues that nobody vouches for
-    LATE = "LATE"  # the call was on its way for too long
-    TAKEN = "TAKEN"  # somebody else repairs this server
+    MISMATCH = "MISMATCH"  # another client has enrolled this server
+    HOLDSDATA = "HOLDSDATA"  # it holds queues of an unknown deployment
+    LATE = "LATE"  # the call was in flight for too long
+    TAKEN = "TAKEN"  # another client is repairing this server
     GONE = "GONE"  # another life of the process than the view names
     UNREACHABLE = "UNREACHABLE"  # no connection, or it broke twice
     TIMEOUT = "TIMEOUT"  # no answer within command_timeout; it may still be executed
     UNFIT = "UNFIT"  # not a master, or it evicts keys
-    REFUSED = "REFUSED"  # out of memory: nothing happened, and nobody is evicted for it
-    BROKEN = "BROKEN"  # an error that zkrq does not know: told to the caller, and nobody is evicted for it
-    DENIED = "DENIED"  # the server lives, and does not let this client in: password, rights, certificate, options
-    HINDERED = "HINDERED"  # trouble of this client's host, or no room for its connection: it may pass
+    REFUSED = "REFUSED"  # out of memory: nothing happened, and the server is not evicted for it
+    BROKEN = "BROKEN"  # an error unknown to zkrq: reported to the caller, and the server is not evicted for it
+    DENIED = "DENIED"  # the server is alive, and does not let this client in: password, rights, certificate, options
+    HINDERED = "HINDERED"  # a problem of this client's host, or no room for its connection: it may pass
 
 
 class Verdict(enum.Enum):
-    """What the operation does next."""
+    """The next step of the operation."""
 
     DONE = "count this server"
     REFRESH = "read the view again"
-    EVICT = "take this server out of the view"
+    EVICT = "evict this server from the view"
     REFUSE = "tell the caller; nothing happened there"
-    CORRECT = "tell the caller what to correct; what lies with one client never evicts a server"
-    WAIT = "try again; what lies with one client never evicts a server"
+    CORRECT = "tell the caller what to correct; one client's own problem never evicts a server"
+    WAIT = "retry; one client's own problem never evicts a server"
 
 
 VERDICTS: Mapping[Status, Verdict] = {
@@ -69,15 +69,15 @@ VERDICTS: Mapping[Status, Verdict] = {
 }
 
 MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Status.UNREACHABLE, Status.BROKEN})
-"""After one of these the call may have been executed."""
+"""Statuses after which the call may have been executed."""
 
 
 IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
-"""What one client makes of a server's silence; everything else are the server's own words."""
+"""Statuses that one client concludes from a server's silence; all others are the server's own words."""
 
 
 class Answer(NamedTuple):
-    """One server's answer to one call: ``body`` is what followed the status, ``reason`` is for people.
+    """One server's answer to one call: ``body`` is what follows the status, ``reason`` is for people.
 
     ``repeated``: this answers the second try of a call whose first may have been executed.
     """
@@ -109,7 +109,7 @@ _KNOWN: Mapping[str, Mapping[bytes, _Known]] = {
     script.name: {name.encode(): _Known(Status(name), name, shape) for name, shape in script.replies.items()}
     for script in SCRIPTS.values()
 }
-"""By script and by the word that begins the reply."""
+"""Known replies, by script and by the first word of the reply."""
 
 _ERRORS: tuple[tuple[str, Status], ...] = (
     ("OOM", Status.REFUSED),
@@ -129,7 +129,7 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
     ("ERR invalid DB index", Status.DENIED),
     ("ERR max number of clients", Status.HINDERED),
 )
-"""How Redis' error replies that are known begin."""
+"""Known error replies of Redis, by how they begin."""
 
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOAUTH", "give this client a user and a password in the URL of that server"),
@@ -143,10 +143,10 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
 
 
 def read_reply(reply: object, script: str) -> Answer:
-    """Read what a script replied.
+    """Read the reply of a script.
 
-    ``BROKEN`` where that is not what the script's header promises, so ``Call.read`` never meets a reply that it cannot
-    read.  The elements of a list that has some for every item of the call are not looked at.
+    Returns ``BROKEN`` if it is not what the script's header promises, so ``Call.read`` never gets a reply that it
+    cannot read.  The elements of a list with one entry per item of the call are not checked here.
     """
     if isinstance(reply, list) and reply:
         words: list[Any] = reply  # pyright: ignore[reportUnknownVariableType]
@@ -176,7 +176,7 @@ def _has_shape(body: Sequence[Any], shape: Shape) -> bool:
 
 
 def denial(server: str, answer: Answer) -> str:
-    """Why this client cannot use a server, and what to do about it, for people."""
+    """Explain why this client cannot use a server, and what to do about it."""
     if answer.verdict is not Verdict.CORRECT:
         return f"server {server} cannot be used by this client for now: {answer.reason}"
     steps = (step for beginning, step in _NEXT_STEPS if answer.reason.startswith(beginning))
@@ -185,12 +185,12 @@ def denial(server: str, answer: Answer) -> str:
 
 
 def ends_connection(message: str) -> bool:
-    """Whether an error reply of Redis is about the connection, whatever was asked on it."""
+    """Tell whether an error reply of Redis is about the connection, whatever was asked on it."""
     return message.startswith(("ERR max number of clients", "NOAUTH", "DENIED"))
 
 
 def read_error(message: str) -> Answer:
-    """The answer in an error reply of Redis."""
+    """Read an error reply of Redis."""
     for word, status in _ERRORS:
         if message.startswith(word) or f"{word} command not allowed" in message:
             return Answer(status, (), message)

@@ -1,7 +1,7 @@
-"""Loads ``lua/``: one operation per file, each opened by a header that is a contract.
+"""Load ``lua/``: one operation per file, each with a header that is its contract.
 
-The header is not a comment beside the code, it *is* code: from its KEYS and ARGV lines come the script's local names
-and the order in which the keys are sent, so neither can drift from the other::
+The header is not a comment beside the code, it *is* code: its KEYS and ARGV lines define the script's local names and
+the order in which the keys are sent, so neither can drift from the other::
 
     #!lua flags=allow-oom
     -- purpose: what it does
@@ -10,11 +10,11 @@ and the order in which the keys are sent, so neither can drift from the other::
     -- reply: STATUS value [value value; what they are of]; remark      every reply: its status, and what follows that
     -- include: names of files that begin with _, in order
 
-In a reply, brackets are a list that repeats the values up to its semicolon.  A server's answer is held against that
-before anything else reads it (replies.py).
+In a reply, brackets are a list that repeats the values up to its semicolon.  A server's answer is checked against the
+header before anything else reads it (replies.py).
 
 Files that begin with ``_`` are shared parts, put before the body.  ``-- body: name`` in place of all but the purpose
-makes an operation of another one's contract and body under flags of its own.
+makes an operation of another one's contract and body, with flags of its own.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include|body): (.*)$")
 
 _KINDS = {"position": int, "n": int, "count": int, "owner": bytes, "queue": bytes, "id": bytes, "head": bytes}
 _CARRIED = {"outcome", "payload", "record", "state"}
-"""Lists with one of these are as long as the call has items: their elements are checked where they are used."""
+"""Lists that contain one of these have one entry per item of the call: their elements are checked where they are
+used."""
 
 
 class Value(NamedTuple):
     """One value of a reply.
 
-    ``width``: how many elements of a list belong together, 0: this is no list.  ``kinds``: the types of these elements,
+    ``width``: number of list elements that belong together, 0: not a list.  ``kinds``: the types of these elements,
     None for one that is not checked.
     """
 
@@ -52,14 +53,14 @@ Shape = tuple[Value, ...]
 
 
 class Text(NamedTuple):
-    """A script's text, and the name under which a server keeps it."""
+    """A script's text, and the name under which a server stores it."""
 
     text: str
     sha: str
 
 
 def sha(text: str) -> str:
-    """The name under which a server keeps a script: what EVALSHA asks for."""
+    """Return the name under which a server stores a script: the argument of EVALSHA."""
     return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -69,7 +70,7 @@ def _named(text: str) -> Text:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One operation: its text, and what its header promises."""
+    """One operation: its text, and the promises of its header."""
 
     name: str
     purpose: str
@@ -83,16 +84,16 @@ class Script:
     without_flags: Text
 
     def text(self, *, flags: bool = True) -> str:
-        """What the server is given; servers before Redis 7 do not know the ``#!lua flags=...`` line."""
+        """Return the text to send; servers before Redis 7 do not know the ``#!lua flags=...`` line."""
         return self.given(flags).text
 
     def given(self, flags: bool) -> Text:
-        """The text with the name that EVALSHA asks for."""
+        """Return the text with its name for EVALSHA."""
         return self.with_flags if flags else self.without_flags
 
 
 def _split(text: str) -> tuple[str, dict[str, list[str]], str]:
-    """Shebang, the header's fields, body."""
+    """Split a file into shebang, the header's fields, and body."""
     lines = text.splitlines()
     shebang = lines.pop(0) if lines[0].startswith(_SHEBANG) else ""
     length = next((i for i, line in enumerate(lines) if not line.startswith("--")), len(lines))
@@ -110,7 +111,7 @@ def _locals(keys: tuple[str, ...], arguments: tuple[str, ...]) -> str:
 
 
 def _reply(line: str) -> tuple[str, Shape]:
-    """The status of a reply, and the values that follow it."""
+    """Read the status of a reply, and the values that follow it."""
     status = cast("re.Match[str]", _STATUS.match(line))
     values: list[Value] = []
     at = status.end()

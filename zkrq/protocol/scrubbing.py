@@ -1,11 +1,11 @@
-"""Now and then every item is compared: what a client left unfinished when it died is corrected.
+"""Compare every item periodically, to correct what clients left unfinished when they died.
 
-An item that a follower does not know, or knows otherwise: the primary affirms what it knows, under the present epoch.
-The follower may hold the greater version, of a decision that an evicted primary took and told nobody else; so copying
-the primary's record would not do, and it is decided anew.
+If a follower does not know an item, or has another version of it, the primary affirms what it knows, under the present
+epoch. The follower may hold the greater version, of a decision that an evicted primary took and reported to no other
+server.  So copying the primary's record would not help, and the item is decided again.
 
-An item that the primary does not know, without a tombstone and older than any push can be: an unfinished push.  It is
-forwarded, which means decided by the primary.
+If the primary does not know an item, has no tombstone of it, and the item is older than any push can be, its push is
+unfinished.  It is forwarded: the primary decides it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PAGE_ITEMS = 500
 """Items compared in one step."""
 
 SECOND_LOOK_SECONDS = 1.0
-"""Seconds after which an item that differs is looked at again; most of these were in flight."""
+"""Seconds after which a differing item is read again; most of these were in flight."""
 
 FORWARD_WINDOW_MS = 10_000
-"""Milliseconds after its judgement within which a push is forwarded, or not at all: see ``lua/forward.lua``."""
+"""Milliseconds after its judgement within which a push may be forwarded; see ``lua/forward.lua``."""
 
 
 class Finding(enum.Enum):
-    """What is to be done about an item that the primary does not know."""
+    """What to do about an item that the primary does not know."""
 
     WAIT = "its push may still be in flight"
     FORWARD = "finish its push"
@@ -52,7 +52,7 @@ class Finding(enum.Enum):
 
 
 def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
-    """``floor_ms``: the primary may have dropped the tombstone of anything that was pushed before then."""
+    """Judge an item.  ``floor_ms``: the primary may have dropped the tombstone of any item that was pushed earlier."""
     if record.state is State.GONE or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
         return Finding.WAIT
     if not has_payload or record.pushed_at_ms < floor_ms:
@@ -61,14 +61,14 @@ def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) 
 
 
 class Corrected(NamedTuple):
-    """What a scrub has corrected in a queue: items affirmed by the primary, pushes finished, left-overs forgotten."""
+    """Corrections of a scrub in a queue: items affirmed by the primary, pushes finished, remains forgotten."""
 
     affirmed: int = 0
     forwarded: int = 0
     forgotten: int = 0
 
     def plus(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0) -> Corrected:
-        """With some more."""
+        """Add corrections."""
         return Corrected(self.affirmed + affirmed, self.forwarded + forwarded, self.forgotten + forgotten)
 
 
@@ -76,7 +76,7 @@ class Scrub(Deciding):
     """Compare the followers of a queue with its primary."""
 
     def queues(self) -> Operation[list[str]]:
-        """Name all queues.  Raises ``NotNow``."""
+        """List all queues.  Raises ``NotNow``."""
         view: View = yield Look()
         try:
             return (yield from queues_at(place(view, view.primary(""))))
@@ -84,7 +84,7 @@ class Scrub(Deciding):
             raise NotNow(str(failure)) from failure
 
     def trim(self, queue: str) -> Operation[float | None]:
-        """Drop old tombstones of a queue from which nothing is removed at present.
+        """Drop old tombstones of a queue from which nothing is being removed.
 
         Returns the seconds to which the memory of removals is shortened, None if it is not.  Raises ``NotNow``.
         """
@@ -101,7 +101,7 @@ class Scrub(Deciding):
         return min(short) / 1000 if short else None
 
     def run(self, queue: str) -> Operation[Corrected]:
-        """Look at every item of a queue once.  Raises ``NotNow`` where the view moves, and what ``decide`` raises."""
+        """Compare every item of a queue once.  Raises ``NotNow`` if the view changes, and what ``decide`` raises."""
         view: View = yield Look()
         primary = place(view, view.primary(queue))
         found = Corrected()
@@ -121,7 +121,7 @@ class Scrub(Deciding):
 
 
 class _Comparison:
-    """One follower and the primary."""
+    """Compare one follower with the primary."""
 
     def __init__(self, scrub: Scrub, queue: str, primary: Place, follower: Place) -> None:
         self._scrub = scrub
@@ -133,14 +133,14 @@ class _Comparison:
     # -- known to the primary ------------------------------------------------------------------------------------------
 
     def affirm_differing(self) -> Operation[None]:
-        """Have the primary affirm what the follower does not know, or knows otherwise."""
+        """Let the primary affirm the items that the follower does not know, or has in another version."""
         yield from self._primary.each_page(Heads(self._queue, START, PAGE_ITEMS), self._affirm_page)
 
     def _affirm_page(self, page: HeadsReply) -> Operation[None]:
         ids = yield from self._different(page.heads)
         if ids:
             yield Wait(SECOND_LOOK_SECONDS)
-            # Those that the primary has not touched meanwhile; the others were in flight.
+            # Keep those that the primary has not changed meanwhile; the others were in flight.
             now = yield from self._primary.ask(Heads(self._queue, START, PAGE_ITEMS, ids))
             ids = yield from self._different({id: now.heads[id] for id in ids if now.heads.get(id) == page.heads[id]})
         if ids:
@@ -150,7 +150,7 @@ class _Comparison:
             yield Breathe()
 
     def _different(self, heads: Mapping[bytes, bytes]) -> Operation[list[bytes]]:
-        """The ids that the follower does not know, or knows otherwise."""
+        """Return the ids that the follower does not know, or has in another version."""
         if not heads:
             return []
         ids = list(heads)
@@ -160,7 +160,7 @@ class _Comparison:
     # -- unknown to the primary ----------------------------------------------------------------------------------------
 
     def find_unknown(self) -> Operation[None]:
-        """Forward or forget what only the follower knows."""
+        """Forward or forget items that only the follower knows."""
         yield from self._follower.each_page(Heads(self._queue, START, PAGE_ITEMS), self._find_unknown_on_page)
 
     def _find_unknown_on_page(self, page: HeadsReply) -> Operation[None]:
@@ -201,7 +201,7 @@ def _tombstone_for(item: Copied, now_ms: int) -> Copied:
 
 
 def _trim(member: Place, queue: str) -> Operation[int]:
-    """Trim all pages; how many milliseconds back the member remembers, -1: as far as promised."""
+    """Trim all pages; return how many milliseconds back the member remembers removals, -1: as far as promised."""
     while True:
         dropped, remembered_ms = yield from member.ask(Trim(queue))
         if not dropped:

@@ -1,4 +1,4 @@
-"""What a Redis server says of itself: its life, and whether it can be used."""
+"""Read what a Redis server reports about itself: its life, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zkrq.protocol.keys import key
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server said when it was connected to.
+    """A server's report at the time of its connection.
 
     ``epoch``: the latest that it has seen.  ``queues``: how many it knows.  ``clock_us``: its clock.  ``ahead``:
-    seconds by which its clock was ahead of this client's, negative: behind; 0 within the time that the question took.
-    Memory is in bytes, 0: no limit.
+    seconds by which its clock was ahead of this client's, negative if it was late; 0 within the time that the question
+    took. Memory is in bytes, 0: no limit.
     """
 
     run_id: str
@@ -34,7 +34,7 @@ class ServerInfo:
     used_memory: int
 
     def is_foreign(self, deployment: str) -> bool:
-        """Whether it was enrolled by another deployment than this, or holds queues that nobody vouches for."""
+        """Tell whether another deployment enrolled it, or it holds queues of an unknown deployment."""
         return self.deployment != deployment and bool(self.generation or self.queues)
 
     @property
@@ -45,12 +45,12 @@ class ServerInfo:
         if self.maxmemory_policy != "noeviction":
             return f"maxmemory-policy is {self.maxmemory_policy!r}, must be 'noeviction': Redis would drop items"
         if self.cluster:
-            return "cluster mode is on: zkrq wants independent servers"
+            return "cluster mode is on: zkrq needs independent servers"
         return None
 
 
 def questions(namespace: str) -> tuple[tuple[str, ...], ...]:
-    """Return the commands that ask a server who it is."""
+    """Return the commands that ask a server for its identity."""
     return (
         ("INFO",),
         ("HMGET", key(namespace, "", "server"), "generation", "epoch", "name", "deployment"),

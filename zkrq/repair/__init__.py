@@ -1,1 +1,1 @@
-"""Servers that come back: catch-up, recovery, scrub."""
+"""Repair servers: catch-up, recovery, scrub; and fence dead consumers."""

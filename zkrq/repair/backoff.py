@@ -1,7 +1,7 @@
-"""Decide when a server that fell out of the view may come back.
+"""Decide when a server that left the view may come back.
 
-Each eviction doubles its pause, so that a server that comes and goes does not keep all clients busy.  There is no clock
-inside: the caller passes the time.
+Each eviction doubles its pause, so that a server that comes and goes does not keep all clients busy.  This module reads
+no clock: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from zkrq.pauses import doubled
 from zkrq.protocol.view import ServerId, View
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
-"""Seconds from an eviction to the next attempt: after the first eviction, and at most.  Each eviction doubles them."""
+"""Seconds from an eviction to the next attempt: after the first eviction, and at most.  Each eviction doubles the
+pause."""
 
 STEADY = 120.0
 """Seconds after which a member's earlier evictions no longer count."""
@@ -26,13 +27,13 @@ class _Standing:
 
 
 class Backoff:
-    """Remembers the evictions of each server.  When the client ends, this is lost: one attempt may come too early."""
+    """Remember the evictions of each server.  They are lost when the client ends, so one attempt may come too early."""
 
     def __init__(self) -> None:
         self._servers: dict[ServerId, _Standing] = {}
 
     def note(self, before: View, after: View, now: float) -> None:
-        """Note which servers came into the view, and which fell out of it."""
+        """Note which servers entered the view, and which left it."""
         for id in after.members.keys() - before.members.keys():
             self._of(id).member_since = now
         for id in before.receivers.keys() - after.receivers.keys():

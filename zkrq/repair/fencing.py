@@ -1,7 +1,7 @@
-"""Fence consumers that have died, so that the items they held are ready again immediately.
+"""Fence consumers that have died, so that their items are ready again immediately.
 
-Every client watches the registry.  The leader of the election acts immediately, the others a little later on what is
-left, so nothing depends on there being a leader, or only one.
+Every client watches the registry.  The leader acts immediately, the others a little later on what is left, so
+correctness does not depend on having a leader, or only one.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from zkrq.tasks import Rounds
 T = TypeVar("T")
 
 INTERVAL_SECONDS = 10.0
-"""Seconds between two looks for orphans while no death is reported."""
+"""Seconds between two looks for orphans if no death is reported."""
 
 FOLLOWER_SECONDS = (0.3, 0.8)
-"""Seconds, at least and at most, by which the other clients look later than the leader."""
+"""Least and greatest delay, in seconds, of the other clients' looks after the leader's."""
 
 EVERYWHERE_LOOKS = 6
-"""Looks of which one asks every server, not only the primaries: a client's first, and each this many looks later."""
+"""Every this many looks, starting with the first, one asks every server, not only the primaries."""
 
 QUEUES_AT_ONCE = 8
-"""Queues that are read, or fenced in, at the same time."""
+"""Queues that are read or fenced concurrently."""
 
 
 class Reaper:
-    """Finds the claims of dead owners and gives them back to their queues."""
+    """Find the claims of dead owners and give them back to their queues."""
 
     def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str, events: Events) -> None:
         self._coordinator = coordinator
@@ -50,7 +50,7 @@ class Reaper:
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.fencing"), {"cluster": cluster})
 
     def look(self) -> None:
-        """Look for orphans soon: a consumer may have died."""
+        """Look for orphans soon, because a consumer may have died."""
         self._rounds.call()
 
     def _delay(self) -> float:
@@ -63,13 +63,13 @@ class Reaper:
             self._log.info("could not look for orphans, retrying later: %s", error)
 
     async def reap(self) -> None:
-        """Look at every queue once.  The owners in Redis are read first, then the registry: a consumer that enrolled in
+        """Look at every queue once.  The owners in Redis are read first, then the registry: a consumer that enrolls in
         between is in the registry, and keeps its claims.
 
-        A queue that fails keeps its orphans until the next look; the others are dealt with.  Raises ``Unavailable`` if
-        any queue failed, after the last one.
+        A queue that fails keeps its orphans until the next look; the others are processed.  Raises ``Unavailable``
+        after the last queue if any failed.
         """
-        # A queue that never had an item is known to its own primary alone.
+        # A queue that never had an item is known only to its own primary.
         everywhere = self._looks % EVERYWHERE_LOOKS == 0
         self._looks += 1
         queues = await self._replicas.names(calls.Queues(), everywhere=everywhere)
@@ -83,7 +83,7 @@ class Reaper:
         if owners:
             alive = await self._coordinator.consumers()
             if any(owner not in alive for owning in owners.values() for owner in owning):
-                alive = await self._coordinator.consumers(proved=True)  # before anybody is declared dead
+                alive = await self._coordinator.consumers(proved=True)  # before any owner is declared dead
             orphaned = {queue: [each for each in owning if each not in alive] for queue, owning in owners.items()}
             ended = await _each(orphaned, lambda queue: self._fence(queue, orphaned[queue]))
             troubles |= {queue: error for queue, error in ended if error}
@@ -92,7 +92,8 @@ class Reaper:
             raise Unavailable(f"claims of dead consumers may be left in {len(troubles)} queue(s): {named}")
 
     async def _owners(self, queue: str, *, everywhere: bool) -> list[str]:
-        """Return the owners that claimed.  Only followers know one whose late claim was applied after its fence."""
+        """Return the owners that claimed.  An owner whose late claim was applied after its fence is known only to
+        followers."""
         return await self._replicas.names(calls.Owners(queue), everywhere=everywhere)
 
     async def _fence(self, queue: str, owners: Sequence[str]) -> None:
@@ -102,7 +103,7 @@ class Reaper:
 
 
 async def _each(queues: Collection[str], act: Callable[[str], Awaitable[T]]) -> list[tuple[str, T | ZkrqError]]:
-    """Call ``act`` for every queue, for some at the same time; return its result by queue, or the error it raised."""
+    """Call ``act`` for every queue, several at a time; return its result by queue, or the error it raised."""
 
     async def one(queue: str) -> T | ZkrqError:
         try:

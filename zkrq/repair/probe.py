@@ -1,7 +1,7 @@
-"""Probe the servers of the view, so that an idle client notices a dead one, or that its view is old.
+"""Probe the servers of the view, so that an idle client notices that one has died, or that its view is old.
 
-A client that pushes or claims notices both by its calls.  One that does neither asks every server of the view now and
-then, and sooner while one of them is not connected.
+A client that pushes or claims notices both by its calls.  An idle client asks every server of the view periodically,
+and more often while one of them is not connected.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PROBE_SECONDS = 10.0
 """Seconds between two probes while all servers of the view are connected."""
 
 UNCONNECTED_SECONDS = 1.0
-"""Seconds between two probes while one of them is not."""
+"""Seconds between two probes while a server of the view is not connected."""
 
 FOLLOWER_SECONDS = (0.3, 0.8)
-"""Seconds, at least and at most, by which clients that do not lead probe later, since one eviction is enough."""
+"""Least and greatest delay, in seconds, of the probes of clients that do not lead, since one eviction is enough."""
 
 
 class Probe:
-    """Asks every server of the view whether it is there, by the call that adopts the view's epoch."""
+    """Ask every server of the view whether it answers, by the call that adopts the view's epoch."""
 
     def __init__(self, coordinator: Coordinator, replicas: Replicas, *, cluster: str) -> None:
         self._coordinator = coordinator

@@ -1,4 +1,4 @@
-"""How far a catch-up is, and how fast it goes."""
+"""Measure the progress and the speed of a catch-up."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ PROGRESS_SECONDS = 2.0
 
 
 class Progress(NamedTuple):
-    """How far a catch-up is: items copied of about ``total`` (tombstones included), items per second, and the seconds
-    that are left at that rate, None while it is unknown."""
+    """The progress of a catch-up: items copied, of about ``total`` (tombstones included), items per second, and the
+    seconds left at that rate, None while it is unknown."""
 
     copied: int
     total: int
@@ -20,17 +20,17 @@ class Progress(NamedTuple):
 
 
 class Meter:
-    """Turns counts of copied items into reports of progress."""
+    """Turn counts of copied items into reports of progress."""
 
     def __init__(self, now: Callable[[], float], report: Callable[[Progress], None], before: int = 0) -> None:
-        """``now`` tells seconds by a monotonic clock.  ``before``: items that an earlier try has copied."""
+        """``now``: returns seconds by a monotonic clock.  ``before``: items that an earlier try has copied."""
         self._now = now
         self._report = report
         self._before = before
         self._began = self._reported = now()
 
     def note(self, copied: int, total: int) -> None:
-        """Report, unless the last report is recent and more is to come."""
+        """Report, unless the last report is recent and copying continues."""
         now = self._now()
         if now - self._reported < PROGRESS_SECONDS and copied < total:
             return

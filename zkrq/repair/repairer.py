@@ -1,7 +1,7 @@
-"""Look after the servers: bring back those that fell out, recover when all were restarted, scrub now and then.
+"""Look after the servers: bring back those that left the view, recover when all were restarted, scrub periodically.
 
-Every client does.  The leader of the election acts immediately, the others later on what is left, so a leader that
-cannot reach a server is no obstacle.  A reservation on the server keeps two clients from doing the same work.
+Every client does this.  The leader acts immediately, the others later on what is left, so a leader that cannot reach a
+server does not prevent a repair.  A reservation on the server keeps two clients from doing the same work.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ from zkrq.replication.server import Server
 from zkrq.tasks import Rounds
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks; no server is asked anything while all are in sync and connected."""
+"""Seconds between two looks; if all servers are in sync and connected, a look asks none of them."""
 
 FOLLOWER_PATIENCE = 6.0
-"""Seconds for which clients that do not lead wait for another client to bring a server back."""
+"""Seconds that clients that do not lead wait for another client to bring a server back."""
 
 SCRUB_SECONDS = 120.0
-"""Seconds between two scrubs of all queues; shorter than tombstones usually live, so that they show every removal."""
+"""Seconds between two scrubs of all queues; less than the usual life of a tombstone, so that scrubs see every
+removal."""
 
 TROUBLE_SECONDS = 10.0
-"""Seconds after which another reason why something cannot be repaired is logged."""
+"""Seconds after which a different reason for a failing repair is logged."""
 
 _log = logging.getLogger("zkrq.repair")
 
 
 class Repairer:
-    """Brings servers back, recovers and scrubs, as one of the clients that do."""
+    """Bring servers back, recover and scrub, as one of the clients that share this work."""
 
     def __init__(
         self,
@@ -76,11 +77,11 @@ class Repairer:
 
     @property
     def progress(self) -> Mapping[ServerId, Progress]:
-        """The progress of the catch-ups that this client carries out."""
+        """Progress of the catch-ups that this client runs."""
         return self._progress
 
     def look(self) -> None:
-        """Look soon: something has changed."""
+        """Look soon, because something has changed."""
         self._rounds.call()
 
     def want(self, server: ServerId) -> None:
@@ -89,7 +90,7 @@ class Repairer:
         self.look()
 
     def view_changed(self, view: View) -> None:
-        """Remember who fell out of the view, and look."""
+        """Remember which servers left the view, and look."""
         if self._known is not None:
             self._backoff.note(self._known, view, asyncio.get_running_loop().time())
         self._known = view
@@ -118,7 +119,7 @@ class Repairer:
                 await self._catch_up(id)
 
     async def _dismiss(self, view: View) -> None:
-        """Do what a client left undone that died after a promotion: give up servers that are eligible without need."""
+        """Finish a promotion whose client died: give up the eligible servers that are no longer needed."""
         now = asyncio.get_running_loop().time()
         if not (view.eligible and view.writable):
             self._eligible_since = now
@@ -143,7 +144,7 @@ class Repairer:
         try:
             items = await self._replicas.repair(catch_up.run(), Meter(loop.time, report, catch_up.copied).note)
         except Taken:
-            self._outside_since[id] = loop.time()  # another client is at work: wait again
+            self._outside_since[id] = loop.time()  # another client is working on it: wait again
         except NotNow as error:
             self._note_trouble(f"server {id}", str(error))
         else:
@@ -167,7 +168,8 @@ class Repairer:
     # -- recovery ------------------------------------------------------------------------------------------------------
 
     async def _recover_if_needed(self, view: View) -> None:
-        """Ask nothing while a member is connected in the life that the view names, and some member answers."""
+        """Recover, unless a member is connected in the life that the view names and some member answers: then ask
+        nothing."""
         for id, life in view.members.items():
             server = self._server(id)
             who = server.identity if server else None
@@ -186,7 +188,7 @@ class Repairer:
             self._tell_recovered(recovered)
 
     async def recover_with(self, servers: frozenset[ServerId]) -> None:
-        """Continue with what these servers hold.  Raises ``ConfigError``, ``Unavailable``."""
+        """Continue with the data of these servers.  Raises ``ConfigError``, ``Unavailable``."""
         operation = Recovery(repairer=self._token).run_with(servers)
         try:
             self._tell_recovered(await self._replicas.repair(operation))
@@ -194,7 +196,7 @@ class Repairer:
             raise Unavailable(f"not recovered: {error}") from error
 
     async def wait_recovered(self, timeout: float) -> None:
-        """Recover, or wait while another client does: for a client that joins when all servers were restarted.
+        """Recover, or wait while another client does: for a client that joins when all servers have been restarted.
 
         Raises ``Unavailable``.
         """
@@ -204,7 +206,7 @@ class Repairer:
             try:
                 await self.recover()
             except NotNow as error:
-                # The view may have changed because another client has just recovered: the next attempt shows that.
+                # The view may have changed because another client has just recovered; the next attempt shows that.
                 if loop.time() > until or (tries > 1 and not isinstance(error, Taken)):
                     raise Unavailable(f"no in-sync server of namespace {self._cluster!r} is alive: {error}") from error
             else:
@@ -219,14 +221,14 @@ class Repairer:
     # -- scrub ---------------------------------------------------------------------------------------------------------
 
     async def scrub_now_and_then(self) -> None:
-        """Compare all queues now and then, while this client leads."""
+        """Compare all queues periodically, while this client leads."""
         while True:
             await asyncio.sleep(SCRUB_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
             if self._coordinator.leading and self._membership.view.members:
                 await self.scrub()
 
     async def scrub(self) -> None:
-        """Compare all queues once; a queue that cannot be compared now is left to the next scrub."""
+        """Compare all queues once; a queue that cannot be compared is left to the next scrub."""
         scrub, run = Scrub(), self._replicas.repair
         try:
             queues = await run(scrub.queues())

@@ -1,4 +1,4 @@
-"""Which servers belong to the namespace: one more, one less, while everybody works on."""
+"""Change which servers belong to the namespace, while all clients continue."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from zkrq.replication.wire import redact, without_credentials
 
 
 class Roster:
-    """Changes the list of servers in the view."""
+    """Change the list of servers in the view."""
 
     def __init__(self, membership: Membership, *, namespace: str) -> None:
         self._membership = membership
         self._namespace = namespace
 
     async def add(self, id: ServerId, url: str, *, force: bool = False) -> None:
-        """Put a server on the list, outside the view.  ``force``: also one that belongs to another deployment.
+        """Add a server to the list, outside the view.  ``force``: even if it belongs to another deployment.
 
         Raises ``ConfigError``, ``Unavailable``.
         """
@@ -44,7 +44,7 @@ class Roster:
                 raise _refusal(id, url, who)
             view = await self._membership.refresh(self._membership.view)
             if view.servers.get(id, public) != public:
-                raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or take another name")
+                raise ConfigError(f"{id} is the server at {view.servers[id]}: remove that first, or use another name")
             twin = view.id_of(who.run_id)
             if twin not in (None, id):
                 raise ConfigError(f"{id} and {twin} are the same Redis server: N copies need N servers")
@@ -73,16 +73,16 @@ class Roster:
             await self._membership.change(view, partial(extend, server=id, url=public))
 
     async def _take_over(self, view: View, guest: Fleet, id: ServerId, who: ServerInfo) -> None:
-        """Make a server ours, under a generation that no view names: its own deployment finds it out of sync from here
-        on, and any client of this one may wipe it."""
+        """Take over a server, under a generation that no view names.  Its own deployment then finds it out of sync, and
+        any client of this one may wipe it."""
         passing = Life(who.run_id, secrets.token_hex(8))
         answer = await enrol(guest, id, who, view.epoch, passing, deployment=view.deployment, holding=True)
         if answer.status is not Status.OK:
             raise Unavailable(f"server {id} was not taken over: {answer.reason}; retry")
 
     async def wait_in_sync(self, id: ServerId, timeout: float) -> bool:
-        """Wait until a server is a member; False after ``timeout`` seconds.  Raises ``ConfigError`` when it is removed
-        meanwhile."""
+        """Wait until a server is a member; return False after ``timeout`` seconds.  Raises ``ConfigError`` if it is
+        removed meanwhile."""
         changed = asyncio.Event()
         with self._membership.watching(lambda view: changed.set()), suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -94,11 +94,11 @@ class Roster:
         return id in self._membership.view.members
 
     async def remove(self, id: ServerId) -> None:
-        """Take a server off the list and out of the view.  Raises ``ConfigError``, ``Unavailable``."""
+        """Remove a server from the list and the view.  Raises ``ConfigError``, ``Unavailable``."""
         while True:
             view = await self._membership.refresh(self._membership.view)
             if id not in view.servers:
-                raise ConfigError(f"{id!r} is no server of this namespace: {', '.join(view.servers)}")
+                raise ConfigError(f"{id!r} is not a server of this namespace: {', '.join(view.servers)}")
             try:
                 remove(view, id, by="")
             except ValueError as error:
@@ -109,7 +109,7 @@ class Roster:
                 return
 
     async def _check_rest(self, view: View, leaving: ServerId) -> None:
-        """Who stays must answer, or the one that leaves might be the last that holds everything."""
+        """Check that the servers that stay answer, because the leaving one might be the last that holds everything."""
         if leaving not in view.members:
             return
         staying = view.members.keys() - {leaving}

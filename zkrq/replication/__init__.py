@@ -1,1 +1,1 @@
-"""Items on N servers: decided by one, applied to all.  ARCHITECTURE.md tells the protocol."""
+"""Replicate items over N servers: one decides, all apply.  ARCHITECTURE.md describes the protocol."""

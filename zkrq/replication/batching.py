@@ -1,9 +1,9 @@
-"""Group commit: many small calls become one.
+"""Group commit: combine many small calls into one.
 
-The first call of an idle ``Batcher`` leaves at once, with all that the same turn of the event loop adds to it.  What
-comes while a batch is under way leaves together when that returns, with what those add who were waiting for it; or
-before, when it is much or has waited for long.  So a lone call waits for nothing, and many callers share the price of
-one round trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
+The first call of an idle ``Batcher`` leaves immediately, with all calls that the same turn of the event loop adds.
+Calls that arrive while a batch is in flight leave together when it returns, with the next calls of its waiters; or
+earlier, if they are many or have waited for long.  So a lone call waits for nothing, and many callers share one round
+trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from zkrq.errors import Closed, OutcomeUnknown, Unavailable
 from zkrq.tasks import Tasks
 
 MAX_BATCH = 500
-"""Calls in one batch: what one script takes in a few milliseconds."""
+"""Calls in one batch: as many as one script executes in a few milliseconds."""
 
 MAX_BATCH_BYTES = 1 << 20
-"""A batch is closed when it has grown beyond this; a larger call goes alone."""
+"""Bytes beyond which a batch is closed; a larger call is sent alone."""
 
 FURTHER_LEAST = 100
-"""Calls that leave though a batch is under way, and that are not split: fewer cost less when they wait for it."""
+"""Calls that leave while a batch is in flight, and that are not split: fewer are cheaper if they wait for it."""
 
 FURTHER_BYTES = 1 << 16
-"""So many bytes leave though a batch is under way."""
+"""Bytes of calls that leave while a batch is in flight."""
 
 FURTHER_SECONDS = 0.002
-"""After so long a call leaves though a batch is under way: a slow server is felt, but not twice."""
+"""Seconds after which a call leaves while a batch is in flight: callers then wait for a slow server once, not twice."""
 
 MAX_WAITING = 100_000
 """Calls that may wait for a batch."""
 
 MAX_IN_FLIGHT = 4
-"""Batches under way at once."""
+"""Batches in flight at the same time."""
 
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
 
 
 class Batcher(Generic[CallT, ResultT]):
-    """Collects calls and gives them to ``send``, which answers each or raises for all.
+    """Collect calls and pass them to ``send``, which answers each or raises for all.
 
-    ``send`` returns one result, or one exception, per call in order.  A caller that is cancelled leaves; its call is
-    carried out all the same.  A call that has waited for ``patience`` seconds without leaving is told ``Unavailable``.
+    ``send`` returns one result, or one exception, per call in order.  A cancelled caller stops waiting; its call is
+    still sent.  A call that has waited for ``patience`` seconds without leaving fails with ``Unavailable``.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Batcher(Generic[CallT, ResultT]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT) -> asyncio.Future[ResultT]:
-        """Have ``call`` carried out; the future gets its result."""
+        """Add a call to the next batch; return the future of its result."""
         if self._closed:
             raise Closed()
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         if len(self._waiting) >= MAX_WAITING:
-            raise Unavailable(f"{self._name}: {MAX_WAITING} calls wait already; nothing happened, retry later")
+            raise Unavailable(f"{self._name}: {MAX_WAITING} calls are waiting already; nothing happened, retry later")
         future: asyncio.Future[ResultT] = loop.create_future()
         size = self._size(call)
         self._bytes += size
@@ -94,7 +94,7 @@ class Batcher(Generic[CallT, ResultT]):
         return future
 
     def stop(self) -> None:
-        """Take no more calls; those that have not left are told ``Closed``: nothing happened."""
+        """Refuse further calls; those that have not left fail with ``Closed``: nothing happened."""
         self._closed = True
         if self._hurry:
             self._hurry.cancel()
@@ -105,12 +105,12 @@ class Batcher(Generic[CallT, ResultT]):
                 future.exception()
 
     async def aclose(self) -> None:
-        """Stop, and wait for the batches that are under way."""
+        """Stop, and wait for the batches in flight."""
         self.stop()
         await self._landed.wait()
 
     def _is_worth_it(self) -> bool:
-        """Whether what waits is not to wait any longer."""
+        """Whether the waiting calls should leave now."""
         return not self._in_flight or (
             self._in_flight < MAX_IN_FLIGHT and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
         )
@@ -141,7 +141,8 @@ class Batcher(Generic[CallT, ResultT]):
     def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
         batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
         waiting, room = self._waiting, MAX_BATCH_BYTES
-        # A crowd leaves in as many parts as there is room for, so that servers work on one while the next is made.
+        # A large number of calls leaves in as many parts as may be in flight, so that servers work on one while the
+        # next is made.
         count = max(FURTHER_LEAST, -(-len(waiting) // (MAX_IN_FLIGHT - self._in_flight)))
         if len(waiting) < count + FURTHER_LEAST:
             count = len(waiting)  # the rest would have to wait
@@ -156,7 +157,7 @@ class Batcher(Generic[CallT, ResultT]):
         return batch
 
     def _turn_away(self) -> None:
-        """Those that have waited for too long; they stand in the order in which they came."""
+        """Fail the calls that have waited for too long; they are in order of arrival."""
         latest = asyncio.get_running_loop().time() - self._patience
         while self._waiting and self._waiting[0][-1] <= latest:
             _, future, size, _ = self._waiting.popleft()
@@ -169,7 +170,7 @@ class Batcher(Generic[CallT, ResultT]):
         results: Sequence[ResultT | Exception] = ()
         try:
             results = await self._send([call for call, _ in batch])
-        except Exception as error:  # every caller is told, each by an error of its own: a traceback is not shared
+        except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
             results = [_own(error) for _ in batch]
         finally:
             self._in_flight -= 1
@@ -185,7 +186,7 @@ class Batcher(Generic[CallT, ResultT]):
             if not self._in_flight:
                 self._landed.set()
             if not self._scheduled and self._loop:
-                self._schedule(self._loop)  # after those who were told here, and may have the next call
+                self._schedule(self._loop)  # after the callers that were answered here, which may have the next calls
 
 
 def _own(error: Exception) -> Exception:

@@ -1,10 +1,10 @@
-"""Payloads go last: once every server of the view knows that their items are gone, in batches of their own.
+"""Drop payloads last: once every server of the view knows that their items are gone, in batches of their own.
 
-A removal that took the payload along could lose it.  The ack of a primary that is being evicted reaches one follower;
-the next primary has not heard of it, claims the item again and refuses that ack; the follower takes the later record,
-and has no payload for it any more; then the primary dies.  So what is removed keeps its payload until a completed
-decision shows that every server has heard, which costs one small call for many items.  Payloads left by a
-client that dies before that call go with the tombstones.
+A removal that also dropped the payload could lose it.  The ack of a primary that is being evicted reaches one follower.
+The next primary does not know of it, claims the item again and refuses that ack.  The follower applies the later
+record, but no longer has the payload.  Then the primary dies.  So a removed item keeps its payload until a completed
+decision shows that every server knows of the removal, which costs one small call for many items.  Payloads left by a
+client that dies before that call are dropped with the tombstones.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from zkrq.replication.membership import Membership
 from zkrq.tasks import Tasks
 
 CUT_SECONDS = 0.2
-"""Seconds for which payloads to drop are gathered."""
+"""Seconds during which payloads to drop are gathered."""
 
 CUT_MAX = 500
-"""Payloads dropped in one call."""
+"""Greatest number of payloads dropped in one call."""
 
 WAITING_MAX = 100_000
 """Ids that may wait; further ones are left to the trimming of the tombstones."""
 
 
 class Cutter:
-    """Has servers drop payloads that are no longer needed.  A call that fails is not repeated."""
+    """Make servers drop payloads that are no longer needed.  A call that fails is not repeated."""
 
     def __init__(self, membership: Membership, tasks: Tasks) -> None:
         self._membership = membership
@@ -39,7 +39,7 @@ class Cutter:
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, queue: str, ids: Iterable[bytes]) -> None:
-        """Gather items that every server of the view knows as gone."""
+        """Gather items that every server of the view knows to be gone."""
         if self._count >= WAITING_MAX:
             return
         waiting = self._waiting.setdefault(queue, [])
@@ -54,7 +54,7 @@ class Cutter:
             self._tasks.start(self.flush(), "drop payloads")
 
     async def flush(self) -> None:
-        """Send what is gathered now."""
+        """Send the gathered ids now."""
         if self._timer:
             self._timer.cancel()
             self._timer = None

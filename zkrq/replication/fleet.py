@@ -1,8 +1,8 @@
-"""The servers that a client knows, and the one way to call them.
+"""Hold the servers that a client knows, and provide the one way to call them.
 
 A call names the *life* of each server that it is meant for: a run of its process and the generation that it was given
-when it was enrolled.  A server that has been restarted, flushed or enrolled anew does not execute a call that was meant
-for an earlier life.  Operations take the lives from the view; repair chooses lives that no view names yet.
+at its enrolment.  A server that has been restarted, flushed or enrolled anew does not execute a call that was meant for
+an earlier life.  Operations take the lives from the view; repair chooses lives that no view names yet.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from zkrq.replication.server import Server
 from zkrq.replication.wire import pack_words, with_credentials_of
 
 MakeServer = Callable[[ServerId, str], Server]
-"""Makes the ``Server`` of a URL; connects to nothing."""
+"""Makes the ``Server`` of a URL, without connecting."""
 
 Observer = Callable[[Mapping[ServerId, Life], Mapping[ServerId, Answer]], None]
-"""Is told the answers to every call, and the lives that were called."""
+"""Called with the answers to every call, and the lives that were called."""
 
 _REMOVED = Answer(Status.GONE, (), "it was removed from the namespace")
 
@@ -34,11 +34,11 @@ _log = logging.getLogger("zkrq.view")
 
 
 class Fleet:
-    """Owns the ``Server`` of every server id: of those given at first, from then on of those that the view names."""
+    """Own the ``Server`` of every server id: first the given ones, then those that the view names."""
 
     def __init__(self, urls: Mapping[ServerId, str], make_server: MakeServer, *, namespace: str) -> None:
         self.servers: Final = {id: make_server(id, url) for id, url in urls.items()}
-        """By id; follows the view."""
+        """Servers by id; follows the view."""
         self._urls = dict(urls)
         self._first_url = next(iter(urls.values()))
         self._make_server = make_server
@@ -46,7 +46,7 @@ class Fleet:
         self._observer: Observer | None = None
 
     def report_to(self, observer: Observer) -> None:
-        """Have ``observer`` called with the answers to every call, before the caller gets them."""
+        """Call ``observer`` with the answers to every call, before the caller gets them."""
         self._observer = observer
 
     # -- which servers -------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Fleet:
         for id in sorted(self.servers.keys() - view.servers.keys()):
             self.servers.pop(id).drop()
             if old and id in old.servers:
-                self._urls.pop(id, None)  # should the name come back, it is another server's
+                self._urls.pop(id, None)  # if the name comes back, it is another server's
         for id in sorted(view.servers.keys() - self.servers.keys()):
             self.servers[id] = self._make(id, view.servers[id])
 
@@ -86,14 +86,15 @@ class Fleet:
         return Fleet({server: url}, self._make_server, namespace=self._namespace)
 
     def drop(self) -> None:
-        """Close the connections of all servers, for good."""
+        """Close the connections of all servers permanently."""
         for server in self.servers.values():
             server.drop()
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
     async def identify(self, servers: Iterable[ServerId]) -> dict[ServerId, ServerInfo | Answer]:
-        """Ask servers who they are; one that does not answer, or cannot be used, is an ``Answer`` that says why."""
+        """Ask servers for their identity; one that does not answer, or cannot be used, is an ``Answer`` that says
+        why."""
 
         async def identify(id: ServerId) -> ServerInfo | Answer:
             server = self.servers.get(id)
@@ -115,8 +116,8 @@ class Fleet:
     ) -> dict[ServerId, Answer]:
         """Make one call on several servers at the same time, on each in the life that ``lives`` names.
 
-        The calls to connected servers are sent before anything else runs in this event loop.  Never raises for what a
-        server does: its answer says so.  ``once``: a call is not repeated when its connection breaks.
+        The calls to connected servers are sent before anything else runs in this event loop.  Never raises for an error
+        of a server: its answer describes it.  ``once``: do not repeat a call when its connection breaks.
         """
         script, queue, rest = call.script, call.queue, pack_words(call.words())
         requests: dict[ServerId, Request] = {}
@@ -128,7 +129,7 @@ class Fleet:
                 all_sent = all_sent and request.sent
             else:
                 answers[id] = _REMOVED
-        if all_sent and requests:  # a server that has to be connected to first does not wait for the others
+        if all_sent and requests:  # a server that needs a connection first does not wait for the others
             await round.landed
         slow: dict[ServerId, Request] = {}
         for id, request in requests.items():

@@ -1,15 +1,14 @@
-"""One connection to a Redis server: who is at its other end, and the calls in flight on it.
+"""Run one connection to a Redis server: the identity of the server, and the calls in flight.
 
-Calls are pipelined: all that is sent in one turn of the event loop goes out in one system call, and replies come in the
+Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, and replies come in the
 order of the calls.  So a reply belongs to the call that has waited longest, and to it alone.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
-are read first: a process whose event loop was blocked finds the time over and the replies in the socket, and a
-time-out that counted then would blame the server for this process' own delay.
+are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
+that counted then would blame the server for the process's own delay.
 
-**A connection on which a call timed out is given up**, with every call in flight (``Server.shun``).  The late
-reply may still come, and there is nothing in it that says which call it answers.  Whatever is left of the connection's
-order would hand it to the next caller.
+**A connection on which a call timed out is abandoned**, with every call in flight (``Server.shun``).  The late reply
+may still come, and nothing in it says which call it answers, so the next caller would get it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from zkrq.protocol.server_info import ServerInfo
 from zkrq.replication.wire import ErrorReply, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001
-"""Seconds that a reply which has arrived may take from the socket to its call before the call times out."""
+"""Seconds that an arrived reply may take from the socket to its call before the call times out."""
 
 
 class ServerError(Exception):
@@ -39,7 +38,7 @@ class ServerError(Exception):
 
 @asynccontextmanager
 async def deadline(at: float) -> AsyncGenerator[None]:
-    """Limit a block in time as ``asyncio.timeout_at`` does, but read what has arrived by then first."""
+    """Limit a block in time as ``asyncio.timeout_at`` does, but first read what has arrived by then."""
     loop = asyncio.get_running_loop()
     timers: list[asyncio.TimerHandle] = []
     async with asyncio.timeout(None) as limit:
@@ -63,7 +62,7 @@ class Complaint(Exception):
 
 
 class Round:
-    """Calls that are waited for together.
+    """Calls that are awaited together.
 
     ``landed`` is done when all have their replies, or as soon as one call has an outcome that is not a reply.
     """
@@ -79,7 +78,7 @@ PENDING: Final = object()
 
 
 class Exchange:
-    """A command that was sent and its ``outcome``: PENDING, the reply, or the exception that came in its place."""
+    """A command that was sent and its ``outcome``: PENDING, the reply, or the exception instead of it."""
 
     __slots__ = ("outcome", "round")
 
@@ -87,7 +86,7 @@ class Exchange:
     round: Round
 
     def land(self, outcome: object) -> None:
-        """Take the outcome, once."""
+        """Record the outcome, once."""
         self.outcome = outcome
         round = self.round
         round.left -= 1
@@ -95,7 +94,7 @@ class Exchange:
             round.landed.set_result(None)
 
     async def reply(self) -> object:
-        """Wait for the reply, apart from the round.  Raises what ``Link.send`` names."""
+        """Wait for the reply, independently of the round.  Raises what ``Link.send`` names."""
         if self.outcome is PENDING:
             self.round = Round()
             self.round.left = 1
@@ -109,9 +108,9 @@ class Link:
     """One connection and its calls in flight."""
 
     identity: ServerInfo
-    """What the server said when it was last asked."""
+    """Identity that the server reported last."""
     takes_flags: bool
-    """Whether the server knows the first line of a script, ``#!lua flags=...``."""
+    """Whether the server understands the first line of a script, ``#!lua flags=...``."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
@@ -134,7 +133,7 @@ class Link:
     def send(self, packed: bytes, exchange: Exchange, round: Round, due: float = math.inf) -> None:
         """Send a command together with all others of this turn of the event loop.
 
-        The outcome is the reply, a ``Complaint`` where the server replies with an error, a ``ServerError`` where the
+        The outcome is the reply, a ``Complaint`` if the server replies with an error, a ``ServerError`` if the
         connection ends, a ``TimeoutError`` after ``due`` by ``loop.time()``.  Raises ``ServerError`` on a connection
         that has ended.
         """
@@ -150,7 +149,7 @@ class Link:
             self._watch_until(due)
 
     def _watch_until(self, due: float) -> None:
-        """Set the one timer of all calls in flight."""
+        """Set the single timer of all calls in flight."""
         if self._watch:
             self._watch.cancel()
         self._watched = due
@@ -161,12 +160,12 @@ class Link:
         self._watch = loop.call_later(READ_FIRST_SECONDS, self._expire, loop.time())
 
     def _expire(self, seen_at: float) -> None:
-        """Time out the calls that were due, and set the timer for the next one."""
+        """Time out the calls that are due, and set the timer for the next one."""
         waiting, self._waiting = self._waiting, deque()
         for exchange, due in waiting:
             if exchange and due <= seen_at:
                 exchange.land(TimeoutError())
-                self._waiting.append((None, math.inf))  # the late reply, should it come, is no other call's
+                self._waiting.append((None, math.inf))  # a late reply belongs to no other call
             else:
                 self._waiting.append((exchange, due))
         self._watch, self._watched = None, math.inf
@@ -175,12 +174,12 @@ class Link:
             self._watch_until(next_due)
 
     async def write(self) -> None:
-        """Send what there is until the connection ends: many queues share the cost of one system call."""
+        """Send queued commands until the connection ends: many queues share the cost of one system call."""
         try:
             while True:
                 await self._something_to_write.wait()
                 if self.lost:
-                    return  # redis-py would connect anew by itself
+                    return  # redis-py would reconnect by itself
                 self._something_to_write.clear()
                 commands, self._outgoing = self._outgoing, []
                 await self.wire.send(commands)
@@ -190,12 +189,12 @@ class Link:
             self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
 
     async def read(self) -> None:
-        """Hand each reply to the call that waits for it, until the connection ends."""
+        """Pass each reply to the call that waits for it, until the connection ends."""
         try:
             while True:
                 reply = await self.wire.receive()
                 if self.lost:
-                    return  # given up meanwhile: no call waits for this reply any more
+                    return  # abandoned meanwhile: no call waits for this reply any more
                 if isinstance(reply, ErrorReply) and (not self._waiting or ends_connection(reply.text)):
                     self.give_up(ServerError(read_error(reply.text).status, reply.text))
                     return
@@ -209,7 +208,7 @@ class Link:
             await self.wire.close()
 
     def give_up(self, error: ServerError) -> None:
-        """End the connection's use: fail every call in flight."""
+        """Abandon the connection: fail every call in flight."""
         self.lost = self.lost or error
         self._something_to_write.set()
         if self._watch:

@@ -1,4 +1,4 @@
-"""What the rest of the library asks of the servers: the protocol's operations, with the errors that callers know."""
+"""Provide the protocol's operations to the rest of the library, with the errors that callers know."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ R = TypeVar("R")
 P = TypeVar("P", bound=Paged)
 
 Pushed = int | Duplicate | Done
-"""What became of a push: the number of servers that have the item, or why none was needed."""
+"""Result of a push: the number of servers that have the item, or why none was needed."""
 
 
 class Replicas:
-    """Operations over the servers of one namespace."""
+    """Run operations over the servers of one namespace."""
 
     def __init__(
         self, membership: Membership, *, operation_timeout: float, removed: Callable[[str, Iterable[bytes]], None]
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows as gone."""
+        """``removed`` is called with the items of a queue that every server of the view knows to be gone."""
         self.membership = membership
         self.operation_timeout = operation_timeout
         runner = Runner(membership, operation_timeout=operation_timeout, removed=removed)
@@ -38,27 +38,27 @@ class Replicas:
     async def put(self, queue: str, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
         """Apply new items on every server.
 
-        Returns for each what became of it, or the error to raise for it.  Raises ``NotEnoughReplicas``, ``Unavailable``
-        when nothing was written.
+        Returns the result of each, or the error to raise for it.  Raises ``NotEnoughReplicas``, ``Unavailable`` if
+        nothing was written.
         """
         return _results(puts, await self.run(OPERATIONS.put(queue, puts)))
 
     async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
-        """Have the primary decide about new items.  Returns and raises what ``put`` does, and ``OutcomeUnknown``."""
+        """Let the primary decide about new items.  Returns and raises what ``put`` does, and ``OutcomeUnknown``."""
         return _results(puts, await self.run(OPERATIONS.push(queue, max_size, puts)))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
-        """Have the primary decide, and every other server apply it.
+        """Let the primary decide, and every other server apply the decision.
 
-        Raises ``Unavailable`` when nothing happened, ``OutcomeUnknown`` when it may have, ``ClaimLost`` when the owner
-        was fenced.
+        Raises ``Unavailable`` if nothing happened, ``OutcomeUnknown`` if it may have, ``ClaimLost`` if the owner was
+        fenced.
         """
         return await self.run(OPERATIONS.decide(call))
 
     async def fence(self, queue: str, owner: str) -> int:
-        """Declare an owner dead on every server and requeue its claims; returns how many items that were.
+        """Declare an owner dead on every server and requeue its claims; return the number of items.
 
-        Raises ``Unavailable``, ``OutcomeUnknown``: the owner stays named until all is done, so call this again.
+        Raises ``Unavailable``, ``OutcomeUnknown``: the owner stays listed until all is done, so call this again.
         """
         return await self.run(OPERATIONS.fence(queue, owner))
 
@@ -67,7 +67,8 @@ class Replicas:
         return await self.run(OPERATIONS.ask_primary(call))
 
     async def names(self, call: Paging[Names], *, everywhere: bool = False) -> list[str]:
-        """All names that a script gives page by page, of the primary or of every server.  Raises ``Unavailable``."""
+        """Return all names that a script gives page by page, of the primary or of every server.  Raises
+        ``Unavailable``."""
         return await self.run(OPERATIONS.names(call, everywhere=everywhere))
 
     async def pages(self, call: Paging[P]) -> AsyncGenerator[tuple[P, bool]]:
@@ -91,11 +92,11 @@ class Replicas:
             call = call.at(page.cursor)
 
     def primary(self, queue: str) -> ServerId:
-        """The queue's primary, as far as this client knows."""
+        """Return the queue's primary, as far as this client knows."""
         return self.membership.view.primary(queue)
 
     async def tell_all(self, call: Call[None]) -> None:
-        """Make a call that may be repeated on every server.  Raises ``Unavailable``."""
+        """Make a repeatable call on every server.  Raises ``Unavailable``."""
         await self.run(OPERATIONS.tell_all(call))
 
 

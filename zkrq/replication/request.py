@@ -1,17 +1,17 @@
-"""One call of one script on one server: one object from its first try to its answer.
+"""Make one call of one script on one server: one object from its first try to its answer.
 
-Where the server is connected to, making the request sends it, and nothing else is needed: no task, no timer and no
-future of its own.  All requests of one fan-out are waited for as one ``Round``, and the connection keeps the time.
+If the server is connected, making the request sends it, and nothing else is needed: no task, no timer and no future of
+its own.  All requests of one fan-out are awaited as one ``Round``, and the connection keeps the time.
 ``asyncio.gather`` over a future for each request would cost the event loop one more callback per server and call;
-measured, that is a third of what a call of three servers costs the client.
+measured, that is a third of the client's cost of a call to three servers.
 
 Rounds land in the order in which they were begun, because the replies of each connection come in the order of its
 calls.  A round also lands as soon as one outcome is unusual.  So calls that must be repeated because a server has lost
-its scripts are repeated in their order, and a server that has complained is dealt with while another one is silent.
+its scripts are repeated in their order, and a complaint of one server is handled while another one is silent.
 
-Every script may be executed twice: it knows by id, token or version what it did before.  So a call whose connection
+Every script may be executed twice: by id, token or version it knows what it did before.  So a call whose connection
 breaks is repeated once over a new connection.  The answer to a second try says nothing about the first one, which may
-have been executed; ``Answer.repeated`` tells that to the operation.
+have been executed; ``Answer.repeated`` reports that to the operation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LATE_SECONDS = 0.1
 """Seconds after which a time-out was noticed late: the event loop was blocked, and the call is repeated."""
 
 BUSY_PAUSE = 0.05
-"""Seconds before a call is sent again to a server that is busy with a long script."""
+"""Seconds before a call is retried on a server that is busy with a long script."""
 
 OPENINGS_KEPT = 10_000
 """Openings of script calls that are kept, half a KiB each and more with long names; others are packed again."""
@@ -40,9 +40,9 @@ OPENINGS_KEPT = 10_000
 class Request(Exchange):
     """One call of a script in one life of a server, from its first try to its answer.
 
-    Where the server is connected to, making the request sends it, as a part of a round and without a task.  ``answer``
-    does what else is needed: connect, wait for a busy server, load the script, repeat.  Every script may be executed
-    twice, so a call is repeated once where its connection breaks; ``once``: it is not.
+    If the server is connected, making the request sends it, as a part of a round and without a task.  ``answer`` does
+    what else is needed: connect, wait for a busy server, load the script, repeat.  Every script may be executed twice,
+    so a call is repeated once if its connection breaks; ``once``: it is not.
     """
 
     __slots__ = ("_arguments", "_due", "_gate", "_life", "_link", "_once", "_queue", "_script", "_server")
@@ -74,18 +74,18 @@ class Request(Exchange):
 
     @property
     def sent(self) -> bool:
-        """Whether the present try is on its way."""
+        """Whether the present try was sent."""
         return self._link is not None
 
     @property
     def usual_answer(self) -> Answer | None:
-        """The answer, where the server has replied to the first try, and not with an error."""
+        """The answer, if the server has replied to the first try, and not with an error."""
         if not self._link or self.outcome is PENDING or isinstance(self.outcome, Exception):
             return None
         return read_reply(self.outcome, self._script)
 
     async def answer(self) -> Answer:
-        """Wait for the answer.  Never raises for what the server does: the answer says so."""
+        """Wait for the answer.  Never raises for an error of the server: the answer describes it."""
         server, loop = self._server, asyncio.get_running_loop()
         if not self._link and (shunned := server.shunned):
             return shunned
@@ -98,14 +98,14 @@ class Request(Exchange):
                 if last or error.answer.status is not Status.UNREACHABLE or server.shunned:
                     return error.answer._replace(repeated=repeated)
             except TimeoutError:
-                # After a blocked event loop this process was late, not the server, whose reply may not be read yet.
+                # After a blocked event loop this process was late, not the server, whose reply may be unread.
                 if last or loop.time() <= self._due + LATE_SECONDS:
                     return server.shun(self._link)
             repeated, self._link = self.sent, None
         raise AssertionError("unreachable")
 
     async def _try(self) -> Answer:
-        """Raises ``ServerError``, ``TimeoutError``."""
+        """Send the call and wait for its reply.  Raises ``ServerError``, ``TimeoutError``."""
         if not self._link:
             self._due = asyncio.get_running_loop().time() + self._server.timeout
             async with deadline(self._due):
@@ -120,7 +120,7 @@ class Request(Exchange):
             return await self._satisfy(self._link, str(complaint))
 
     async def _satisfy(self, link: Link, complaint: str) -> Answer:
-        """Deal with an error reply.  The server has answered in time, so from here on it has its whole time again."""
+        """Handle an error reply.  The server has answered in time, so it has its whole time again for the next try."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + self._server.timeout
         load = False
@@ -140,7 +140,7 @@ class Request(Exchange):
                 complaint = str(again)
 
     def _send(self, link: Link, round: Round, *, load: bool = False) -> None:
-        """``load``: send the script's text, with which the server keeps it."""
+        """Send the call.  ``load``: with the script's text, so that the server keeps it."""
         opening = (_opening_with_text if load else _opening)(
             self._server.namespace, self._queue, self._script, link.takes_flags, *self._gate
         )
@@ -156,7 +156,8 @@ def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, g
 
 
 def _opening_with_text(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
-    """The same for a server that does not have the script, which keeps it from then on."""
+    """Return the beginning of a call to a server that does not have the script: with its text, which the server
+    keeps."""
     text, _ = SCRIPTS[script].given(flags)
     keys = script_keys(namespace, queue, script)
     return pack_words(("EVAL", text, len(keys), *keys, epoch, generation))

@@ -1,9 +1,9 @@
-"""One Redis server: its one connection, who is at the other end of it, and whether it is to be asked at all.
+"""Manage one Redis server: its one connection, the identity of the process, and whether to ask it at all.
 
 A connection is made when it is needed, by the first caller; the others wait for it, each until its own deadline.  It is
-used only for the run of the process that was met when it was made, which every call compares with the life that it is
-meant for.  After a time-out the server is *shunned* for a moment: callers are answered immediately, because waiting
-for a server that hangs would cost each of them its whole time.
+used only for the run of the process that was found when it was made, which every call compares with the life that it is
+meant for.  After a time-out the server is *shunned* for a moment: callers are answered immediately, because waiting for
+a server that hangs would cost each of them its whole time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger("zkrq.server")
 
 
 class Server:
-    """A server by its id.  Connects when a call needs it, and again after the connection was lost."""
+    """A server by its id.  Connects when a call needs it, and again after the connection is lost."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Server:
         self._dial = dial(url, command_timeout)
         self.namespace = namespace
         self.timeout = command_timeout
-        """Seconds until a server that does not answer is taken for dead."""
+        """Seconds until a server that does not answer counts as dead."""
         self._tasks = tasks
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
@@ -58,7 +58,7 @@ class Server:
         self._shun_reason = ""
         self._dropped = False
         self.first_reading: Reading | None = None
-        """Of the clock of the process that was last connected to: the first one."""
+        """First reading of the clock of the process that was connected to last."""
         self._log = logging.LoggerAdapter(_log, {"cluster": namespace, "server": id})
 
     def __repr__(self) -> str:
@@ -67,11 +67,11 @@ class Server:
 
     @property
     def identity(self) -> ServerInfo | None:
-        """What the server said when it was last connected to, or None while there is no connection."""
+        """Identity that the server reported when it was last connected, or None while there is no connection."""
         return self._link.identity if self._link and not self._link.lost else None
 
     async def identify(self, *, anew: bool = False) -> ServerInfo:
-        """Return who is there, connecting where need be; ``anew``: ask again.  Raises ``ServerError``."""
+        """Return the server's identity, connecting if necessary; ``anew``: ask again.  Raises ``ServerError``."""
         try:
             async with deadline(asyncio.get_running_loop().time() + self.timeout):
                 known = self.identity is not None
@@ -83,7 +83,7 @@ class Server:
         return link.identity
 
     def link_to(self, life: Life, now: float) -> Link | None:
-        """Return the connection, where there is one to this life of the server and the server is not shunned."""
+        """Return the connection if it leads to this life of the server and the server is not shunned."""
         link = self._link
         if not link or link.lost or link.identity.run_id != life.run_id or now < self._shun_until:
             return None
@@ -91,13 +91,13 @@ class Server:
 
     @property
     def shunned(self) -> Answer | None:
-        """The answer to a call while the server is shunned, None where it may be asked."""
+        """Return the answer to a call while the server is shunned, None if it may be asked."""
         if asyncio.get_running_loop().time() >= self._shun_until:
             return None
         return Answer(Status.UNREACHABLE, (), self._shun_reason)
 
     def shun(self, link: Link | None) -> Answer:
-        """Shun the server after a time-out, and give up the connection on which it happened; returns the answer."""
+        """Shun the server after a time-out, and abandon the connection on which it happened; return the answer."""
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = f"no answer within {self.timeout:g} s"
         if link:
@@ -110,7 +110,8 @@ class Server:
     ) -> None:
         """Pass on what is published on ``channel``, over a connection of its own, until that ends.
 
-        ``listening`` is set while it holds, ``tried`` as soon as that is known.  Raises ``ServerError``.
+        ``listening`` is set while the subscription is active, ``tried`` as soon as that is known.  Raises
+        ``ServerError``.
         """
         wire = self._dial()
         try:
@@ -133,7 +134,7 @@ class Server:
             await wire.close()
 
     async def connected(self) -> Link:
-        """Return the connection; make one where there is none.  Raises ``ServerError``."""
+        """Return the connection; make one if there is none.  Raises ``ServerError``."""
         if self._link and not self._link.lost:
             return self._link
         async with self._connecting:
@@ -181,7 +182,7 @@ class Server:
         return identity
 
     def drop(self) -> None:
-        """Give the connection up for good: the server no longer belongs to the namespace."""
+        """Close the connection permanently, because the server no longer belongs to the namespace."""
         self._dropped = True
         if self._link:
             self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))

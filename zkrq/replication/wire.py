@@ -1,7 +1,7 @@
-"""The wire to one Redis server: commands out, replies in, in order.
+"""Speak to one Redis server: commands out, replies in, in order.
 
 The only module that imports redis.  redis-py's own retries are off, because only the operation knows what may be
-repeated, and of its connection only this is used; ``Wire`` is all that the rest needs of one.
+repeated, and only its connection is used; ``Wire`` is all that the rest needs of one.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ from zkrq.protocol.replies import Answer, Status, read_error
 Word = bytes | str | int
 
 Arguments = list[Word]
-"""What a script is given behind epoch and generation."""
+"""Arguments of a script after epoch and generation."""
 
 # hiredis types the argument as a tuple of one.
 pack = cast("Callable[[tuple[Word, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
-"""A command as it is sent."""
+"""Encodes a command for the wire."""
 
 
 class Packed(NamedTuple):
-    """Words as they are sent, packed once for several servers."""
+    """Words encoded for the wire, once for several servers."""
 
     words: int
     body: bytes
 
 
 def pack_words(words: Sequence[Word]) -> Packed:
-    """A part of a command, for ``join``."""
+    """Encode a part of a command, for ``join``."""
     packed = pack(tuple(words))
     return Packed(len(words), packed[packed.index(b"\n") + 1 :])
 
 
 def join(opening: Packed, rest: Packed) -> bytes:
-    """A command of two parts."""
+    """Join the two parts of a command."""
     return b"*%d\r\n%b%b" % (opening.words + rest.words, opening.body, rest.body)
 
 
 class ErrorReply(NamedTuple):
-    """The server answered with an error, of this text."""
+    """An error reply of the server, with its text."""
 
     text: str
 
 
 class NoConnection(ConnectionError):
-    """A connection could not be had, or is broken; ``answer`` says on whose side the cause is."""
+    """A connection could not be made, or is broken; ``answer`` says on which side the cause is."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(answer.reason)
@@ -66,33 +66,33 @@ class NoConnection(ConnectionError):
 
 
 class Wire(Protocol):
-    """One connection.  Every method raises ``OSError`` when it is broken or cannot be had."""
+    """One connection.  Every method raises ``OSError`` if it is broken or cannot be made."""
 
     async def connect(self) -> None: ...
 
     async def send(self, commands: Sequence[bytes]) -> None:
-        """Send what ``pack`` made, once or several times.  When this is cancelled the connection cannot be used any
+        """Send what ``pack`` made, once or several times.  If this is cancelled, the connection cannot be used any
         more."""
         ...
 
     async def receive(self) -> object:
-        """The next reply: bytes, int, None, a list of these, or an ``ErrorReply``."""
+        """Return the next reply: bytes, int, None, a list of these, or an ``ErrorReply``."""
         ...
 
     async def close(self) -> None:
-        """End it; idempotent, waits for nobody."""
+        """Close it without waiting; idempotent."""
         ...
 
 
 Dial = Callable[[str, float], Callable[[], Wire]]
-"""What makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
+"""Makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
 
 
 class RedisWire:
     """A ``Wire`` made of redis-py's connection."""
 
     def __init__(self, connection: AbstractConnection, path: str | None = None) -> None:
-        """``path`` is that of the server's socket in the file system, None where it is reached by the network."""
+        """``path``: the server's socket in the file system, None if it is reached over the network."""
         self._connection = connection
         self._path = path
 
@@ -121,9 +121,9 @@ class RedisWire:
 
 
 def _error_text(error: RedisError) -> str | None:
-    """An error reply as the server wrote it, None where the error is not the server's.
+    """Return an error reply as the server wrote it, None if the error is not the server's.
 
-    redis-py takes the first word off the replies that it knows, and takes some for a broken connection.
+    redis-py removes the first word of the replies that it knows, and takes some for a broken connection.
     """
     if error.status_code:
         return f"{error.status_code} {error}"
@@ -131,7 +131,7 @@ def _error_text(error: RedisError) -> str | None:
 
 
 def _why(error: RedisError, path: str | None) -> Answer:
-    """On whose side it lies that there is no connection."""
+    """Explain why there is no connection, and whose fault it is."""
     if text := _error_text(error):
         return read_error(text)
     statuses = (_status_of(cause, path) for cause in _causes(error))
@@ -154,18 +154,18 @@ _OWN_HOST = {
     errno.EPERM,
     errno.ENETDOWN,
 }
-"""What an operating system says of itself, not of the other host."""
+"""Errors that an operating system reports about itself, not about the other host."""
 
 
 def _status_of(cause: BaseException, path: str | None) -> Status | None:
-    """What one of the causes says, None where it says nothing about this client."""
+    """Return the status that one of the causes implies, None if it says nothing about this client."""
     match cause:
         case ssl.SSLEOFError() | ssl.SSLZeroReturnError() | ssl.SSLSyscallError():
             return None  # the server, or the network, ended it in the middle of the handshake
         case ssl.SSLError() | UnicodeError():
             return Status.DENIED
         case FileNotFoundError() | IsADirectoryError() | NotADirectoryError():
-            return None if path else Status.DENIED  # a server that is down has no socket; else a certificate's file
+            return None if path else Status.DENIED  # the socket of a dead server, or a certificate's file
         case PermissionError() if path:
             return Status.DENIED
         case socket.gaierror():
@@ -177,7 +177,7 @@ def _status_of(cause: BaseException, path: str | None) -> Status | None:
 
 
 def dial(url: str, timeout: float) -> Callable[[], Wire]:
-    """Wires to the Redis server of this URL.  Raises ``ConfigError``."""
+    """Return a maker of wires to the Redis server of this URL.  Raises ``ConfigError``."""
     options = dict(_parts(url))
     kind = options.pop("connection_class", Connection)
     own = {
@@ -185,7 +185,7 @@ def dial(url: str, timeout: float) -> Callable[[], Wire]:
         "socket_timeout": None,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
-        # Nothing is sent that is not needed: what a server without room says would be lost with the connection.
+        # Send nothing that is not needed: the refusal of a server without room would be lost with the connection.
         "driver_info": None,
     }
     try:
@@ -196,17 +196,17 @@ def dial(url: str, timeout: float) -> Callable[[], Wire]:
 
 
 def redact(url: str) -> str:
-    """The URL without its password, for logs and ``repr``."""
+    """Return the URL without its password, for logs and ``repr``."""
     scheme, separator, rest = url.rpartition("://")
     place, _, query = rest.partition("?")
     if "@" in query and "@" not in place and not place.startswith("/") and "=" not in query.partition("@")[0]:
-        place, query = rest.rpartition("@")[2], ""  # a password that is not written as it should be
+        place, query = rest.rpartition("@")[2], ""  # a password that is not properly escaped
     options = "&".join(option for option in query.split("&") if option and "password" not in option)
     return f"{scheme}{separator}{place.rpartition('@')[2]}" + (f"?{options}" if options else "")
 
 
 def without_credentials(url: str) -> str:
-    """The URL as it may be shown to other clients: no user, no password, none of this client's options."""
+    """Return the URL for other clients: no user, no password, none of this client's options."""
     parts = _parts(url)
     database = parts.get("db")
     if "path" in parts:
@@ -218,8 +218,7 @@ def without_credentials(url: str) -> str:
 
 
 def with_credentials_of(url: str, other: str) -> str:
-    """What ``without_credentials`` made, with the user and the password of another URL; with its options too where
-    it is of the same kind."""
+    """Return the URL with the user and the password of another URL, and with its options if it is of the same kind."""
     parts, known = urlsplit(url), urlsplit(other)
     credentials, at, _ = known.netloc.rpartition("@")
     kept = {"username", "password"} if parts.scheme != known.scheme else {name for name, _ in parse_qsl(known.query)}
@@ -230,7 +229,7 @@ def with_credentials_of(url: str, other: str) -> str:
 
 
 def address(url: str) -> str:
-    """Host, port and database of a URL, or a socket's path: what a server is called that was given no name."""
+    """Return host, port and database of a URL, or a socket's path: the name of a server that was given none."""
     parts = _parts(url)
     database = f"/{parts['db']}" if parts.get("db") else ""
     if "path" in parts:
@@ -239,18 +238,18 @@ def address(url: str) -> str:
 
 
 def check_url(url: str) -> None:
-    """Raises ``ConfigError`` for what is no Redis URL."""
+    """Check a Redis URL.  Raises ``ConfigError``."""
     _parts(url)
 
 
 def _parts(url: str) -> Mapping[str, Any]:
     if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"{redact(str(url))!r} is no Redis URL: redis://, rediss:// or unix:// expected")
+        raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected")
     try:
         parts = dict(parse_url(url))
     except (ValueError, TypeError):
-        # Without the parser's words, which may quote a password that is not written as it should be.
-        raise ConfigError(f"{redact(url)!r} is no Redis URL: it cannot be parsed") from None
+        # Without the parser's words, which may quote a password that is not properly escaped.
+        raise ConfigError(f"{redact(url)!r} is not a Redis URL: it cannot be parsed") from None
     if url.startswith("unix://") and "path" not in parts:
-        raise ConfigError(f"{redact(url)!r} is no Redis URL: it names no path")
+        raise ConfigError(f"{redact(url)!r} is not a Redis URL: it names no path")
     return parts

@@ -1,4 +1,4 @@
-"""For users' own tests: a cluster inside the process, without any server, whose clock the test moves.
+"""Provide a cluster for users' own tests: inside the process, without any server, with a clock that the test moves.
 
     async with zkrq.testing.cluster() as cluster:
         emails = cluster.queue("emails")

@@ -1,7 +1,7 @@
-"""The clock that a test moves: of its event loop, of the servers in this process, and of zkrq's view of the wall.
+"""Provide the clock that a test moves: of its event loop, of the servers in this process, and of zkrq's wall clock.
 
-It runs as real time does, from where the test has moved it: so a ``timeout`` ends also when nobody moves anything.
-While it is being moved it goes from one timer to the next and stands still in between.
+It runs like real time from where the test has moved it, so a ``timeout`` ends even if the test moves nothing.  While it
+is being moved, it jumps from timer to timer and stands still in between.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from zkrq.checks import Duration, check_duration, check_moment
 from zkrq.errors import ConfigError
 
 REST_TIMEOUT = 10.0
-"""Seconds of real time within which the event loop has to come to rest."""
+"""Seconds of real time within which the event loop must become idle."""
 
 THREAD_PATIENCE = 1.0
-"""Seconds of real time that the clock waits for a handler in a thread before it goes on without it."""
+"""Seconds of real time that the clock waits for a handler in a thread before it continues without it."""
 
 THREAD_NAME = "zkrq worker: thread"
-"""How the names of tasks begin that wait for a handler in a thread (worker.py)."""
+"""Prefix of the names of tasks that wait for a handler in a thread (worker.py)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 _in_use: list[Clock] = []
-"""The last one shows the time on the wall: in one process there is only one."""
+"""Clocks in use; the last one is the wall clock, because a process has only one."""
 
 
 class Clock:
-    """The time of one event loop.  All timers of that loop follow it: zkrq's, the test's own, everybody's.
+    """The time of one event loop.  All timers of that loop follow it: zkrq's and the test's own.
 
     It never goes back: a loop whose clock was moved stays ahead of real time, which no timer notices.
     """
@@ -58,25 +58,25 @@ class Clock:
         return f"<Clock {self.now().isoformat()}>"
 
     def now(self) -> datetime:
-        """The moment, in UTC: what the servers believe, and what ``at=`` and schedules are measured by."""
+        """Return the moment, in UTC: the servers' time, and the base of ``at=`` and schedules."""
         return _EPOCH + timedelta(microseconds=self.now_us())
 
     def now_us(self) -> int:
-        """Microseconds since 1970."""
+        """Return microseconds since 1970."""
         return self._wall_us + round(self._time() * 1e6)
 
     async def advance(self, seconds: Duration) -> None:
-        """Let so much time pass at once; returns when everything that is due by then has run.
+        """Move the clock by this much; return when everything that is due by then has run.
 
-        Goes from timer to timer, so that in ten minutes a schedule of once a minute fires ten times, and a claim is
-        extended while its handler sleeps.  ``advance(0)`` waits until nothing is left to do now.  Handlers in threads
-        are waited for, up to a second of real time; sockets and other processes are not.
-        Raises ``TimeoutError`` when something keeps the event loop busy without ever waiting.
+        Moves from timer to timer: in ten minutes a schedule of once a minute fires ten times, and a claim is extended
+        while its handler sleeps.  ``advance(0)`` waits until nothing is left to do now.  Handlers in threads are
+        awaited, for up to a second of real time; sockets and other processes are not. Raises ``TimeoutError`` if
+        something keeps the event loop busy without ever waiting.
         """
         length = check_duration("seconds", seconds)
         async with self._advancing:
             usual = self._loop.slow_callback_duration
-            self._loop.slow_callback_duration = math.inf  # in debug mode, each step would be called a slow callback
+            self._loop.slow_callback_duration = math.inf  # in debug mode, each step would count as a slow callback
             self._hold()
             try:
                 await self._rest()
@@ -92,17 +92,17 @@ class Clock:
         self._held_at = max(self._time(), end)
 
     async def _rest(self) -> None:
-        """Wait until nothing is ready, and no timer due."""
+        """Wait until nothing is ready, and no timer is due."""
         until = time.monotonic() + REST_TIMEOUT
         while True:
-            await asyncio.sleep(0)  # comes back behind all that was ready, and what the selector had by then
+            await asyncio.sleep(0)  # resumes after all that was ready, and after the selector's events
             if not self._loop._ready and self._next_timer() > self._time() and not await self._threads_ended():
                 return
             if time.monotonic() > until:
                 raise TimeoutError(f"the event loop is still busy after {REST_TIMEOUT:g} s: does a task never wait?")
 
     async def _threads_ended(self) -> bool:
-        """Wait for handlers in threads, in real time; whether there were any."""
+        """Wait for handlers in threads, in real time; return whether there were any."""
         threads = {task for task in asyncio.all_tasks() if task.get_name().startswith(THREAD_NAME)}
         threads.difference_update(self._left_behind)
         if threads:
@@ -128,9 +128,9 @@ class Clock:
     # -- in use --------------------------------------------------------------------------------------------------------
 
     def begin(self, start: datetime | None) -> None:
-        """One more who uses it; the first one may say what it shows."""
+        """Add a user of the clock; the first one may set its time."""
         if self._users and start is not None:
-            raise ConfigError("start cannot be set: other servers go by the clock of this event loop already")
+            raise ConfigError("start cannot be set: other servers already use the clock of this event loop")
         if not self._users:
             shown = wall.machine_us() if start is None else (check_moment("start", start) - _EPOCH) // _MICROSECOND
             self._wall_us = shown - round(self._time() * 1e6)
@@ -140,7 +140,7 @@ class Clock:
         self._users += 1
 
     def end(self) -> None:
-        """One less.  After the last one, the loop's clock is the real one again unless it was moved."""
+        """Remove a user.  After the last one, the loop's clock is the real one again unless it was moved."""
         self._users -= 1
         if not self._users:
             _in_use.remove(self)
@@ -151,7 +151,7 @@ class Clock:
 
 @contextmanager
 def running_clock(start: datetime | None) -> Generator[Clock]:
-    """The clock of the running event loop; ``start`` is the moment that it shows, None: the present.
+    """Return the clock of the running event loop; ``start`` is the moment that it shows, None: the present.
 
     Raises ``ConfigError`` for a loop whose clock cannot be moved, and for a ``start`` while it is in use.
     """

@@ -1,4 +1,4 @@
-"""Redis servers and a coordinator inside the process, and clusters on them: no sockets, no threads, no waiting."""
+"""Run Redis servers and a coordinator inside the process, and clusters on them: no sockets, no threads, no waiting."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from zkrq.testing.redis.server import MiniRedis
 
 
 class _Server:
-    """One server by its name.  ``redis`` is its present life; it keeps its data also while it is down (the disk)."""
+    """One server by its name.  ``redis`` is its present life; like a disk, it keeps the data while the server is
+    down."""
 
     def __init__(self, clock: Clock, *, running: bool = True) -> None:
         self.running = running
@@ -58,7 +59,7 @@ class _Server:
 
 
 class _Wire:
-    """A connection: what is sent is executed at once."""
+    """A connection that executes each command immediately."""
 
     def __init__(self, server: _Server) -> None:
         self._server = server
@@ -116,14 +117,14 @@ class _Wire:
 
 
 class Servers:
-    """Redis servers in this process, named ``redis-1`` and so on, and what stands for ZooKeeper.
+    """Redis servers in this process, named ``redis-1`` and so on, and a substitute for ZooKeeper.
 
-    ``connect()`` makes a client; each is to the others as a process of its own would be.
+    ``connect()`` makes a client; each one behaves like a process of its own.
     """
 
     def __init__(self, count: int, clock: Clock) -> None:
         self.clock = clock
-        """The clock of the servers, of their clients, and of the event loop."""
+        """Clock of the servers, of their clients, and of the event loop."""
         self._servers = {f"redis-{number}": _Server(clock) for number in range(1, count + 1)}
         self._hub = Hub()
 
@@ -133,7 +134,7 @@ class Servers:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All of them, dead or alive."""
+        """Names of all servers, running or not."""
         return tuple(self._servers)
 
     def connect(
@@ -143,9 +144,9 @@ class Servers:
         description: str = "test",
         on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
     ) -> TestCluster:
-        """A client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
+        """Make a client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
 
-        ``min_replicas`` is fixed by the first one.  Raises ``ConfigError`` for bad arguments.
+        The first client fixes ``min_replicas``.  Raises ``ConfigError`` for bad arguments.
         """
         settings = Settings(
             found=True, min_replicas=min_replicas, description=check_id("description", description), on_event=on_event
@@ -153,11 +154,11 @@ class Servers:
         return TestCluster(self, self._hub, self._dial, settings)
 
     def kill(self, name: str) -> None:
-        """End a server at once; its data stays, as on a disk.  Nothing happens where it is down."""
+        """Kill a server; its data stays, as on a disk.  Does nothing if it is down."""
         self._find(name).kill()
 
     def start(self, name: str, *, wipe: bool = False) -> None:
-        """Start a server that was killed, with its data or, with ``wipe``, empty.  It is in sync some seconds later."""
+        """Start a killed server, with its data or, with ``wipe``, empty.  It is in sync some seconds later."""
         self._find(name).start(wipe=wipe)
 
     def _find(self, name: str) -> _Server:
@@ -171,38 +172,38 @@ class Servers:
 
 
 class TestCluster(Cluster):
-    """A ``Cluster`` on servers in this process, whose clock the test moves.  Made with ``Servers.connect``."""
+    """A ``Cluster`` on servers in this process, whose clock the test moves.  Made by ``Servers.connect``."""
 
     __test__ = False  # nothing for pytest to collect
 
     def __init__(self, servers: Servers, hub: Hub, dial: Dial, settings: Settings) -> None:
         self.servers = servers
-        """The servers that it is connected to."""
+        """Servers that it is connected to."""
         self._hub = hub
         urls = {name: f"redis://{name}" for name in servers.names}
         super().__init__(urls, MemoryCoordinator(hub), settings, dial=dial)
 
     @property
     def clock(self) -> Clock:
-        """The clock of the servers, of their clients, and of the event loop."""
+        """Clock of the servers, of their clients, and of the event loop."""
         return self.servers.clock
 
     def lose_session(self) -> None:
-        """End the session, as ZooKeeper does with a client of which it has not heard for too long.
+        """End the session, as ZooKeeper does with a client that has been silent for too long.
 
         It happens as soon as the caller waits for something.  The claims of this client are lost, their handlers are
-        stopped and others are given the items; a new session begins at once.
+        stopped and the items are delivered to other consumers; a new session begins immediately.
         """
-        # From outside: a claim does not stop the very task that finds it lost.
+        # From outside, because a claim does not stop the task that finds it lost.
         asyncio.get_running_loop().call_soon(self._hub.expire, self._client.coordinator.session.id)
 
 
 @asynccontextmanager
 async def servers(count: int = 3, *, start: datetime | None = None) -> AsyncGenerator[Servers]:
-    """So many Redis servers in this process.  ``start`` is the moment that their clock shows, None: the present.
+    """Run ``count`` Redis servers in this process.  ``start`` is the moment that their clock shows, None: the present.
 
     Raises ``ConfigError`` without lupa (extra ``testing``), for an event loop whose clock cannot be moved (uvloop's),
-    and for a ``start`` where a clock is in use already.
+    and for a ``start`` if a clock is already in use.
     """
     with _running("count", count, start) as made:
         yield made
@@ -216,7 +217,7 @@ async def cluster(
     start: datetime | None = None,
     on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
 ) -> AsyncGenerator[TestCluster]:
-    """A cluster on servers in this process, for tests: ``servers()`` and one client; see there."""
+    """Open a cluster on servers in this process, for tests: one client of ``servers()``, which see."""
     with _running("servers", servers, start) as own:
         async with own.connect(min_replicas=min_replicas, on_event=on_event) as made:
             yield made

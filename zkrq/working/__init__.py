@@ -1,1 +1,1 @@
-"""The worker: calls a handler for each claimed item."""
+"""Run workers: call a handler for each claimed item."""

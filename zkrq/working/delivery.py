@@ -1,4 +1,4 @@
-"""Deliver one item: hook, handler within its time limit, settle, hook.  What becomes of it is decided by its claim."""
+"""Deliver one item: hook, handler within its time limit, settle, hook.  The claim decides how the delivery ends."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from zkrq.retry import Reject, RetryLater
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
 ACK_PAUSE = 0.1
-"""Seconds before an ack whose outcome is not known is repeated."""
+"""Seconds before an ack with an unknown outcome is repeated."""
 
 Before: TypeAlias = Callable[[Claim[Any]], object]
-"""A hook, called with the claim before the handler.  It may settle the claim: then the handler is left out."""
+"""A hook, called with the claim before the handler.  If it settles the claim, the handler is skipped."""
 
 After: TypeAlias = Callable[[Claim[Any], Outcome], object]
-"""A hook, called when the claim is settled."""
+"""A hook, called when the delivery has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How the items of one queue are handled."""
+    """Settings by which the items of one queue are handled."""
 
     call: Callable[[Claim[Any]], object]
     in_thread: bool
@@ -49,15 +49,15 @@ class Delivery:
     def __init__(self, handling: Handling, claim: Claim[Any], limiter: anyio.CapacityLimiter | None) -> None:
         self.claim = claim
         self.entered = False
-        """Whether ``run`` has begun.  If its task is cancelled before, the claim is still to be handed back."""
+        """Whether ``run`` has begun.  If its task is cancelled earlier, the worker has to hand the claim back."""
         self._handling = handling
         self._limiter = limiter
         self._failure: Exception | None = None
-        """What the handler raised, also where the claim's own exception hides it."""
+        """Exception of the handler, even if the claim's own exception hides it."""
         self._thread: asyncio.Task[object] | None = None
 
     async def run(self) -> None:
-        """Deliver the item, from the hook before it to the hook after it.  Lasts as long as the handler's thread does.
+        """Deliver the item, from the hook before it to the hook after it.  Lasts as long as the handler's thread.
 
         Cancelled, it hands the item back and raises ``CancelledError``.
         """
@@ -90,7 +90,7 @@ class Delivery:
             await asyncio.wait([self._thread])
 
     async def _handle(self) -> None:
-        """Call the handler within its time limit.  What it raises is also noted in ``_failure``."""
+        """Call the handler within its time limit.  Its exception is also stored in ``_failure``."""
         task = asyncio.current_task()
         assert task is not None
         limit = asyncio.timeout(self._handling.time_limit)
@@ -106,7 +106,7 @@ class Delivery:
             except asyncio.CancelledError as error:
                 if task.cancelling():
                     raise
-                raise RuntimeError("the handler was cancelled by itself") from error
+                raise RuntimeError("the handler cancelled itself") from error
         except Exception as error:
             self._failure = error
             raise
@@ -126,7 +126,7 @@ class Delivery:
         try:
             result = await asyncio.shield(thread)
         except asyncio.CancelledError:
-            scope.cancel()  # only the thread itself can find out, by check_cancelled()
+            scope.cancel()  # the thread can notice only by check_cancelled()
             thread.add_done_callback(partial(_log_late_end, self._handling.log, self.claim.id))
             raise
         self._thread = None
@@ -144,7 +144,7 @@ class Delivery:
             self._handling.log.exception("item %s: a hook failed", self.claim.id)
 
     def _log(self, outcome: Outcome) -> None:
-        """Write one line about a delivery that did not end with an ack, or whose handler failed."""
+        """Log one line about a delivery that did not end with an ack, or whose handler failed."""
         log, id, error = self._handling.log, self.claim.id, outcome.error
         if self._failure and not isinstance(error, RetryLater | Reject):
             log.error("item %s failed, %s", id, _CONSEQUENCES[outcome.ending], exc_info=error)
@@ -153,7 +153,7 @@ class Delivery:
 
 
 async def _ack(claim: Claim[Any]) -> None:
-    """Ack once.  Where the ack is not known to be done, return after a pause, and it may be repeated."""
+    """Ack once.  If the outcome is unknown, return after a pause, so that the caller may repeat it."""
     try:
         await claim.ack()
     except (ConfigError, OutcomeUnknown, Unavailable):
@@ -161,12 +161,12 @@ async def _ack(claim: Claim[Any]) -> None:
 
 
 _CONSEQUENCES = {
-    Ending.ACKED: "but it is done",
+    Ending.ACKED: "but it was acked",
     Ending.RETRIED: "it will be delivered again",
-    Ending.BURIED: "it is a dead letter now",
+    Ending.BURIED: "it is now a dead letter",
     Ending.RELEASED: "it was handed back",
     Ending.LOST: "its claim was lost",
-    Ending.UNKNOWN: "its outcome is not known; unless it is settled, it comes back by itself",
+    Ending.UNKNOWN: "its outcome is unknown; unless it is settled, it comes back by itself",
 }
 
 

@@ -1,4 +1,5 @@
-"""Read what users give a worker to call: with the item, or with item and claim; on the event loop, or in a thread."""
+"""Read the handler that a user gives to a worker: with the item, or item and claim; on the event loop or in a
+thread."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ T = TypeVar("T")
 
 Handler: TypeAlias = Callable[[T], object] | Callable[[T, Claim[T]], object]
 """A function that works on an item.  It gets the item, or the item and its claim if it has two parameters without a
-default.  An ``async def`` runs on the event loop, anything else in a thread; an awaitable that it returns is awaited on
-the loop."""
+default.  An ``async def`` runs on the event loop, any other function in a thread; an awaitable that it returns is
+awaited on the event loop."""
 
 
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
-    """Return how to call it with a claim, and whether in a thread.  Raises ``ConfigError``."""
+    """Return a function that calls it with a claim, and whether to use a thread.  Raises ``ConfigError``."""
     if not callable(handler):
         raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
     functions = (handler, getattr(handler, "__call__", None))  # noqa: B004

@@ -1,4 +1,4 @@
-"""Tell how deliveries ended: to hooks, in the worker's log and in its counts."""
+"""Describe how deliveries ended: for hooks, for the worker's log and for its counts."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from zkrq.consuming.lease import Verb
 
 
 class Ending(enum.StrEnum):
-    """What became of a delivery."""
+    """The way in which a delivery ended."""
 
     ACKED = "acked"
     RETRIED = "retried"
-    """It failed and will be delivered again."""
+    """The handler failed, and the item will be delivered again."""
     BURIED = "buried"
-    """It was moved to the dead letters."""
+    """The item was moved to the dead letters."""
     RELEASED = "released"
-    """It was handed back, without counting a failure."""
+    """The item was handed back, without counting a failure."""
     LOST = "lost"
     """The claim was lost: another consumer may have the item."""
     UNKNOWN = "unknown"
-    """The servers could not be reached, or did not answer.  Unless it is settled, the item comes back by itself."""
+    """The servers could not be reached, or did not answer.  Unless the item is settled, it comes back by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a delivery ended.
+    """The end of a delivery.
 
-    ``error`` is the exception that was raised, None if there was none.  ``seconds`` includes the settling.
+    ``error``: the exception that was raised, None if there was none.  ``seconds``: the duration, including the
+    settling.
     """
 
     ending: Ending
@@ -41,9 +42,9 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Count deliveries since the worker was made: those that run, and by their endings those that have ended.
+    """Counts of deliveries since the worker was made: running ones, and ended ones by their ending.
 
-    ``failed``: retried or buried.  ``released``: handed back, or ended in a way that is not known.
+    ``failed``: retried or buried.  ``released``: handed back, or ended in an unknown way.
     """
 
     running: int = 0
@@ -55,7 +56,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics(Counts):
-    """The counts of all queues together, and ``by_queue``: of each by its name."""
+    """Counts of all queues together, and ``by_queue``: of each queue by its name."""
 
     by_queue: Mapping[str, Counts] = field(default_factory=dict[str, Counts])
 
@@ -86,11 +87,11 @@ class Tally:
         self._ended = dict.fromkeys(_COUNTED_AS.values(), 0)
 
     def add(self, ending: Ending) -> None:
-        """Count one that has ended."""
+        """Count a delivery that has ended."""
         self._ended[_COUNTED_AS[ending]] += 1
 
     def counts(self) -> Counts:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         return Counts(running=self.running, **self._ended)
 
 
@@ -107,5 +108,5 @@ def add_up(by_queue: Mapping[str, Counts]) -> WorkerStatistics:
 
 
 def ending_of(claim: Claim[Any]) -> Ending:
-    """Return how the delivery of a claim ended, by what is known of the claim."""
+    """Derive the ending of a delivery from the state of its claim."""
     return Ending.LOST if claim.lost else _ENDINGS[claim.settled]

@@ -1,13 +1,13 @@
 """Divide the slots of a worker among its queues, by weight.  Nothing here waits: a queue is called when it gets a slot.
 
-An item occupies one slot while it is worked on.  Where several queues want slots, each gets its share by weight; a
-queue that wants none leaves its share to the others, and gets it back as slots become free.
+An item occupies one slot while it is worked on.  If several queues want slots, each gets its share by weight; a queue
+that wants none leaves its share to the others, and gets it back as slots become free.
 
 Shares are seldom whole numbers: three slots by weights of 3 and 1 are 2.25 and 0.75.  So a queue below its share, if
-only by a part of a slot, may have one more, and among those the one goes first that has been given least for its
-weight.  In the long run the parts even out by the number of items ("start-time fair queueing": Goyal et al., 1996).
-Their virtual time is ``served`` here; a queue that wanted nothing for a while starts again at that of the last one
-served, or it would claim all slots until it had caught up.
+only by a fraction of a slot, may have one more; among such queues the one goes first that has been given least for its
+weight.  In the long run the fractions even out over the number of items ("start-time fair queueing": Goyal et al.,
+1996).  Its virtual time is ``served`` here.  A queue that wanted nothing for a while restarts at that of the last one
+served; otherwise it would get all slots until it had caught up.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from dataclasses import dataclass
 
 @dataclass(eq=False, slots=True)
 class Share:
-    """Count the slots of one queue."""
+    """The slots of one queue."""
 
     weight: float
     woken: Callable[[], object]
-    """Called when it was granted a slot."""
+    """Called when the queue was granted a slot."""
     wanted: int = 0
-    """Slots that it could use, including those that it was granted and has not taken."""
+    """Slots that the queue could use, including those that it was granted and has not taken."""
     occupied: int = 0
     """Slots that no other queue can have: granted ones, taken ones, and those of running items."""
     granted: int = 0
-    """The part of ``occupied`` that it has not taken yet."""
+    """Part of ``occupied`` that the queue has not taken yet."""
     idle: bool = True
-    """Whether it wanted nothing since it last left."""
+    """Whether the queue has wanted nothing since it last left."""
     served: float = 0.0
-    """Slots that it was given so far, divided by its weight."""
+    """Slots granted to the queue so far, divided by its weight."""
 
 
 class Slots:
@@ -45,23 +45,23 @@ class Slots:
         self._served = 0.0
 
     def add(self, weight: float, woken: Callable[[], object]) -> Share:
-        """Let one more queue take part."""
+        """Add a queue."""
         share = Share(weight, woken)
         self._shares.append(share)
         return share
 
     @property
     def free(self) -> int:
-        """How many slots no queue occupies."""
+        """Number of slots that no queue occupies."""
         return self.count - sum(share.occupied for share in self._shares)
 
     def whole_share(self, share: Share) -> int:
-        """Return the whole slots of a queue's part of all slots, by weight."""
+        """Return the whole slots in a queue's share of all slots."""
         return math.floor(self.count * share.weight / sum(each.weight for each in self._shares))
 
     def want(self, share: Share, count: int) -> None:
-        """Note that a queue could use this many slots, and grant what is free."""
-        if share.idle:  # what it left to others is not owed to it
+        """Note that a queue could use this many slots, and grant the free ones."""
+        if share.idle:  # it has no claim to slots that it left to others
             share.served = max(share.served, self._served)
         share.idle = False
         share.wanted = count
@@ -75,7 +75,7 @@ class Slots:
         return count
 
     def leave(self, share: Share, unused: int = 0) -> None:
-        """Give back what a queue was granted, and the ``unused`` ones of those that it took.  It wants no more now."""
+        """Return the granted slots, and ``unused`` of the taken ones, because the queue wants no more now."""
         unused += share.granted
         share.idle, share.wanted, share.granted = True, 0, 0
         share.occupied -= unused
@@ -100,7 +100,7 @@ class Slots:
 
 
 def next_share(wanting: Sequence[Share], count: int) -> Share:
-    """Choose who gets a free slot of ``count``: the one served least, among those that are below their share."""
+    """Choose which queue gets a free slot of ``count``: the least served one of those below their share."""
     total = sum(share.weight for share in wanting)
     below = [share for share in wanting if share.occupied * total < count * share.weight]
     return min(below or wanting, key=lambda share: share.served)

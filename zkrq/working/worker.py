@@ -1,4 +1,4 @@
-"""The worker: claim items when there are slots for them, start their deliveries, and drain at the end.
+"""Run a worker: claim items when there are slots for them, start their deliveries, and drain at the end.
 
 ::
 
@@ -8,12 +8,12 @@
     worker.add(emails, send, weight=3).add(reports, render, weight=1)
     await worker.run()
 
-Items are claimed when there is a slot for them, not ahead.  Who gets a free slot is decided in ``slots.py``; what
-happens to an item that was claimed, in ``delivery.py``.
+Items are claimed when there is a slot for them, not ahead.  ``slots.py`` decides which queue gets a free slot,
+``delivery.py`` what happens to a claimed item.
 
-A worker of several queues cannot wait for items of an idle queue with slots reserved: the others would miss them.  So
-it waits without slots, and of an idle queue items may be claimed while all slots are taken: at most its share, and one
-at least.  They are handed back when no slot was free for ``HOLD_SECONDS``.
+A worker of several queues cannot reserve slots while it waits for an idle queue, because the others could not use them.
+So it waits without slots, and items of an idle queue may be claimed while all slots are taken: at most its share, and
+at least one.  They are handed back if no slot becomes free for ``HOLD_SECONDS``.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from zkrq.working.slots import Share, Slots
 T = TypeVar("T")
 
 TAKE_MAX = 500
-"""Items claimed in one request."""
+"""Greatest number of items claimed in one request."""
 
 HOLD_SECONDS = 1.0
 """Seconds that a claimed item may wait for a slot."""
 
 STOP_SECONDS = 10.0
-"""Seconds that cancelled handlers have to end, and after that the calls that hand items back."""
+"""Seconds that cancelled handlers have to end, and then the calls that hand items back."""
 
 MAX_WEIGHT = 1e6
 
 
 class Source(Protocol[T]):
-    """What a worker needs from a queue."""
+    """The interface that a worker needs from a queue."""
 
     name: str
 
@@ -60,7 +60,7 @@ class Source(Protocol[T]):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Served:
-    """A queue that the worker serves."""
+    """One queue that the worker serves."""
 
     queue: Source[Any]
     handling: Handling
@@ -72,10 +72,10 @@ class _Served:
 class Worker:
     """Work on the items of one or more queues until it is cancelled.
 
-    ``concurrency`` is how many items are worked on at once, over all queues.  Cancelled, it claims nothing more, gives
-    running handlers ``grace`` seconds to finish (0: none), then cancels them and hands their items back immediately.
-    ``before`` and ``after`` are hooks for all queues.  A hook may be ``async``; one that raises is logged and changes
-    nothing.
+    ``concurrency``: how many items are worked on concurrently, over all queues.  When cancelled, it stops claiming,
+    gives running handlers ``grace`` seconds to finish (0: none), then cancels them and hands their items back
+    immediately. ``before`` and ``after`` are hooks for all queues.  A hook may be ``async``; one that raises is logged
+    and changes nothing.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Worker:
         before: Before | None = None,
         after: After | None = None,
     ) -> None:
-        """Raises ``ConfigError`` for bad arguments."""
+        """Check the arguments.  Raises ``ConfigError``."""
         self._slots = Slots(check_count("concurrency", concurrency, least=1))
         self._grace = check_duration("grace", grace)
         self._before = before
@@ -114,26 +114,26 @@ class Worker:
     ) -> Self:
         """Serve one more queue.  Call this before the worker runs.
 
-        ``handler(item)``, or ``handler(item, claim)`` if it has two parameters without a default.  When it returns,
-        the item is acked.  An exception decides as in ``async with claim``: ``RetryLater``, ``Reject``, and for
-        anything else the queue's retry policy.  The handler may also settle the claim itself.  An ack whose outcome is
-        not known is repeated for as long as the claim holds.
+        ``handler(item)``, or ``handler(item, claim)`` if it has two parameters without a default.  When it returns, the
+        item is acked.  An exception decides as in ``async with claim``: ``RetryLater``, ``Reject``, and for any other
+        one the queue's retry policy.  The handler may also settle the claim itself.  An ack with an unknown outcome is
+        repeated as long as the claim holds.
 
         A handler that is not ``async`` runs in a thread, which cannot be stopped from outside: see ``time_limit``.
 
-        ``weight`` is the queue's part of the slots, in proportion to those of the other queues.
-        ``time_limit`` is how many seconds the handler may take for one item, None: no limit.  Then it is cancelled, and
-        the item has failed.  In a thread the item has failed too, but the thread and its slot stay occupied until the
-        handler returns; the same holds when the claim is lost.  A handler that calls
-        ``anyio.from_thread.check_cancelled()`` now and then is stopped there.
-        ``before`` and ``after`` replace the worker's own hooks for this queue, None: keep them.
+        ``weight``: the queue's part of the slots, in proportion to those of the other queues. ``time_limit``: seconds
+        that the handler may take for one item, None: no limit.  After that it is cancelled, and the item has failed.
+        In a thread the item has failed too, but the thread and its slot stay occupied until the handler returns; the
+        same holds when the claim is lost.  A handler that regularly calls ``anyio.from_thread.check_cancelled()`` is
+        stopped there. ``before`` and ``after`` replace the worker's own hooks for this queue, None: keep them.
 
-        Raises ``ConfigError`` for bad arguments, if a queue of this name is served already, or if the worker runs.
+        Raises ``ConfigError`` for bad arguments, if a queue of this name is already served, or if the worker is
+        running.
         """
         if self._limiter is not None:
-            raise ConfigError("the worker runs: queues are added before")
+            raise ConfigError("the worker is running: add queues before")
         if any(served.queue.name == queue.name for served in self._served):
-            raise ConfigError(f"the worker serves a queue {queue.name!r} already")
+            raise ConfigError(f"the worker already serves a queue {queue.name!r}")
         if not 0 < weight <= MAX_WEIGHT:
             raise ConfigError(f"weight is {weight}, must be more than 0 and at most {MAX_WEIGHT:g}")
         limit = None if time_limit is None else check_duration("time_limit", time_limit, positive=True)
@@ -145,7 +145,7 @@ class Worker:
         return self
 
     def statistics(self) -> WorkerStatistics:
-        """Count what runs, and how deliveries ended, since the worker was made."""
+        """Count running and ended deliveries since the worker was made."""
         return add_up({served.queue.name: served.handling.tally.counts() for served in self._served})
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -153,18 +153,17 @@ class Worker:
     async def run(self) -> None:
         """Work until this is cancelled, or until the clusters of all queues are closed.
 
-        Cancelled, it drains: it claims nothing more, running handlers get ``grace`` seconds and are then cancelled, and
+        When cancelled, it drains: it stops claiming, running handlers get ``grace`` seconds and are then cancelled, and
         unfinished items are handed back immediately, without counting a failure.  A second cancellation ends the grace.
-        A handler that does not end within ``STOP_SECONDS`` of being cancelled is abandoned and logged; its item goes
-        back too.  A thread cannot be stopped: its item goes back, and the process lasts until it returns.
-
-        A cancel scope of anyio cancels again and again, so there the drain is shielded and only ``grace`` bounds it.
-        Raises ``ConfigError`` if there is no queue, or if it runs already.
+        A handler that does not end within ``STOP_SECONDS`` of being cancelled is abandoned and logged; its item is
+        handed back too.  A thread cannot be stopped: its item is handed back, and the process lasts until it returns. A
+        cancel scope of anyio cancels again and again, so there the drain is shielded and only ``grace`` bounds it.
+        Raises ``ConfigError`` if there is no queue, or if the worker is already running.
         """
         if not self._served:
             raise ConfigError("the worker has no queue: add one")
         if self._limiter is not None:
-            raise ConfigError("the worker runs already")
+            raise ConfigError("the worker is already running")
         self._limiter = anyio.CapacityLimiter(self._slots.count)
         fetchers = [
             asyncio.create_task(self._fetch(served), name=f"zkrq worker: {served.queue.name}")
@@ -184,7 +183,7 @@ class Worker:
     async def __aenter__(self) -> Self:
         """Run in the background."""
         if self._task is not None:
-            raise ConfigError("the worker runs already")
+            raise ConfigError("the worker is already running")
         self._task = asyncio.create_task(self.run(), name="zkrq worker")
         return self
 
@@ -219,10 +218,10 @@ class Worker:
             raise cancelled
 
     def _abandon(self) -> None:
-        """Hand back the items of handlers that do not end."""
+        """Hand back the items of handlers that did not end."""
         for task, (served, delivery) in self._deliveries.items():
             claim = delivery.claim
-            served.handling.log.error("the handler of item %s does not end and is abandoned: %s", claim.id, task)
+            served.handling.log.error("the handler of item %s did not end and is abandoned: %s", claim.id, task)
             if claim.holds:
                 self._hand_back(served, [claim], delivered=True)
 
@@ -241,16 +240,16 @@ class Worker:
             self._slots.leave(served.share)
 
     async def _ask(self, served: _Served, timeout: float | None) -> bool:
-        """Claim as many items as there are slots for; return whether there may be more.
+        """Claim as many items as there are slots; return whether there may be more.
 
-        The slots stay occupied until the answer is there.
+        The slots stay occupied until the answer arrives.
         """
         self._slots.want(served.share, self._slots.count)
         count = await self._take_slots(served, TAKE_MAX)
         claims: list[Claim[Any]] = []
         try:
             claims = await served.queue.pop_many(count, timeout=timeout)
-        except (ConfigError, Unavailable):  # the prefetcher has logged it; ``_listen`` waits until it is over
+        except (ConfigError, Unavailable):  # logged by the prefetcher; ``_listen`` waits until it is over
             pass
         finally:
             for claim in claims:

@@ -1,12 +1,12 @@
-"""The demo: a consumer, a Redis server and the ZooKeeper leader are killed, the work goes on, every item is counted.
+"""Run the demo: kill a consumer, a Redis server and the ZooKeeper leader; the work continues, every item is counted.
 
-tally     what was pushed, delivered and acked, and what that amounts to; no I/O
-consumer  a consumer, in a process of its own, that reports each delivery and each ack
-crew      the consumers' processes, as the demo's own process sees them
-words     what happened, and what came of it, in sentences
-display   shows how it goes, line by line ...
-live      ... or, on a terminal, with a live table
-story     what happens when
+tally     counts items pushed, delivered and acked, and computes the result; no I/O
+consumer  a consumer in its own process, which reports each delivery and each ack
+crew      the consumer processes, seen from the demo's own process
+words     events and results as sentences
+display   shows the progress, line by line ...
+live      ... or, on a terminal, in a live table
+story     the schedule
 """
 
 from collections.abc import Generator
@@ -23,7 +23,7 @@ __all__ = ["RATE", "SECONDS", "describe", "display", "run"]
 
 @contextmanager
 def display(stream: TextIO) -> Generator[Display, None, None]:
-    """The best that ``stream`` can show."""
+    """Choose the best display that ``stream`` supports."""
     if stream.isatty() and find_spec("rich"):
         from zkrq.cli.demo.live import live
 

@@ -1,10 +1,10 @@
-"""A consumer in a process of its own: ``python -m zkrq.cli.demo.consumer NAME REDIS ZOOKEEPER``.
+"""Run a consumer in its own process: ``python -m zkrq.cli.demo.consumer NAME REDIS ZOOKEEPER``.
 
-It reports on stdout, one line each, written at once so that nothing is forgotten when it is killed:
+It reports on stdout, one line each, written immediately so that no report is lost when it is killed:
 
     delivered 81234.567890 019aa5f2c31-3f9c2a71-21b
 
-It ends in good order when its stdin ends, which is also how it learns that the demo itself was killed.
+It shuts down cleanly when its stdin ends, which also happens if the demo itself is killed.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from zkrq.queue import Queue
 
 QUEUE = "demo"
 SESSION_TIMEOUT = 3.0
-"""Seconds until a killed consumer's claims come back."""
+"""Seconds until a killed consumer's claims are given back."""
 
 CLAIM_TIMEOUT = 6.0
-"""Seconds until a claim comes back where no session's end tells of its holder's death; twice as long as a session, so
-that it can be seen which of the two it was."""
+"""Seconds until an unextended claim expires if no ended session reveals that its holder died; twice the session
+timeout, so that a run shows which of the two it was."""
 
 HANDLERS = 16
-"""Items that one consumer works on at once."""
+"""Items that one consumer works on concurrently."""
 
 WORK_SECONDS = (0.005, 0.035)
-"""How long a handler works, from and to."""
+"""Shortest and longest time that a handler works, in seconds."""
 
 RETRY_PAUSE = 0.05
-"""Seconds before an ack or a push is tried again."""
+"""Seconds before an ack or a push is retried."""
 
 EXIT_TIMEOUT = 3
-"""Seconds, whole ones, from the end of stdin to a violent end; leaving in good order takes some milliseconds."""
+"""Seconds, an integer, from the end of stdin to a forced exit; a clean shutdown takes some milliseconds."""
 
 CONNECTED = "connected"
 EVENT = "event"
 
 
 async def work(queue: Queue[Any], report: Callable[[Report, str], None]) -> None:
-    """One handler's loop."""
-    async for claim in queue.pop(prefetch=0):  # nothing ahead, so that every claim is one that was reported
+    """Run one handler's loop."""
+    async for claim in queue.pop(prefetch=0):  # nothing is claimed ahead, so every claim has been reported
         report(Report.DELIVERED, claim.id)
         try:
             async with claim:
@@ -69,7 +69,7 @@ async def work(queue: Queue[Any], report: Callable[[Report, str], None]) -> None
 
 
 async def _ack(claim: Claim[Any]) -> None:
-    """Ack until it is known to be done.  Ends at the latest when the claim does, with ``ClaimLost``."""
+    """Retry the ack until it is known to be done.  Ends with ``ClaimLost`` when the claim does, at the latest."""
     while True:
         try:
             return await claim.ack()
@@ -116,7 +116,7 @@ async def _end_of_stdin() -> None:
 
 def main() -> None:
     name, redis, zookeeper = sys.argv[1:]
-    logging.getLogger("zkrq").setLevel(logging.CRITICAL)  # the demo tells what happens
+    logging.getLogger("zkrq").setLevel(logging.CRITICAL)  # the demo itself reports what happens
     asyncio.run(consume(name, json.loads(redis), zookeeper))
 
 

@@ -1,4 +1,4 @@
-"""The consumers' processes, as the demo's own process sees them."""
+"""Manage the consumer processes from the demo's own process."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from zkrq.cli.demo.tally import Report, Tally
 from zkrq.errors import Unavailable
 
 CONNECT_TIMEOUT = 30.0
-"""Seconds until every consumer must have connected."""
+"""Seconds within which every consumer must have connected."""
 
 EXIT_TIMEOUT = consumer.EXIT_TIMEOUT + 5.0
-"""Seconds until a consumer that was told to leave, or was killed, must be gone."""
+"""Seconds until a consumer that was asked to leave, or was killed, must have exited."""
 
 Hear = Callable[[str, str], None]
-"""Called with the name of a consumer and a sentence of its own."""
+"""Called with the name of a consumer and a sentence that it reported."""
 
 
 class ConsumerProcess:
-    """One consumer process.  Everything that it reports goes to the tally, also what it reported before it was killed
-    and is read only afterwards."""
+    """One consumer process.  All its reports go to the tally, including those made before it was killed and read only
+    afterwards."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, tally: Tally, hear: Hear) -> None:
         self.name = name
@@ -40,13 +40,13 @@ class ConsumerProcess:
         self._readers = [asyncio.create_task(self._read_reports()), asyncio.create_task(self._read_complaints())]
 
     async def until_connected(self) -> None:
-        """Wait until it works.  Raises ``Unavailable`` when it ends instead."""
+        """Wait until it is connected.  Raises ``Unavailable`` if it exits instead."""
         await self._connected.wait()
         if not self.alive:
             raise Unavailable(f"{self.name} ended instead of connecting")
 
     async def kill(self) -> int:
-        """kill -9, and note all that was reported before; returns how many items it was working on."""
+        """Send kill -9, and note all reports made before; return how many items it was working on."""
         self._leaving = True
         self._process.kill()
         await self._gone()
@@ -55,7 +55,7 @@ class ConsumerProcess:
         return held
 
     async def leave(self) -> None:
-        """Ask it to end in good order, and wait until it has."""
+        """Ask it to shut down cleanly, and wait until it has."""
         self._leaving = True
         assert self._process.stdin
         self._process.stdin.close()
@@ -80,7 +80,7 @@ class ConsumerProcess:
         self._connected.set()
 
     async def _read_complaints(self) -> None:
-        """Whoever ends without having been told to has left its reason on stderr."""
+        """Record why a consumer exited without having been asked to: the reason is on its stderr."""
         assert self._process.stderr
         complaint = (await self._process.stderr.read()).decode(errors="replace").strip()
         if not self._leaving:
@@ -88,7 +88,7 @@ class ConsumerProcess:
             self._tally.note_death(self.name)
 
     async def end(self) -> None:
-        """Make sure that nothing is left of it, however the demo ends."""
+        """Make sure that the process is gone, however the demo ends."""
         with suppress(ProcessLookupError):
             if self._process.returncode is None:
                 self._process.kill()
@@ -100,12 +100,12 @@ class ConsumerProcess:
 async def crew(
     size: int, redis: Mapping[str, str], zookeeper: str, tally: Tally, hear: Hear
 ) -> AsyncGenerator[list[ConsumerProcess], None]:
-    """So many consumers, connected; gone when the context ends."""
+    """Start ``count`` consumers and wait until they are connected; they are gone when the context ends."""
     async with AsyncExitStack() as stack:
         processes: list[ConsumerProcess] = []
         for number in range(1, size + 1):
             name = f"consumer-{number}"
-            # In a session of its own (uvloop cannot make a process group): Ctrl-C is the demo's to deal with.
+            # In a session of its own (uvloop cannot make a process group), because the demo handles Ctrl-C.
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", consumer.__name__, name, json.dumps(redis), zookeeper),
                 stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What the demo shows, and how it does so line by line; live.py has the table for terminals."""
+"""Define what the demo shows, and show it line by line; live.py has the table for terminals."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 PLAIN_INTERVAL = 2.0
-"""Seconds between two lines of figures where there is no live table."""
+"""Seconds between two lines of figures if there is no live table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How it stands.  ``figures``: name -> figure; ``cast``: for each kind of process, name -> state, None for one
-    that was killed."""
+    """The present state.  ``figures``: name -> figure; ``cast``: for each kind of process, name -> state, None for a
+    killed one."""
 
     figures: Mapping[str, str]
     cast: Mapping[str, Mapping[str, str | None]]
 
 
 class Display(Protocol):
-    """Where the demo tells its story."""
+    """Show the demo's progress."""
 
     def say(self, text: str, *, deed: bool = False) -> None:
-        """Something happened; ``deed``: by the demo's own hand."""
+        """Report an event; ``deed``: the demo itself caused it."""
         ...
 
     def show(self, snapshot: Snapshot) -> None:
-        """How it stands now."""
+        """Show the present state."""
         ...
 
 
 class Plain:
-    """Line by line."""
+    """Print line by line."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -52,5 +52,5 @@ class Plain:
 
 
 def stamped(began: float, text: str, deed: bool) -> str:
-    """A line with its time; the demo's own deeds stand out."""
+    """Format a line with its time; the demo's own deeds stand out."""
     return f"{time.monotonic() - began:5.1f} s  {'>>> ' if deed else ''}{text}"

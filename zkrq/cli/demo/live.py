@@ -1,4 +1,4 @@
-"""The live table; the only module that imports rich."""
+"""Show the live table; the only module that imports rich."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zkrq.cli.demo.display import Display, Snapshot, stamped
 
 
 class _Live:
-    """What happened scrolls by above a table of how it stands."""
+    """Scroll events above a table of the present state."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -37,7 +37,7 @@ class _Live:
 
 @contextmanager
 def live(stream: TextIO) -> Generator[Display, None, None]:
-    """A live table on a terminal; what was said stays there when it ends."""
+    """Show a live table on a terminal; the lines above it stay when it ends."""
     with Live(console=Console(file=stream, highlight=False), auto_refresh=False, transient=True) as shown:
         yield _Live(shown)
 

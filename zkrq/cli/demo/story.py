@@ -1,12 +1,13 @@
-"""What happens when: producers push, consumers work, and meanwhile one after the other is killed.
+"""Run the demo's schedule: producers push, consumers work, and meanwhile processes are killed one after the other.
 
-    0 %     producers push, consumers in processes of their own work
+    0 %     producers push, consumers in their own processes work
     15 %    kill -9 a consumer that holds claims
     45 %    kill -9 the Redis server that decides for the queue
     70 %    kill -9 the ZooKeeper leader
-    100 %   nobody pushes any more; what is there is worked off, and counted
+    100 %   producers stop; the remaining items are worked off and counted
 
-Without ZooKeeper on this machine, everything but the Redis servers runs in this process, and only the second is shown.
+Without ZooKeeper on this machine, everything but the Redis servers runs in this process, and only the second kill is
+shown.
 """
 
 from __future__ import annotations
@@ -43,16 +44,16 @@ SECONDS = 18.0
 RATE = 500.0
 
 PUSH_PATIENCE = 60.0
-"""Seconds after which a push that has not returned is given up, and counted as a trouble."""
+"""Seconds after which a push that has not returned is abandoned, and counted as a trouble."""
 
 HOLDING = 5
-"""Items that a consumer shall be working on when it is killed ..."""
+"""Items that a consumer should be working on when it is killed ..."""
 
 HOLDING_TIMEOUT = 5.0
-"""... if it comes to that within so many seconds."""
+"""... if it has that many within this number of seconds."""
 
 DRAIN_PATIENCE = 20.0
-"""Seconds without an ack after which what is left counts as lost."""
+"""Seconds without an ack after which the remaining items count as lost."""
 
 POLL = 0.002
 SHOW_INTERVAL = 0.1
@@ -60,9 +61,9 @@ DRAIN_POLL = 0.05
 
 
 async def run(display: Display, *, seconds: float = SECONDS, rate: float = RATE) -> Result:
-    """Run the demo; returns what came of it.  Raises ``ConfigError`` where no Redis server can be started.
+    """Run the demo; return its result.  Raises ``ConfigError`` if no Redis server can be started.
 
-    ``seconds`` is how long producers push, ``rate`` how many items per second they push at most.
+    ``seconds``: how long producers push; ``rate``: items per second that they push at most.
     """
     story = _Story(display, seconds, rate)
     if "zookeeper" in local.available():
@@ -75,7 +76,7 @@ async def run(display: Display, *, seconds: float = SECONDS, rate: float = RATE)
 
 
 Scene = tuple[float, Callable[[], Awaitable[None]]]
-"""What happens at which part of the time."""
+"""A part of the run time, and what happens then."""
 
 
 class _Story:
@@ -121,7 +122,7 @@ class _Story:
 
     @asynccontextmanager
     async def _open_alone(self, servers: local.Servers) -> AsyncGenerator[Cluster, None]:
-        """What ``zkrq.embedded()`` does, on servers that we can kill."""
+        """Open a cluster as ``zkrq.embedded()`` does, on servers that the demo can kill."""
         settings = Settings(found=True, description="the demo", on_event=self._hear_event)
         async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             yield cluster
@@ -143,7 +144,7 @@ class _Story:
                 await _sleep_until(began + self._seconds)
                 closing.set()
             self._tally.stop_measuring()
-            self._display.say("nobody pushes any more: working off what is there")
+            self._display.say("producers have stopped: working off the remaining items")
             await self._drain(queue)
             background.cancel_scope.cancel()
 
@@ -159,7 +160,7 @@ class _Story:
                 self._tally.note_push(id, time.monotonic())
 
     async def _push(self, queue: Queue[Any], id: str) -> bool:
-        """Push until it returns; under the same id the item is there once, however often it is pushed."""
+        """Retry until the push returns; under the same id the item exists once, however often it is pushed."""
         give_up = time.monotonic() + PUSH_PATIENCE
         while True:
             try:
@@ -177,7 +178,7 @@ class _Story:
         self._tally.note("the demo", report, id, time.monotonic())
 
     async def _drain(self, queue: Queue[Any]) -> None:
-        """Until every item is done and the queue says that it is empty."""
+        """Wait until every item is done and the queue says that it is empty."""
         done, since = -1, time.monotonic()
         while self._tally.unfinished() or any(await queue.size()):
             if self._tally.done > done:
@@ -190,7 +191,7 @@ class _Story:
     # -- the deeds -------------------------------------------------------------------------------------------------
 
     async def _kill_consumer(self, cluster: Cluster, processes: Sequence[ConsumerProcess]) -> None:
-        """The one that works on most."""
+        """Kill the consumer that works on the most items."""
         self._owners = {owner: one.description for owner, one in (await cluster.consumers()).items()}
         busiest = processes[0]
         with anyio.move_on_after(HOLDING_TIMEOUT):
@@ -217,7 +218,7 @@ class _Story:
             self._hear("the producer", text)
 
     def _hear(self, who: str, text: str) -> None:
-        """Say what somebody tells, unless somebody else has told it before."""
+        """Say what a process reports, unless another one has reported the same."""
         if self._tellers.setdefault(text, who) == who:
             for owner, name in self._owners.items():
                 text = text.replace(owner, name)

@@ -1,7 +1,7 @@
-"""Counts what becomes of every item.  Plain values, no I/O.
+"""Count what becomes of every item.  Plain values, no I/O.
 
-Moments are ``time.monotonic()``, which all processes of one machine share: reports of different consumers may be heard
-in any order, and are judged by when they were made.
+Moments are ``time.monotonic()``, which all processes of one machine share: reports of different consumers may arrive in
+any order, and are judged by the time at which they were made.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 
 class Report(enum.StrEnum):
-    """What a consumer reports of an item."""
+    """A consumer's report about an item."""
 
     DELIVERED = "delivered"  # a handler has begun
     FINISHED = "finished"  # the handler is done, its ack is sent next
     ACKED = "acked"  # the ack has returned
-    DROPPED = "dropped"  # the claim was lost: the item is somebody else's
+    DROPPED = "dropped"  # the claim was lost: another consumer may have the item
 
 
 class Gap:
-    """The longest time between two of the moments that were noted."""
+    """Find the longest time between two successive moments."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -35,13 +35,13 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The demo's outcome.
+    """The demo's result.
 
     redelivered: deliveries of an item beyond its first.
-    unheard: items whose consumer was killed while it waited for the ack's answer, and that did not come again.
+    unheard: items whose consumer was killed while it waited for the ack's answer, and that were not delivered again.
     lost: items whose push returned and that are neither done nor unheard.
     retried: pushes made again under the same id.
-    longest_push_gap, longest_ack_gap: seconds between two that returned, while there were pushes.
+    longest_push_gap, longest_ack_gap: seconds between two that returned, while producers were pushing.
     """
 
     pushed: int
@@ -58,12 +58,12 @@ class Result:
 
     @property
     def clean(self) -> bool:
-        """Whether everything that is promised was kept, and the demo went as planned."""
+        """Whether every promise was kept, and the demo went as planned."""
         return not (self.lost or self.delivered_after_ack or self.troubles)
 
 
 class Tally:
-    """Every item of one demo, by id."""
+    """Count the items of one demo, by id."""
 
     def __init__(self) -> None:
         self.retried = 0
@@ -83,12 +83,12 @@ class Tally:
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def note_push(self, id: str, at: float) -> None:
-        """A push has returned."""
+        """Note that a push has returned."""
         self._pushed.add(id)
         self._push_gap.note(at)
 
     def note(self, consumer: str, report: Report, id: str, at: float) -> None:
-        """A consumer reports."""
+        """Note a consumer's report."""
         match report:
             case Report.DELIVERED:
                 self.delivered += 1
@@ -107,15 +107,15 @@ class Tally:
                 self._lay_down(consumer, id)
 
     def note_death(self, consumer: str) -> None:
-        """A consumer was killed, and all that it had reported is noted.
+        """Note that a consumer was killed, after all its reports.
 
-        What it was acking just then has been worked on to the end, and is acked or will be delivered again.
+        Items that it was acking just then have been worked on to the end, and are acked or will be delivered again.
         """
         self._cut_short |= self._acking.pop(consumer, set())
         self._in_hand.pop(consumer, None)
 
     def stop_measuring(self) -> None:
-        """Nobody pushes from now on, so the gaps between acks say nothing."""
+        """Stop measuring the gaps between acks, because no producer pushes any more."""
         self._measuring = False
 
     def _lay_down(self, consumer: str, id: str) -> None:
@@ -137,11 +137,11 @@ class Tally:
         return self.delivered - len(self._deliveries)
 
     def in_hand(self, consumer: str) -> int:
-        """How many items this consumer works on; what it is acking does not count."""
+        """Count the items that this consumer works on, without those that it is acking."""
         return len(self._in_hand.get(consumer, ()))
 
     def unfinished(self) -> set[str]:
-        """Ids whose push returned and whose work nobody has finished; after the end, these are lost."""
+        """Return the ids that were pushed and that no consumer has finished; after the end, these are lost."""
         return self._pushed - self._first_ack.keys() - self._cut_short
 
     def result(self) -> Result:

@@ -1,4 +1,4 @@
-"""What happened, and what came of it, in sentences."""
+"""Describe events and results in sentences."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from zkrq.events import (
 
 
 def sentence(event: Event, who: str) -> str | None:
-    """What ``who`` has to tell; None: nothing worth a line.
+    """Say what ``who`` reports; None: not worth a line.
 
-    Sentences without a name are the same from everybody, and shown once.
+    Sentences without a name are the same from every process, and shown once.
     """
     match event:
         case ViewChanged():
-            return f"epoch {event.epoch}: in sync are {', '.join(event.members)}"
+            return f"epoch {event.epoch}: in sync: {', '.join(event.members)}"
         case ServerEvicted():
-            return f"{who} takes {event.server} out of the view"
+            return f"{who} evicted {event.server} from the view"
         case NotWritable():
             return f"fewer than {event.min_replicas} servers are in sync: pushes wait"
         case OwnerFenced():
             return f"{event.items} claim(s) of {event.owner} are ready again" if event.items else None
         case SessionSuspended():
-            return "ZooKeeper does not answer: the work goes on"
+            return "ZooKeeper does not answer: the work continues"
         case SessionResumed():
-            return "ZooKeeper answers again: the sessions live on"
+            return "ZooKeeper answers again: the sessions are still valid"
         case DeclaredDead():
-            return f"{who} was declared dead, and goes on under a new id"
+            return f"{who} was declared dead, and continues under a new id"
         case SessionLost():
-            return f"{who} has lost its ZooKeeper session, and with it its claims"
+            return f"{who} lost its ZooKeeper session, and its claims with it"
         case ClaimsLost():
-            return f"{who} has lost {len(event.ids)} claim(s): {event.reason}"
+            return f"{who} lost {len(event.ids)} claim(s): {event.reason}"
         case _:
             return str(event)
 
 
 def describe(result: Result) -> str:
-    """The end of the demo."""
+    """Describe the result in full."""
     always = (
         ("pushed", result.pushed, "the push returned: every in-sync server had the item"),
-        ("delivered", result.delivered, "a handler began"),
-        ("redelivered", result.redelivered, "of these, of an item that had been delivered before"),
+        ("delivered", result.delivered, "a handler started"),
+        ("redelivered", result.redelivered, "of these, deliveries of an item that had been delivered before"),
         ("done", result.done, "the ack returned"),
-        ("lost", result.lost, "pushed, and never done"),
-        ("came back", result.delivered_after_ack, "delivered again after the ack had returned"),
+        ("lost", result.lost, "pushed, but never done"),
+        ("came back", result.delivered_after_ack, "delivered again after its ack had returned"),
     )
     sometimes = (
-        ("unheard", result.unheard, "acked by the killed consumer, which did not live to hear the answer"),
+        ("unheard", result.unheard, "acked by the killed consumer, which died before the answer arrived"),
         ("retried", result.retried, "pushes made again under the same id"),
     )
     figures = [*always, *(figure for figure in sometimes if figure[1])]
@@ -72,7 +72,7 @@ def describe(result: Result) -> str:
             gaps,
             *(f"  trouble: {trouble}" for trouble in result.troubles),
             "",
-            "Nothing was lost, nothing came back." if result.clean else "This is not what was promised.",
+            "Nothing was lost, nothing came back." if result.clean else "A promise was broken.",
             "",
             *NEXT,
         ]
@@ -81,12 +81,12 @@ def describe(result: Result) -> str:
 
 NEXT = (
     "To try next:",
-    "  make dev                                    keeps such servers up, for code of your own",
+    "  make dev                                    runs such servers for your own code",
     '  make demo ARGS="--seconds 60 --rate 1000"   the same, longer and busier',
     "  README.md                                   the guarantee, its assumptions, ten lines of code",
 )
 
 
 def count(number: int, thing: str) -> str:
-    """``1 item``, ``2 items``."""
+    """Format a count with its noun: ``1 item``, ``2 items``."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

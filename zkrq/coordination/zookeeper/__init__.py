@@ -1,4 +1,4 @@
-"""The coordinator on ZooKeeper, from the bottom: hosts, link (one connection), session (over many), coordinator."""
+"""Coordinate by ZooKeeper.  From the bottom: hosts, link (one connection), session (over many), coordinator."""
 
 from zkrq.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 

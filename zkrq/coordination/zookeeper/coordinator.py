@@ -1,13 +1,13 @@
-"""The seam on ZooKeeper: a register, a registry, an election and a session, as znodes.
+"""Implement the coordinator on ZooKeeper: a register, a registry, an election and a session, as znodes.
 
     /<chroot>/<namespace>/view                 the register; its version is the znode's
     /<chroot>/<namespace>/consumers/<owner>    ephemeral, one for each enrolled session; the data is its description
-    /<chroot>/<namespace>/election/leader      ephemeral; whoever made it leads
+    /<chroot>/<namespace>/election/leader      ephemeral; its creator leads
 
-The election is one znode and not a queue of them: it costs nothing but when the leader changes, and as its name is
-known, trying again is harmless where an answer was lost.
+The election is one znode and not a queue of them: it costs nothing except when the leader changes, and because its name
+is fixed, a retry after a lost answer is harmless.
 
-Every request may be repeated: what a lost answer leaves open is settled by looking at what is there.
+Every request may be repeated: after a lost answer, reading the znode shows what happened.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from zkrq.tasks import see_through, supervise, wait_set
 
 MIN_SESSION_TIMEOUT = 0.1  # seconds
 MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
-MAX_DATA_BYTES = 1_000_000  # of one znode; at 1 MiB a server hangs up without a word
-RESYNC_INTERVAL = 30.0  # seconds after which everything is looked at again though nothing was heard
-READ_AHEAD = 64  # znodes asked for at once
-NAMESPACES_LOOKED_AT = 512  # to name those that exist where one does not
-ANY_VERSION = -1  # of a znode that is written whatever it holds
+MAX_DATA_BYTES = 1_000_000  # of one znode; above 1 MiB a server hangs up without an answer
+RESYNC_INTERVAL = 30.0  # seconds after which everything is read again even without a notice
+READ_AHEAD = 64  # znodes read concurrently
+NAMESPACES_LOOKED_AT = 512  # to list the existing ones in the error for a missing one
+ANY_VERSION = -1  # writes a znode whatever it holds
 
 _T = TypeVar("_T")
 
@@ -45,12 +45,12 @@ class ZooKeeperCoordinator:
     """A session with a ZooKeeper ensemble (3.5 or newer); implements ``Coordinator``.
 
     hosts: ``zk1:2181,zk2:2181/chroot``; see ``hosts.py``.
-    namespace: the znode below which everything lives; made when it is missing.
-    session_timeout: seconds after which ZooKeeper gives up a silent client; servers keep it within bounds of their
-        own.  It bounds every call as well.
-    auth: user and password for the digest scheme.  With it, all znodes are made for that identity only.
+    namespace: znode below which everything is stored; created if it is missing.
+    session_timeout: seconds until ZooKeeper ends the session of a silent client; servers adjust it to bounds of their
+    own.  It also bounds every call.
+    auth: user and password for the digest scheme.  With it, all znodes are created for that identity only.
     found: whether the namespace may be founded; if not, one whose register was never written is left untouched, and
-        entering raises ``ConfigError``.
+    entering raises ``ConfigError``.
     """
 
     def __init__(
@@ -133,8 +133,8 @@ class ZooKeeperCoordinator:
         return await self._ask(attempt)
 
     async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
-        """See ``Coordinator``.  None also when this write was done, its answer lost, and another has followed since:
-        either way the caller begins again from the register as it is."""
+        """See ``Coordinator``.  Returns None also if this write succeeded, its answer was lost, and another write
+        followed: in either case the caller starts again from the present register."""
         _check_size(data)
         written = Versioned(data, expected + 1)
 
@@ -144,7 +144,7 @@ class ZooKeeperCoordinator:
                     await link.create(self._view, data)
                 else:
                     await link.write(self._view, data, expected)
-            except (NodeExists, BadVersion):  # by somebody else, or by ourselves with the answer lost
+            except (NodeExists, BadVersion):  # by another client, or by this one with the answer lost
                 node = await link.read(self._view)
                 mine = node is not None and Versioned(node.data, node.stat.version) == written
                 return written if mine else None
@@ -163,12 +163,12 @@ class ZooKeeperCoordinator:
         _check_size(data)
 
         async def attempt(link: Link) -> str:
-            session = self._session.owner  # read with the link: one link, one session
+            session = self._session.owner  # read together with the link: one link, one session
             owner = owner_id(session, incarnation)
             if incarnation > 1:
                 with suppress(NoNode):
                     await link.delete(f"{self._enrolled}/{owner_id(session, incarnation - 1)}")
-            with suppress(NodeExists):  # then made before, by this session: the name is nobody else's
+            with suppress(NodeExists):  # made before, by this session: no other session uses the name
                 await link.create(f"{self._enrolled}/{owner}", data, ephemeral=True)
             return owner
 
@@ -178,7 +178,7 @@ class ZooKeeperCoordinator:
         async def attempt(link: Link) -> dict[str, str]:
             if proved:
                 # A leader that was cut off answers a sync without asking its followers, until it notices.  A write
-                # needs a quorum, so what is read after it, on the same link, has every enrolment that had returned.
+                # needs a quorum, so a read after it, on the same link, sees every enrolment that had returned.
                 await link.write(self._enrolled, b"", ANY_VERSION)
             else:
                 await link.sync()
@@ -221,13 +221,14 @@ class ZooKeeperCoordinator:
             raise Unavailable(f"ZooKeeper does not answer: {self._session.trouble}") from error
         except NotAllowed as error:
             raise ConfigError(
-                f"ZooKeeper: no right to do this, are the credentials those of the others? {error}"
+                f"ZooKeeper: no right to do this; do all clients use the same credentials? {error}"
             ) from error
         except Refused as error:
             raise Unavailable(f"ZooKeeper refuses: {error}") from error
 
     async def _prepare(self, link: Link) -> None:
-        """Before anybody is served: make the znodes, and see how things stand so that any later change is one."""
+        """Make the znodes, and read the present state, before any call is served, so that later changes are
+        reported."""
         if not self._may_found:
             await self._check_founded(link)
         await self._make_parents(link)
@@ -235,7 +236,7 @@ class ZooKeeperCoordinator:
             await look(link)
 
     async def _check_founded(self, link: Link) -> None:
-        """Raise ``ConfigError`` where the register was never written, with the names of those namespaces that exist."""
+        """Raise ``ConfigError`` if the register was never written, with the names of the namespaces that exist."""
         await link.sync()
         if await link.stat(self._view) is not None:
             return
@@ -253,7 +254,7 @@ class ZooKeeperCoordinator:
             await self._make(link, path)
 
     async def _make(self, link: Link, path: str) -> None:
-        """Make a znode and what is above it, unless it is there; rights are needed only for what is missing."""
+        """Make a znode and its parents if they are missing; rights are needed only for missing ones."""
         if not path or await link.stat(path) is not None:
             return
         await self._make(link, path.rpartition("/")[0])
@@ -263,7 +264,7 @@ class ZooKeeperCoordinator:
     # -- in the background --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """All that runs for this coordinator runs below here, and ends with it."""
+        """Run everything for this coordinator; it all ends with this task."""
         looks = {
             self._view: self._look_at_view,
             self._enrolled: self._look_at_consumers,
@@ -279,17 +280,18 @@ class ZooKeeperCoordinator:
             tasks.cancel_scope.cancel()
 
     async def _close(self) -> None:
-        """End everything; bounded, and carried through even when the caller is cancelled meanwhile."""
+        """End everything, bounded, and to the end even if the caller is cancelled meanwhile."""
         self._life.closed()
         self._stop.set()
         if self._runner is not None:
             await see_through(self._runner)
 
     async def _watch(self, changed: asyncio.Event, look: Callable[[Link], Awaitable[None]]) -> None:
-        """Look whenever something may have changed: a watch fired, a new link, or nothing was heard for long."""
+        """Look whenever something may have changed: a watch fired, the link is new, or no notice arrived for a long
+        time."""
         await self._prepared.wait()
         while True:
-            changed.clear()  # before looking: what happens meanwhile is looked at next
+            changed.clear()  # before looking: a change meanwhile causes another look
             link = await self._session.link()
             try:
                 await look(link)
@@ -299,7 +301,7 @@ class ZooKeeperCoordinator:
                 await self._make_parents(link)
                 continue
             except Refused as error:
-                self._life.log.warning("what changes is not seen at present: %s", error)
+                self._life.log.warning("changes are not noticed at present: %s", error)
             await wait_set(changed, RESYNC_INTERVAL)
 
     def _on_event(self, path: str) -> None:
@@ -325,7 +327,7 @@ class ZooKeeperCoordinator:
             self._tell(self._life.consumers_changed)
 
     async def _look_at_leader(self, link: Link) -> None:
-        session_id, owner = self._session.id, self._session.owner  # read with the link: one link, one session
+        session_id, owner = self._session.id, self._session.owner  # read together with the link: one link, one session
         stat = await link.stat(self._leader, watch=True)
         if stat is None:
             try:
@@ -336,7 +338,7 @@ class ZooKeeperCoordinator:
         self._life.lead(stat.owner == session_id)
 
     def _tell(self, change: Callable[[], None]) -> None:
-        """The state at the start is not told."""
+        """Report a change, but not the state at the start."""
         if self._prepared.is_set():
             change()
 

@@ -1,9 +1,9 @@
-"""Where the servers are: the host string, as ZooKeeper's own clients write it.
+"""Parse the host string of the servers, in the format of ZooKeeper's own clients.
 
     zk1:2181, zk2, [2001:db8::1]:2181, ::1/apps/shop
 
-Servers are separated by commas; blanks around them do not matter; the port is 2181 where none is given; a path after
-the last one is the chroot.  No I/O here: names are resolved when they are connected to.
+Servers are separated by commas, with optional blanks.  The default port is 2181.  A path after the last server is the
+chroot.  No I/O here: names are resolved when a connection is made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FORBIDDEN_IN_PATHS = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One server."""
+    """Host and port of one server."""
 
     host: str
     port: int
@@ -35,7 +35,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """All servers, and the path below which everything of ours lives: empty, or ``/`` and what follows."""
+    """All servers, and the path below which zkrq stores everything: empty, or ``/`` and a path."""
 
     servers: tuple[Address, ...]
     chroot: str
@@ -54,7 +54,7 @@ def parse(hosts: str) -> Ensemble:
 
 
 def path(name: str) -> str:
-    """The znode path for ``name``, checked by ZooKeeper's rules.  Raises ``ConfigError``."""
+    """Return the znode path for ``name``, checked by ZooKeeper's rules.  Raises ``ConfigError``."""
     parts = name.strip("/").split("/")
     if any(part in ("", ".", "..") or _FORBIDDEN_IN_PATHS.search(part) for part in parts):
         raise ConfigError(f"{name!r} cannot be a znode's path")

@@ -1,12 +1,12 @@
 """One connection to one ZooKeeper server, from the handshake until it breaks.  The only import of aiozk.
 
-aiozk's wire part is used: how messages are written, read and matched with their answers.  Its session layer is not: it
-notices a cut only after the whole session timeout, waits for ever for a server that accepts and never answers, can
-deadlock in its own repair and takes silence for expiry.  Nearly every method of it would have to be replaced, so
-``session.py`` is in its place.
+Of aiozk only the wire part is used: how messages are written, read and matched with their answers.  Its session layer
+notices a cut only after the whole session timeout, waits forever for a server that accepts and never answers, can
+deadlock while it reconnects and takes silence for expiry.  Nearly every method of it would have to be replaced, so
+``session.py`` replaces it.
 
-A link never comes back.  Whoever uses one that broke is told so by ``Interrupted`` and goes to the next; so everything
-done on one link is done in one session.
+A link that breaks never comes back: its users get ``Interrupted`` and go to the next one.  So everything done on one
+link is done in one session.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from aiozk.protocol.stat import Stat as _WireStat
 from zkrq.coordination.zookeeper.hosts import Address
 
 HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
-HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it to find another server
-MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # ZooKeeper's own limit is 1 MiB; beyond this it is not ZooKeeper that talks
+HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it for finding another server
+MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # ZooKeeper's own limit is 1 MiB; a larger message does not come from ZooKeeper
 MAX_XID = 0x7FFFFFFF
-CLOSE_SECONDS = 1.0  # for the operating system to take back the socket
+CLOSE_SECONDS = 1.0  # for the operating system to close the socket
 
 _Answer = TypeVar("_Answer")
 
 
 class Interrupted(Exception):
-    """The link broke before the answer came: it may have happened or not."""
+    """The link broke before the answer arrived: the request may have been executed or not."""
 
 
 class Refused(Exception):
-    """ZooKeeper answered that it will not."""
+    """ZooKeeper refused the request."""
 
 
 class NoNode(Refused):
-    """There is no such znode, or no parent for a new one."""
+    """The znode, or the parent of a new one, does not exist."""
 
 
 class NodeExists(Refused):
-    """There is such a znode already."""
+    """The znode already exists."""
 
 
 class BadVersion(Refused):
-    """Somebody else has written meanwhile."""
+    """Another client has written meanwhile."""
 
 
 class NotAllowed(Refused):
@@ -68,11 +68,11 @@ _REFUSALS: tuple[tuple[type[exc.ResponseError], type[Refused]], ...] = (
     (exc.ResponseError, Refused),
 )
 
-# Answers about the session, not about the request: the next handshake tells what is true.
+# Answers about the session, not about the request: the next handshake shows the truth.
 _SESSION_TROUBLE = (exc.SessionExpired, exc.SessionMoved, exc.ConnectionLoss)
 
 # A follower answers reads (and pings) on its own, even while the leader has lost it and lets the session expire.  Only
-# an answer that came by way of the leader proves that the session lives; so the heartbeat is a sync, not a ping.
+# an answer that came through the leader proves that the session is alive, so the heartbeat is a sync, not a ping.
 _BY_WAY_OF_LEADER = (
     protocol.SyncRequest,
     protocol.Create2Request,
@@ -81,8 +81,8 @@ _BY_WAY_OF_LEADER = (
 )
 
 
-# Newer than aiozk, which prints the number of an answer that it does not know to the standard output.  Making the class
-# makes it known.
+# Newer than aiozk, which prints the number of an unknown answer to the standard output.  Defining the class makes it
+# known.
 _NEWER_ANSWERS = {"RequestTimeout": -122, "SaslRequired": -124, "QuotaExceeded": -125, "Throttled": -127}
 for _name, _code in _NEWER_ANSWERS.items():
     type(exc.ResponseError)(_name, (exc.ResponseError,), {"error_code": _code})
@@ -90,7 +90,7 @@ for _name, _code in _NEWER_ANSWERS.items():
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What is said when a session begins or goes on: id 0 asks for a new one, or says that the old one is over."""
+    """The messages that begin or continue a session: id 0 asks for a new one, or says that the old one is over."""
 
     session_id: int
     password: bytes
@@ -114,7 +114,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class _Sent(Generic[_Answer]):
-    """A request on its way, the loop time at which it left, and what will hold the transaction and the answer."""
+    """A request in flight: the loop time at which it was sent, and the future of its transaction and answer."""
 
     request: Request[_Answer]
     at: float
@@ -122,11 +122,11 @@ class _Sent(Generic[_Answer]):
 
 
 class _Connection(Connection):
-    """aiozk's connection, repaired: one TCP connection instead of two (the first one asks for ``srvr``, which may be
-    forbidden, and waits without bound), and reading neither spins nor blocks the loop on half a message."""
+    """Fix aiozk's connection: one TCP connection instead of two (the first one asks for ``srvr``, which may be
+    forbidden, and waits without bound), and reading half a message neither spins nor blocks the loop."""
 
     async def open(self, request: protocol.ConnectRequest) -> protocol.ConnectResponse:
-        """Connect and exchange the first messages, which have a shape of their own."""
+        """Connect and exchange the first messages, which have a format of their own."""
         self.reader, writer = await asyncio.open_connection(self.host, self.port)
         self.writer = writer
         payload = request.serialize()
@@ -135,7 +135,7 @@ class _Connection(Connection):
         return response
 
     async def receive(self) -> None:
-        """Read one message and hand it to whoever waits for it."""
+        """Read one message and pass it to its waiter."""
         xid, zxid, response = await self.read_response()
         if xid == protocol.WATCH_XID:
             self.watch_handler(response)
@@ -154,8 +154,8 @@ class _Connection(Connection):
 
 
 class Link:
-    """One connection.  ``contact`` is the loop time at which the last request was sent whose answer, by way of the
-    leader, came; ``zxid`` the newest transaction heard of.
+    """One connection.  ``contact``: loop time at which the last request was sent that was answered through the leader;
+    ``zxid``: newest transaction seen.
 
     on_event: called with the path of a znode whose watch fired.
     """
@@ -173,10 +173,10 @@ class Link:
     # -- its life: open, serve, close -----------------------------------------------------------------------------
 
     async def open(self, wish: Greeting, zxid: int, auth: tuple[str, str] | None) -> Greeting:
-        """Connect, and begin or go on with a session; the caller bounds it in time.
+        """Connect, and begin or continue a session; the caller bounds the time.
 
-        zxid: the newest transaction seen; a server that knows less refuses, so that time never runs backwards.
-        Raises ``NotAllowed`` for credentials that the server refuses, otherwise whatever goes wrong.
+        zxid: newest transaction seen; a server that knows less refuses, so that time never runs backwards.
+        Raises ``NotAllowed`` for credentials that the server refuses, otherwise any error of the connection.
         """
         sent = _now()
         answer = await self._connection.open(
@@ -199,19 +199,19 @@ class Link:
     async def serve(self, timeout: float) -> None:
         """Receive answers and keep the session alive until the link breaks.
 
-        timeout: the session's, in seconds.  A cut is noticed at once, silence after half of it.
+        timeout: the session's, in seconds.  A cut is noticed immediately, silence after half of it.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_alive, timeout)
             try:
                 while True:
                     await self._connection.receive()
-            except Exception as error:  # the end of the stream, a reset, garbage: all the same to us
+            except Exception as error:  # the end of the stream, a reset, garbage: handled alike
                 self.kill(f"the connection was lost ({str(error) or type(error).__name__})")
             tasks.cancel_scope.cancel()
 
     def kill(self, reason: str) -> None:
-        """Break the link, now; a second call does nothing."""
+        """Break the link; a second call does nothing."""
         if self.broken is not None:
             return
         self.broken = reason
@@ -231,22 +231,22 @@ class Link:
     # -- what can be asked ----------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
-        """Let the server catch up with the leader, so that what is read next is no older than this call."""
+        """Make the server catch up with the leader, so that the next read is no older than this call."""
         await self._ask(protocol.SyncRequest(path="/"))
 
     async def stat(self, path: str, *, watch: bool = False) -> Stat | None:
-        """None where there is no znode; a watch then waits for it to appear."""
+        """Return the stat of a znode, None if it does not exist; a watch then waits for it to appear."""
         try:
             return _stat((await self._ask(protocol.ExistsRequest(path=path, watch=watch))).stat)
         except NoNode:
             return None
 
     async def read(self, path: str) -> Node | None:
-        """None where there is no znode."""
+        """Return a znode, None if it does not exist."""
         return (await self.read_all([path]))[0]
 
     async def read_all(self, paths: Sequence[str]) -> list[Node | None]:
-        """Several at once, for the time of one; the caller bounds how many."""
+        """Read several znodes in the time of one; the caller bounds their number."""
         sent = [self._send(protocol.GetDataRequest(path=path, watch=False)) for path in paths]
         return [await self._node(one) for one in sent]
 
@@ -266,7 +266,7 @@ class Link:
         await self._ask(protocol.DeleteRequest(path=path, version=-1))
 
     async def end_session(self) -> None:
-        """Ask ZooKeeper to end the session now, with all that ends with it."""
+        """Ask ZooKeeper to end the session now, with its ephemeral znodes."""
         await self._ask(protocol.CloseRequest())
 
     # ---------------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ class Link:
         return response
 
     async def _authenticate(self, user: str, password: str) -> None:
-        """Say who we are, before anything else; what is created from now on is for this identity only."""
+        """Authenticate before anything else; znodes that are created later are for this identity only."""
         credentials = f"{user}:{password}".encode()
         answer = self._connection.send(protocol.AuthRequest(type=0, scheme="digest", auth=credentials))
         try:
@@ -343,7 +343,7 @@ def _stat(stat: _WireStat) -> Stat:
 
 
 def _fail(answer: asyncio.Future[tuple[int, _Answer]], error: Exception) -> None:
-    """Let whoever waits for the answer fail; it is no matter for asyncio's complaints when nobody does."""
+    """Fail the waiter for the answer; asyncio does not complain if there is none."""
     if not answer.done():
         answer.set_exception(error)
         answer.exception()

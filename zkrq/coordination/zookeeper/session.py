@@ -1,11 +1,11 @@
-"""One session after another, over one link after another.
+"""Keep one session after another, over one link after another.
 
-    attach   find a server that takes the session, or gives a new one: some seconds at most per server, pauses bounded
-    serve    until the link breaks; whoever needs it meanwhile takes it from ``link()``
+    attach   find a server that accepts the session, or gives a new one: some seconds per server at most, bounded pauses
+    serve    until the link breaks; callers get the link from ``link()``
     again    with the same session, until ZooKeeper itself says that it is over
 
-Silence, refused connections and unanswered handshakes are no verdict: the session's id and password are kept and tried
-again.  Only a handshake answered with session id 0 makes a session LOST.
+Silence, refused connections and unanswered handshakes prove nothing: the session's id and password are kept and
+retried. Only a handshake answered with session id 0 makes a session LOST.
 """
 
 from __future__ import annotations
@@ -29,21 +29,22 @@ ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first r
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
 FIRST_PAUSE = 0.05  # seconds between rounds; doubles with each round ...
 MAX_PAUSE = 0.5  # ... up to this
-STABLE_SECONDS = 2.0  # a link that lived longer makes the next search start without a pause
-FORGET_ZXID_AFTER = 3  # session timeouts without contact; then a server that knows less than we saw is better than none
-END_SECONDS = 1.0  # for ZooKeeper to confirm the end of the session
+STABLE_SECONDS = 2.0  # a link that lasted longer makes the next search start without a pause
+FORGET_ZXID_AFTER = 3  # session timeouts without contact; then a server that knows less is better than none
+END_SECONDS = 1.0  # seconds for ZooKeeper to confirm the end of the session
 
-# Of the session timeout: how much earlier the deadline is than the last answer alone would allow.  A follower hands
-# signs of life on to the leader every half tick, and may die in between; a tick is at most half of a session timeout.
+# Part of the session timeout by which the deadline is earlier than the last answer alone would allow.  A follower
+# passes signs of life on to the leader every half tick, and may die in between; a tick is at most half of a session
+# timeout.
 MARGIN = 1 / 4
 
 _NO_SESSION = b"\x00"
 
 
 class ZooKeeperSession:
-    """Keeps a session with an ensemble and tells ``life`` what becomes of it.
+    """Keep a session with an ensemble and report its state to ``life``.
 
-    timeout: seconds; the wish until a server has answered, then what it granted.
+    timeout: seconds; the requested timeout until a server has answered, then the granted one.
     on_event: called with the path of a znode whose watch fired.
     on_connected: called for every new link; watches of the old one are gone.
     """
@@ -70,22 +71,22 @@ class ZooKeeperSession:
         self._password = _NO_SESSION
         self._owner = ""
         self._zxid = 0
-        self._contact = float("-inf")  # of links that are gone, in this session
+        self._contact = float("-inf")  # of earlier links, in this session
         self._alone_since = float("-inf")  # loop time at which the last link broke
         self._rounds = 0  # of searching since a link was stable
         self._link: Link | None = None
         self._last_address: Address | None = None
-        self._refusal: NotAllowed | None = None  # credentials refused before there ever was a session
+        self._refusal: NotAllowed | None = None  # credentials refused before there was any session
         self._wake = asyncio.Event()  # set while link() need not wait
 
     @property
     def id(self) -> int:
-        """ZooKeeper's number for the session, as it stands in a znode's stat; 0 while there is none."""
+        """ZooKeeper's number for the session, as in a znode's stat; 0 while there is none."""
         return self._id
 
     @property
     def owner(self) -> str:
-        """The session's name: new for every one, even where ZooKeeper would repeat a number."""
+        """Name of the session: new for every one, even if ZooKeeper repeats a number."""
         return self._owner
 
     @property
@@ -94,7 +95,8 @@ class ZooKeeperSession:
         return contact + self.timeout * (1 - MARGIN)
 
     async def link(self) -> Link:
-        """The present link, or the next one; the caller bounds the wait.  Raises ``Closed`` or ``ConfigError``."""
+        """Return the present link, or the next one; the caller bounds the wait.  Raises ``Closed`` or
+        ``ConfigError``."""
         while True:
             if self._life.state is SessionState.CLOSED:
                 raise Closed
@@ -120,7 +122,7 @@ class ZooKeeperSession:
                 self._rounds = 0
 
     async def end(self) -> None:
-        """End the session at ZooKeeper if it can be reached, in bounded time; ``life`` is closed already."""
+        """End the session at ZooKeeper if it can be reached, in bounded time; ``life`` is already closed."""
         self._wake.set()
         if self._link is None:
             return
@@ -133,7 +135,7 @@ class ZooKeeperSession:
     # -- a link: found, used, dropped -------------------------------------------------------------------------------
 
     async def _attach(self) -> Link:
-        """Try server after server until one takes us."""
+        """Try server after server until one accepts the session."""
         while True:
             await asyncio.sleep(self._pause())
             bound = doubled(ATTEMPT_TIMEOUT, self._rounds, most=MAX_ATTEMPT_TIMEOUT) * self.timeout
@@ -147,7 +149,7 @@ class ZooKeeperSession:
                 except NotAllowed as error:
                     troubles.append(f"{address}: {error}")
                     self._refuse(error)
-                except Exception as error:  # whatever it is: try the next one
+                except Exception as error:  # whatever it is, try the next server
                     troubles.append(f"{address}: {str(error) or type(error).__name__}")
             self._note_trouble("; ".join(troubles))
 
@@ -170,7 +172,7 @@ class ZooKeeperSession:
 
     def _accept(self, greeting: Greeting) -> None:
         if greeting.session_id != self._id:
-            if self._id:  # never seen; but a session must not change in silence
+            if self._id:  # never seen; but a session must not change silently
                 self._lose()
             self._owner = f"{greeting.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}-{secrets.token_hex(4)}"
         self._id = greeting.session_id
@@ -178,7 +180,7 @@ class ZooKeeperSession:
         self.timeout = greeting.timeout
 
     def _lose(self) -> None:
-        """ZooKeeper's verdict: the session is over."""
+        """Record that ZooKeeper declared the session over."""
         self._id = 0
         self._password = _NO_SESSION
         self._contact = float("-inf")
@@ -208,13 +210,14 @@ class ZooKeeperSession:
     # -- small decisions --------------------------------------------------------------------------------------------
 
     def _pause(self) -> float:
-        """Seconds before the next round: none after a stable link, then growing, spread against herds."""
+        """Return the seconds before the next round: none after a stable link, then growing, randomised against
+        herds."""
         if self._rounds == 0:
             return 0.0
         return doubled(FIRST_PAUSE, self._rounds - 1, most=MAX_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311
 
     def _order(self) -> list[Address]:
-        """All servers, shuffled; the one whose link broke comes last."""
+        """Return all servers, shuffled; the one whose link broke comes last."""
         servers = random.sample(self._ensemble.servers, len(self._ensemble.servers))
         return sorted(servers, key=lambda address: address == self._last_address)
 
@@ -222,17 +225,17 @@ class ZooKeeperSession:
         silence = asyncio.get_running_loop().time() - self._alone_since
         if self._zxid and silence > FORGET_ZXID_AFTER * self.timeout:
             self._life.log.warning(
-                "no server takes us for %.0f s: one that knows less than we have seen is welcome now", silence
+                "no server accepts the session for %.0f s: from now on one that knows less will do", silence
             )
             self._zxid = 0
 
     def _refuse(self, error: NotAllowed) -> None:
-        """Credentials that never worked are a mistake to report; those that did may work again at another server."""
+        """Report credentials that never worked as an error; those that worked before may work at another server."""
         if self._life.state is SessionState.CONNECTING:
             self._refusal = error
             self._wake.set()
 
     def _note_trouble(self, trouble: str) -> None:
         level = logging.WARNING if self._rounds == 1 else logging.DEBUG  # once per outage
-        self._life.log.log(level, "no ZooKeeper server takes us, trying on: %s", trouble)
+        self._life.log.log(level, "no ZooKeeper server accepts the session, retrying: %s", trouble)
         self.trouble = trouble

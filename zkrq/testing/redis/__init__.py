@@ -1,1 +1,1 @@
-"""A Redis server inside the process: as much of one as zkrq needs, with the real scripts."""
+"""Simulate a Redis server inside the process: as much of one as zkrq needs, with the real scripts."""

@@ -1,4 +1,4 @@
-"""What the words of a command mean, and how pairs are written in a reply."""
+"""Parse the words of a command, and format pairs for a reply."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from zkrq.testing.redis.keyspace import Bound, NameBound
 from zkrq.testing.redis.replies import NOT_AN_INTEGER, SYNTAX, Refusal, number_text, wrong_arity
 
 LONG = 1 << 63
-"""Integers are smaller."""
+"""Bound of integers, exclusive."""
 
 
 def integer(text: bytes, refusal: str = NOT_AN_INTEGER) -> int:
-    """Raises ``Refusal`` for all that is not written as Redis writes an integer."""
+    """Parse an integer as Redis writes it.  Raises ``Refusal``."""
     try:
         number = int(text)
     except ValueError:
@@ -41,7 +41,7 @@ def bound(text: bytes) -> Bound:
 
 
 def name_bound(text: bytes) -> NameBound:
-    """One end of a range of names: ``-``, ``+``, ``[name`` or ``(name``."""
+    """Parse one end of a range of names: ``-``, ``+``, ``[name`` or ``(name``."""
     if text in (b"-", b"+"):
         return NameBound(b"", exclusive=False, edge=1 if text == b"+" else -1)
     if text[:1] not in (b"[", b"("):
@@ -56,7 +56,7 @@ class Span(NamedTuple):
     last: int
 
     def of(self, length: int) -> slice:
-        """What this means where there are so many."""
+        """Return the slice of these positions in a list of ``length``."""
         first = self.first if self.first >= 0 else max(0, self.first + length)
         last = self.last if self.last >= 0 else max(-1, self.last + length)
         return slice(first, last + 1)

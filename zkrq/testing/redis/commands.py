@@ -1,7 +1,7 @@
-"""The commands that read and write data, as a table: name -> function, arity, flags.
+"""List the commands that read and write data, as a table: name -> function, arity, flags.
 
-Arity counts the name, and is negative where more may follow, as in Redis' own table.  ``denyoom`` marks what may need
-memory and is refused when there is none.
+Arity counts the name, and is negative if more words may follow, as in Redis' own table.  ``denyoom`` marks commands
+that may need memory and are refused when there is none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SCAN_COUNT = 10
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """``run`` takes the arguments without the name; in ``COMMANDS``, the data before them."""
+    """A command; ``run`` takes the arguments without the name, and in ``COMMANDS`` the data before them."""
 
     name: str
     run: Callable[..., object]
@@ -51,12 +51,12 @@ class Command:
     scripts_may: bool = True
 
     def takes(self, count: int) -> bool:
-        """Whether so many words, the name among them, are a call of this command."""
+        """Tell whether ``count`` words, including the name, are a valid call of this command."""
         return count == self.arity if self.arity > 0 else count >= -self.arity
 
 
 COMMANDS: dict[bytes, Command] = {}
-"""Every command on data by name."""
+"""Every command on data, by name."""
 
 
 def _command(name: str, arity: int, flags: str = "") -> Callable[[F], F]:
@@ -119,11 +119,11 @@ def _set(data: Keyspace, key: bytes, value: bytes, *options: bytes) -> Status:
 
 
 def _page(elements: Collection[bytes], cursor: bytes, options: tuple[bytes, ...]) -> tuple[bytes, list[bytes]]:
-    """The next cursor, and a page of about COUNT elements.
+    """Return the next cursor, and a page of about COUNT elements.
 
-    A cursor is a place in the order of the elements' checksums, which no other element's coming or going moves: so an
-    element that is there from the first page to the last is returned.  Redis pages large collections only; here every
-    one that is larger than COUNT is, so that reading page by page is put to the test with few elements.
+    A cursor is a place in the order of the elements' checksums, which no other element's insertion or removal moves; so
+    an element that is present from the first page to the last is returned.  Redis pages large collections only; here
+    every collection larger than COUNT is paged, so that few elements are enough to test paging.
     """
     if not cursor.isdigit():
         raise Refusal("ERR invalid cursor")
@@ -344,7 +344,7 @@ def _zrange(data: Keyspace, key: bytes, start: bytes, stop: bytes, *options: byt
 
 @lru_cache(100)
 def _order(options: tuple[bytes, ...]) -> tuple[bool, bool]:
-    """Whether from the greatest down, and whether with scores."""
+    """Parse whether the order is descending, and whether scores are wanted."""
     given = {option.upper() for option in options}
     if not given <= {b"REV", b"WITHSCORES"}:
         raise Refusal(SYNTAX)
@@ -373,7 +373,7 @@ def _zrangebyscore(data: Keyspace, key: bytes, low: bytes, high: bytes, *options
 
 @_command("ZRANGEBYLEX", -4)
 def _zrangebylex(data: Keyspace, key: bytes, low: bytes, high: bytes, *options: bytes) -> list[bytes]:
-    """Members of one score; where scores differ, Redis promises nothing."""
+    """Return members of one score; if scores differ, Redis promises nothing."""
     bounds = name_bound(low), name_bound(high)
     skip, count = 0, -1
     if options:
@@ -417,7 +417,7 @@ def _zremrangebyrank(data: Keyspace, key: bytes, start: bytes, stop: bytes) -> i
 
 
 def plain(value: Any) -> object:
-    """A value as plain Python has it: a set as a sorted tuple, a sorted set as member -> score in its order."""
+    """Convert a value to plain Python: a set to a sorted tuple, a sorted set to member -> score in its order."""
     match value:
         case SortedSet():
             return {member: score for score, member in value.ordered}

@@ -1,6 +1,6 @@
-"""The values that a key may have, and the rules common to all: one kind for life, and never empty.
+"""Define the values that a key may have, and their common rules: a key keeps its kind, and no value is empty.
 
-Sets and hashes keep the order of insertion, so that nothing depends on the hash seed of a Python process.
+Sets and hashes keep the order of insertion, so that nothing depends on the hash seed of the Python process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _score, _name = itemgetter(0), itemgetter(1)
 
 
 class SortedSet:
-    """Member -> score, and the order by (score, member), which is first made when somebody asks for it."""
+    """Member -> score, and the order by (score, member), which is computed on demand."""
 
     __slots__ = ("_order", "scores")
 
@@ -61,13 +61,13 @@ class SortedSet:
 
     @property
     def ordered(self) -> list[tuple[float, bytes]]:
-        """Lowest score first; to be read only."""
+        """The members with their scores, lowest score first; do not modify it."""
         if self._order is None:
             self._order = sorted((score, member) for member, score in self.scores.items())
         return self._order
 
     def put(self, member: bytes, score: float) -> bool:
-        """Returns whether the member is new."""
+        """Set a member's score; return whether the member is new."""
         old = self.scores.get(member)
         if old == score:
             return False
@@ -79,7 +79,7 @@ class SortedSet:
         return old is None
 
     def remove(self, member: bytes) -> bool:
-        """Returns whether it was there."""
+        """Remove a member; return whether it existed."""
         score = self.scores.pop(member, None)
         if score is None:
             return False
@@ -88,7 +88,7 @@ class SortedSet:
         return True
 
     def remove_ranks(self, ranks: slice) -> int:
-        """Returns how many there were."""
+        """Remove members by rank; return how many."""
         leaving = self.ordered[ranks]
         del self.ordered[ranks]
         for _, member in leaving:
@@ -96,14 +96,14 @@ class SortedSet:
         return len(leaving)
 
     def ranks(self, low: Bound, high: Bound) -> slice:
-        """Where the members with scores between these bounds stand."""
+        """Return the ranks of the members with scores between these bounds."""
         order = self.ordered
         start = (bisect_right if low.exclusive else bisect_left)(order, low.score, key=_score)
         stop = (bisect_left if high.exclusive else bisect_right)(order, high.score, key=_score)
         return slice(start, max(start, stop))
 
     def ranks_of_names(self, low: NameBound, high: NameBound) -> slice:
-        """Where the members with names between these bounds stand, if all have one score."""
+        """Return the ranks of the members with names between these bounds, if all have one score."""
         edges = {-1: 0, 1: len(self.ordered)}
         start = (bisect_right if low.exclusive else bisect_left)(self.ordered, low.name, key=_name)
         stop = (bisect_left if high.exclusive else bisect_right)(self.ordered, high.name, key=_name)
@@ -115,14 +115,15 @@ Value = String | Hash | Members | List | SortedSet
 V = TypeVar("V", Hash, Members, List, SortedSet)
 
 KIND_NAMES = {String: b"string", Hash: b"hash", Members: b"set", List: b"list", SortedSet: b"zset"}
-"""What TYPE answers."""
+"""Replies of TYPE."""
 
 
 class Keyspace(dict[bytes, Value]):
-    """All keys of a server."""
+    """All keys of a server, with their values."""
 
     def read(self, key: bytes, kind: type[V]) -> V:
-        """The value; a missing one is an empty one, which is not kept.  Raises ``Refusal`` for another kind."""
+        """Return the value, or for a missing key an empty one, which is not stored.  Raises ``Refusal`` for another
+        kind."""
         value = self.get(key)
         if value is None:
             return kind()
@@ -131,21 +132,21 @@ class Keyspace(dict[bytes, Value]):
         return value
 
     def edit(self, key: bytes, kind: type[V]) -> V:
-        """The value, made if missing: for a command that will certainly put something into it."""
+        """Return the value, made if missing: for a command that will certainly put something into it."""
         value = self.read(key, kind)
         self[key] = value
         return value
 
     def tidy(self, key: bytes, value: Hash | Members | List | SortedSet) -> None:
-        """After a removal: what became empty vanishes."""
+        """Delete a value that became empty by a removal."""
         if not value:
             self.pop(key, None)
 
     def copy(self) -> Keyspace:
-        """A deep copy, in the same order."""
+        """Return a deep copy, in the same order."""
         return Keyspace((key, type(value)(value)) for key, value in self.items())  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def become(self, other: Iterable[tuple[bytes, Value]]) -> None:
-        """Hold what the other holds instead; this object stays, since commands are bound to it."""
+        """Replace the content by the other's; this object stays, because commands are bound to it."""
         self.clear()
         self.update(other)

@@ -1,7 +1,7 @@
-"""Runs scripts as Redis does: the same Lua, the same globals, the same rules for what crosses the border.
+"""Run scripts as Redis does: the same Lua, the same globals, the same conversions between Lua and Redis.
 
-One interpreter serves every server of the process, and a text is compiled once: what belongs to one server reaches a
-script only through ``call``.  Outside Lua all strings are bytes.
+One interpreter serves every server of the process, and each text is compiled once: a script reaches the data of a
+server only through ``call``.  Outside Lua all strings are bytes.
 
 Left out, since no script uses them: cjson, cmsgpack, bit, redis.log and the like, math.random, RESP3.
 """
@@ -108,7 +108,7 @@ return compile, run, parts, function(reply, from, to) return unpack(reply, from,
 
 
 class Chunk(NamedTuple):
-    """A script, compiled.  ``flagged``: it has the first line that names its flags."""
+    """A compiled script.  ``flagged``: it has the first line that names its flags."""
 
     sha: bytes
     function: object
@@ -121,7 +121,7 @@ def _sha1hex(text: object) -> bytes:
 
 
 def _word(value: object) -> bytes:
-    """An argument of a command, as Redis writes it."""
+    """Format an argument of a command, as Redis does."""
     kind = type(value)
     if kind is int or kind is float:
         return number_text(cast("float", value))
@@ -135,7 +135,7 @@ def _nobody(words: Sequence[bytes]) -> object:
 
 
 class _Interpreter:
-    """The only one that knows lupa, which has no types.  Raises ``ConfigError`` where that is not installed."""
+    """The only user of lupa, which has no types.  Raises ``ConfigError`` if lupa is not installed."""
 
     def __init__(self) -> None:
         try:
@@ -154,7 +154,7 @@ class _Interpreter:
         self._caller: Call = _nobody
 
     def compile(self, text: bytes) -> object:
-        """A function, or a text that tells what is wrong."""
+        """Compile a text; return a function, or an error text."""
         function, fault = self._compile(text)
         return function or cast("bytes", fault).decode(errors="replace")
 
@@ -185,7 +185,7 @@ class _Interpreter:
         return reply if type(reply) is bytes or type(reply) is int else self._enter(reply)
 
     def _enter(self, reply: object) -> object:
-        """A reply as scripts see it: null is false."""
+        """Convert a reply for scripts: null is false."""
         if reply is None:
             return False
         if type(reply) is list:
@@ -198,7 +198,7 @@ class _Interpreter:
         return reply
 
     def _leave(self, value: Any) -> object:
-        """What a script returned as clients see it: numbers lose their fraction, a list ends before its first nil."""
+        """Convert a script's result for clients: numbers lose their fraction, a list ends before its first nil."""
         kind = type(cast("object", value))
         if kind is bytes or kind is int:
             return value
@@ -221,12 +221,12 @@ _CHUNKS: dict[bytes, Chunk] = {}
 
 @cache
 def interpreter() -> _Interpreter:
-    """The one of this process.  Raises ``ConfigError`` without lupa."""
+    """Return the interpreter of this process.  Raises ``ConfigError`` without lupa."""
     return _Interpreter()
 
 
 def load(text: bytes) -> Chunk | ErrorReply:
-    """Compile a script, or return what was compiled before for the same text."""
+    """Compile a script, or return the compiled one of the same text."""
     chunk = _CHUNKS.get(text)
     if chunk is not None:
         return chunk
@@ -245,5 +245,5 @@ def load(text: bytes) -> Chunk | ErrorReply:
 
 
 def run(chunk: Chunk, keys: Sequence[bytes], argv: Sequence[bytes], call: Call) -> object:
-    """The script's reply, an ``ErrorReply`` where it failed.  Errors of ``call`` itself are raised as they are."""
+    """Return the script's reply, an ``ErrorReply`` if it failed.  Errors of ``call`` itself are raised unchanged."""
     return interpreter().run(chunk, keys, argv, call)

@@ -1,6 +1,6 @@
-"""The library ``struct`` that scripts find in Redis: numbers and strings in bytes, by a format of letters.
+"""Implement the library ``struct`` of Redis scripts: numbers and strings in bytes, by a format of letters.
 
-Nothing is aligned, as there by default.  Left out: zero-terminated strings, and integers of odd sizes.
+Nothing is aligned, which is the default there too.  Left out: zero-terminated strings, and integers of odd sizes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _CODE = {1: "b", 2: "h", 4: "i", 8: "q"}
 
 
 class _Field(NamedTuple):
-    """One value: a number kept in so many ``bits``, a double (0 bits), or a string of ``length``."""
+    """One value: a number of this many ``bits``, a double (0 bits), or a string of ``length``."""
 
     bits: int
     length: int
 
 
 class _Segment(NamedTuple):
-    """Fields of fixed size; ``strings``: where among them strings are; ``open_end``: followed by a string, whose length
-    is the last number unpacked."""
+    """Fields of fixed size; ``strings``: positions of the strings among them; ``open_end``: a string follows, whose
+    length is the last number unpacked."""
 
     layout: struct.Struct
     fields: tuple[_Field, ...]
@@ -41,7 +41,7 @@ class _Segment(NamedTuple):
 
 @lru_cache(1000)
 def _segments(format: bytes) -> tuple[_Segment, ...]:
-    """The layout of a format string of the Lua library ``struct``; nothing is aligned, as there by default."""
+    """Parse a format string of the Lua library ``struct``; nothing is aligned, which is the default there too."""
     order, codes, at = "<", "", 0
     fields: list[_Field] = []
     segments: list[_Segment] = []
@@ -117,7 +117,7 @@ def pack(format: bytes, *values: Any) -> bytes:
             if any(len(given[i]) < fields[i].length for i in strings):
                 raise TypeError
             packed.append(layout.pack(*given))
-        except (struct.error, TypeError, IndexError):  # numbers that are cut off, or written as strings; faults
+        except (struct.error, TypeError, IndexError):  # numbers that are cut off or given as strings; faults
             if len(given) < len(fields):
                 raise ScriptFault(f"bad argument #{begin + len(given) + 2} to 'pack' (got no value)") from None
             packed.append(layout.pack(*map(_packable, fields, given, range(begin + 2, at + 2))))
@@ -130,7 +130,7 @@ def pack(format: bytes, *values: Any) -> bytes:
 
 
 def unpack(format: bytes, packed: bytes, start: int = 1) -> tuple[object, ...]:
-    """The values, and the position behind them."""
+    """Unpack the values; return them and the position after them."""
     at = start - 1
     values: list[object] = []
     try:

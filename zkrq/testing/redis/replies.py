@@ -1,4 +1,4 @@
-"""What a command may answer besides plain values, and how it is refused."""
+"""Define what a command may return besides plain values, and how it is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ class Status(bytes):
 
 
 class Refusal(Exception):
-    """A command cannot be done; ends as an ``ErrorReply`` with this text."""
+    """A command cannot be executed; the client gets an ``ErrorReply`` with this text."""
 
 
 OK = Status(b"OK")
@@ -16,7 +16,7 @@ OK = Status(b"OK")
 SYNTAX = "ERR syntax error"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
 NOT_AN_INTEGER = "ERR value is not an integer or out of range"
-"""Texts that several commands refuse with."""
+"""Error texts of several commands."""
 
 
 def wrong_arity(name: str) -> str:
@@ -24,5 +24,5 @@ def wrong_arity(name: str) -> str:
 
 
 def number_text(number: float) -> bytes:
-    """A double as Redis writes it: 17 significant digits, integers without a point."""
+    """Format a double as Redis does: 17 significant digits, integers without a point."""
     return b"%.17g" % number

@@ -1,9 +1,9 @@
-"""A Redis server inside the process, which runs the real scripts under a clock of its own.
+"""Run a Redis server inside the process, which executes the real scripts under a clock of its own.
 
-Synchronous and deterministic: the same commands at the same times give the same replies.  What it knows is what zkrq
-uses; another command is refused as unknown.  ``tests/simulation/test_mini_redis.py`` holds it against the real one.
+Synchronous and deterministic: the same commands at the same times give the same replies.  It knows the commands that
+zkrq uses, and refuses others as unknown.  ``tests/simulation/test_mini_redis.py`` compares it with a real server.
 
-A kill is to forget the object's data, a restart ``restore`` with what a disk would hold and a new ``run_id``.
+A kill discards the object's data; a restart is ``restore`` with what a disk would hold and a new ``run_id``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_SCRIPT = ErrorReply("NOSCRIPT No matching script. Please use EVAL.")
 
 @dataclass(slots=True)
 class _Run:
-    """A script that is running: once it has written, it is let through to its end."""
+    """A running script: once it has written, it is not stopped."""
 
     may_write: bool
 
@@ -49,7 +49,7 @@ class MiniRedis:
         self.maxmemory_policy = "noeviction"
         self.full = False
         self.touched = 0
-        """Elements that commands have named or read so far: what their work grows with."""
+        """Elements that commands have named or read so far; their work grows with this number."""
         self._clock_us = clock_us
         self._data = Keyspace()
         self._scripts: dict[bytes, lua.Chunk] = {}
@@ -71,34 +71,35 @@ class MiniRedis:
         return f"<MiniRedis {self.run_id} {self.role} {len(self._data)} keys>"
 
     def execute(self, *command: bytes) -> object:
-        """The reply to one command, as a client's parser returns it: bytes, int, None, list, or ``ErrorReply``."""
+        """Execute one command; return the reply as a client's parser does: bytes, int, None, list, or
+        ``ErrorReply``."""
         reply = self._execute(command, None)
         return bytes(reply) if isinstance(reply, Status) else reply
 
     def subscribe(self, channel: bytes, heard: Callable[[bytes], None]) -> Callable[[], None]:
-        """``heard`` is called with each message published on the channel, before PUBLISH returns; returns what ends
-        that."""
+        """Call ``heard`` with each message published on the channel, before PUBLISH returns.  Return a function that
+        ends the subscription."""
         listeners = self._heard.setdefault(channel, {})
         mine = object()
         listeners[mine] = heard
         return lambda: cast("None", listeners.pop(mine, None))
 
     def dump(self) -> Dump:
-        """All data as a disk would hold it; later changes do not reach it."""
+        """Return all data as a disk would hold it; later changes do not reach it."""
         return Dump(self._data.copy())
 
     def restore(self, dump: Dump | None) -> None:
-        """Start again with this data, or empty: no scripts are known and nobody listens."""
+        """Start again with this data, or empty: no scripts are loaded, and no client is subscribed."""
         self._data.become(cast("Keyspace", dump).copy().items() if dump is not None else ())
         self._scripts.clear()
         self._heard.clear()
 
     def flush(self) -> None:
-        """Lose all data, but go on."""
+        """Lose all data, but keep running."""
         self._data.clear()
 
     def content(self) -> Mapping[bytes, object]:
-        """Every key's value: bytes, dict for a hash, list, sorted tuple for a set, dict member -> score."""
+        """Return every key's value: bytes, dict for a hash, list, sorted tuple for a set, dict member -> score."""
         return {key: plain(value) for key, value in self._data.items()}
 
     # -- execution ---------------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ class MiniRedis:
         return reply
 
     def _refusal(self, command: Command | None, words: Sequence[bytes], script: _Run | None) -> ErrorReply | None:
-        """Why this command is not even begun, or None."""
+        """Return why this command is refused before it starts, or None."""
         if command is None:
             name = words[0].decode(errors="replace")
             text = f"ERR unknown command '{name}'" if script is None else "ERR Unknown Redis command called from script"
