@@ -26,7 +26,8 @@ from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
 from zkrq.coordination.memory import Hub
 from zkrq.replication.batching import FURTHER_LEAST
-from zkrq.replication.wire import Wire, dial
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Wire
 
 HOT_PATH = Topic(
     "hot-path",

@@ -17,7 +17,8 @@ from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.local import Servers
-from zkrq.replication.wire import Dial, dial
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Dial
 from zkrq.settings import Settings
 
 TASKS = 256

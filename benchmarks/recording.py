@@ -8,7 +8,8 @@ from typing import NamedTuple, cast
 import hiredis
 
 from zkrq.protocol.scripts import SCRIPTS
-from zkrq.replication.wire import Wire, dial
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Wire
 
 SCRIPT_OF = {
     text.sha.encode(): name for name, script in SCRIPTS.items() for text in {script.given(True), script.given(False)}

@@ -15,7 +15,8 @@ from zkrq import local
 from zkrq.claims import lease_of
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.replication.wire import Dial, dial
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Dial
 from zkrq.settings import Settings
 
 HANG = 60.0

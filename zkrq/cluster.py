@@ -20,7 +20,8 @@ from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
 from zkrq.protocol import calls
 from zkrq.protocol.view import ServerId, View
 from zkrq.queue import Queue
-from zkrq.replication.wire import Dial, address, check_url, dial
+from zkrq.replication.urls import address, check_url, dial
+from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 

@@ -13,7 +13,7 @@ from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.errors import ConfigError
 from zkrq.events import Event
 from zkrq.protocol.view import View
-from zkrq.replication.wire import address, check_url
+from zkrq.replication.urls import address, check_url
 from zkrq.settings import DEFAULTS, Settings
 
 

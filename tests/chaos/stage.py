@@ -21,7 +21,8 @@ from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.protocol.keys import key
-from zkrq.replication.wire import Word, dial, pack
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Word, pack
 
 CLIENTS = 2
 

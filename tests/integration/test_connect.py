@@ -16,7 +16,8 @@ from tests.harness import command, in_process, new_namespace, over_zookeeper
 from zkrq import clock, local
 from zkrq.coordination.memory import Hub
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.replication.wire import Wire, dial
+from zkrq.replication.urls import dial
+from zkrq.replication.wire import Wire
 
 pytestmark = pytest.mark.anyio
 

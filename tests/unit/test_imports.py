@@ -104,6 +104,14 @@ def test_protocol_imports_itself_and_pure_parts_of_the_standard_library() -> Non
             assert allowed, f"{module} imports {name}"
 
 
+@pytest.mark.parametrize("driver", ["redis", "aiozk"])
+def test_a_driver_is_imported_by_one_module(driver: str) -> None:
+    """So nothing else depends on what it raises, or on what its next version changes."""
+    modules = _modules(ROOT).items()
+    using = {name for name, path in modules if any(f"{i}.".startswith(f"{driver}.") for i in _imported(path, name))}
+    assert len(using) == 1, using
+
+
 CALLERS = {
     "zkrq.replication.request": "sends typed calls",
     "tests.lua.one_server": "sends typed calls",

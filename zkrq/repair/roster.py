@@ -15,7 +15,7 @@ from zkrq.protocol.view import Life, ServerId, View, extend, remove
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.membership import Membership
-from zkrq.replication.wire import redact, without_credentials
+from zkrq.replication.urls import redact, without_credentials
 
 
 class Roster:

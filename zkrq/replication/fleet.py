@@ -20,7 +20,8 @@ from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.link import Round, ServerError
 from zkrq.replication.request import Request
 from zkrq.replication.server import Server
-from zkrq.replication.wire import pack_words, with_credentials_of
+from zkrq.replication.urls import with_credentials_of
+from zkrq.replication.wire import pack_words
 
 MakeServer = Callable[[ServerId, str], Server]
 """Makes the ``Server`` of a URL, without connecting."""

@@ -20,7 +20,7 @@ from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, decode, encode, found, plan
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.wire import without_credentials
+from zkrq.replication.urls import without_credentials
 
 TRIES = 5
 

@@ -21,7 +21,8 @@ from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.link import Complaint, Link, ServerError, deadline
-from zkrq.replication.wire import Dial, ErrorReply, NoConnection, dial, pack, redact
+from zkrq.replication.urls import dial, redact
+from zkrq.replication.wire import Dial, ErrorReply, NoConnection, pack
 from zkrq.tasks import Tasks
 
 FIRST_VERSION_WITH_FLAGS = (7, 0)

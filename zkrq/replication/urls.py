@@ -1,0 +1,82 @@
+"""Check URLs of Redis servers, show them without credentials, and connect to the server that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from zkrq.errors import ConfigError
+from zkrq.replication.wire import Wire, read_url, wires
+
+
+def dial(url: str, timeout: float) -> Callable[[], Wire]:
+    """Return a maker of wires to the Redis server of this URL; connecting may take ``timeout`` seconds.
+
+    Raises ``ConfigError``.
+    """
+    parts = _parts(url)
+    try:
+        return wires(parts, timeout)
+    except ValueError as error:
+        raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
+
+
+def redact(url: str) -> str:
+    """Return the URL without its password, for logs and ``repr``."""
+    scheme, separator, rest = url.rpartition("://")
+    place, _, query = rest.partition("?")
+    if "@" in query and "@" not in place and not place.startswith("/") and "=" not in query.partition("@")[0]:
+        place, query = rest.rpartition("@")[2], ""  # a password that is not properly escaped
+    options = "&".join(option for option in query.split("&") if option and "password" not in option)
+    return f"{scheme}{separator}{place.rpartition('@')[2]}" + (f"?{options}" if options else "")
+
+
+def without_credentials(url: str) -> str:
+    """Return the URL for other clients: no user, no password, none of this client's options."""
+    parts = _parts(url)
+    database = parts.get("db")
+    if "path" in parts:
+        return f"unix://{quote(parts['path'])}" + ("" if database is None else f"?db={database}")
+    host = parts.get("host", "localhost")
+    scheme, host = urlsplit(url).scheme, f"[{host}]" if ":" in host else host
+    port = f":{parts['port']}" if "port" in parts else ""
+    return f"{scheme}://{host}{port}" + ("" if database is None else f"/{database}")
+
+
+def with_credentials_of(url: str, other: str) -> str:
+    """Return the URL with the user and the password of another URL, and with its options if it is of the same kind."""
+    parts, known = urlsplit(url), urlsplit(other)
+    credentials, at, _ = known.netloc.rpartition("@")
+    kept = {"username", "password"} if parts.scheme != known.scheme else {name for name, _ in parse_qsl(known.query)}
+    options = [(name, value) for name, value in parse_qsl(known.query) if name in kept - {"db"}]
+    options += parse_qsl(parts.query)
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{parts.scheme}://{credentials}{at}{parts.netloc}{parts.path}{query}"
+
+
+def address(url: str) -> str:
+    """Return host, port and database of a URL, or a socket's path: the name of a server that was given none."""
+    parts = _parts(url)
+    database = f"/{parts['db']}" if parts.get("db") else ""
+    if "path" in parts:
+        return parts["path"] + database
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 6379)}{database}"
+
+
+def check_url(url: str) -> None:
+    """Check a Redis URL.  Raises ``ConfigError``."""
+    _parts(url)
+
+
+def _parts(url: str) -> Mapping[str, Any]:
+    if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected")
+    try:
+        parts = read_url(url)
+    except (ValueError, TypeError):
+        # Without the parser's words, which may quote a password that is not properly escaped.
+        raise ConfigError(f"{redact(url)!r} is not a Redis URL: it cannot be parsed") from None
+    if url.startswith("unix://") and "path" not in parts:
+        raise ConfigError(f"{redact(url)!r} is not a Redis URL: it names no path")
+    return parts
