@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import zkrq
+from zkrq.protocol.records import MOVES, State
 
 PACKAGE = Path(zkrq.__file__).parent
 TEXT = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
@@ -51,3 +52,27 @@ def test_a_bound_stands_where_the_table_says(name: str, files: str) -> None:
 
 def test_the_table_of_bounds_is_read() -> None:
     assert len(bounds()) > 40
+
+
+INDEX = {
+    State.QUEUED: "`ready` or `scheduled`",
+    State.CLAIMED: "`claimed`",
+    State.DEAD: "`dead`",
+    State.GONE: "`tombstones`",
+}
+"""The states of an item; only the queue's own record is ever paused, and its row and moves are left out."""
+
+
+def life_of_an_item() -> str:
+    """Print ``MOVES`` as a table: a row for each state, a column for the verbs that move all items alike."""
+    columns: dict[tuple[State | None, ...], list[str]] = {}
+    for verb in dict.fromkeys(verb for state in INDEX for verb in MOVES[state] if MOVES[state][verb] in INDEX):
+        columns.setdefault(tuple(MOVES[state].get(verb) for state in INDEX), []).append(verb)
+    rows = [["state", "index", *map(", ".join, columns.values())], ["---"] * (2 + len(columns))]
+    for at, (state, index) in enumerate(INDEX.items()):
+        rows.append([state.name.lower(), index, *(to.name.lower() if (to := moves[at]) else "" for moves in columns)])
+    return "\n".join(re.sub(r"\|  (?=\|)", "| ", f"| {' | '.join(row)} |") for row in rows)
+
+
+def test_the_life_of_an_item_is_the_table_of_the_records() -> None:
+    assert life_of_an_item() in TEXT

@@ -37,7 +37,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "drop": State.GONE,
         "exhaust": State.DEAD,
         "expire": State.GONE,
-        "expire, keep": State.DEAD,
+        "expire and keep": State.DEAD,
     },
     State.CLAIMED: {
         "ack": State.GONE,

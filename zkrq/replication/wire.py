@@ -23,9 +23,6 @@ from zkrq.protocol.replies import Answer, Status, read_error
 
 Word = bytes | str | int
 
-Arguments = list[Word]
-"""Arguments of a script after epoch and generation."""
-
 # hiredis types the argument as a tuple of one.
 pack = cast("Callable[[tuple[Word, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 """Encodes a command for the wire."""
