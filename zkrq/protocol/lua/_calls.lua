@@ -1,6 +1,6 @@
--- purpose: calls that name no items are executed once.  A call whose connection broke may be executed after its
--- repetition, and would take what came in between: so each has an id of its own, and the latest are remembered here,
--- the very latest with the items that they concerned: a repetition is to tell of these again.
+-- purpose: execute calls that name no items once.  A call whose connection broke may be executed after its repetition,
+-- and would take items that came in between.  So each has an id of its own, and the last ones are remembered here, the
+-- very last with their items, because a repetition has to report these again.
 local CALLS_BYTES = 300
 local CALLS_WITH_ITEMS = 4
 
@@ -12,7 +12,7 @@ local function was_executed(call)
   return false
 end
 
--- After the decision: ids is what it was about.
+-- Remember the items of a call, after its decision.
 local function remember_items(call, ids)
   if call == '' or #ids == 0 then return end
   redis.call('HSET', lead, 'items ' .. call, table.concat(ids, '\1'))

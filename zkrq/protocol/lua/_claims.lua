@@ -1,8 +1,8 @@
--- purpose: the claims of one owner, a page of them at a time.
-local PAGE = 500 -- claims looked at in one call
+-- purpose: read the claims of one owner, page by page.
+local PAGE = 500 -- claims read in one call
 
--- The cursor to go on with (0: that was all); then of this page the ids that the owner holds with their records, and the
--- entries of what it no longer holds.
+-- Return the cursor to continue from (0: that was all), the ids on this page that the owner holds, their records, and
+-- the entries of claims that it no longer holds.
 local function claims_page(owner, cursor)
   local from = cursor == '0' and '[' .. owner .. '/' or '(' .. cursor
   local entries = redis.call('ZRANGEBYLEX', holdings, from, '(' .. owner .. '0', 'LIMIT', 0, PAGE) -- 0 follows /

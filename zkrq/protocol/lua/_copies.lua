@@ -1,7 +1,9 @@
--- purpose: items as another server is to have them: id, record, left_ms and payload, false where there is none.
--- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that name
--- one moment each, there and here, keep the order of their items.  Behind a space, what is left until it expires.
--- Once so many bytes of payloads are together, the ids of the rest are named instead, to be asked for again.
+-- purpose: read items for another server: id, record, left_ms and payload, false if there is none.
+-- left_ms counts from a moment by this server's clock (0: from now), with microseconds as its fraction: copies that
+-- count from one moment each, on both servers, keep the order of their items.  After a space, the time until the item
+-- expires.
+-- Beyond a number of bytes of payloads, the ids of the remaining items are returned instead, to be read by another
+-- call.
 local counted_from_us = clock == '0' and now_us or tonumber(clock)
 
 local function left_of(id, r)
@@ -11,7 +13,7 @@ local function left_of(id, r)
   return left_ms .. string.format(' %.3f', (math.abs(expires_us) - counted_from_us) / 1000)
 end
 
--- packed_of(i): the i-th id's record, nil or false where it is unknown.
+-- packed_of(i): the i-th id's record, nil or false if it is unknown.
 local function copies_of(ids, packed_of)
   local found, left_out, bytes = {}, {}, 0
   for i, id in ipairs(ids) do

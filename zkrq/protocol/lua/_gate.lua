@@ -1,5 +1,5 @@
--- purpose: the door of every script: a server answers only in the life in which the view knows it.
--- Generation other or missing: NOTINSYNC, and nothing is created on the way.  Epoch lower: STALE.  Greater: adopt.
+-- purpose: guard every script: a server answers only in the life in which the view knows it.
+-- Other or missing generation: NOTINSYNC, and nothing is written.  Lower epoch: STALE.  Greater epoch: adopt it.
 local known = redis.call('HMGET', server, 'generation', 'epoch')
 if known[1] ~= generation then return {'NOTINSYNC', known[1] or ''} end
 epoch = tonumber(epoch)

@@ -1,9 +1,10 @@
--- purpose: where the id of an item stands, by its state: ready or scheduled, claimed, dead, or among the tombstones.
+-- purpose: keep the index of an item's state: ready or scheduled, claimed, dead, or the list of tombstones.
 -- Scores are this server's clock in microseconds; ready and scheduled are ordered by priority (0 to 9, higher first),
 -- then due time.
--- holdings names the claims of each request, in the order of their names: token, a zero byte, id.
--- Writes are gathered, then made in an order of which every prefix is safe: an index may name an item that has left
--- (whoever reads an index looks at the record), but no item is ever without its index.
+-- holdings lists the claims of each request, ordered by name: token, a zero byte, id.
+-- Writes are gathered, then made in an order of which every prefix is safe, because Redis does not undo a script that
+-- fails half-way: an index may name an item that has left (readers of an index check the record), but no item is ever
+-- without its index.
 local PRIORITIES = 10
 local PRIORITY_STEP = 562949953421312 -- 2^49 microseconds, 17 years
 local FIRST_MOMENT = 1700000000000000 -- so that ten steps fit into the 53 bits of a score
@@ -29,14 +30,14 @@ local function each_priority(index, visit)
   until step == PRIORITIES - 1
 end
 
--- A moment as a score is written: a number would be formatted anew for every item that has it.
+-- Format a moment as a score once: Redis would format a number again for every item that has it.
 local function score_of(at_us)
   return string.format('%.0f', at_us)
 end
 
 local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}, P = {}}
 local entering, leaving, new_records, new_payloads, new_tombstones
-local removals = 0 -- committed here
+local removals = 0 -- committed by this call
 
 local function list()
   return {n = 0}
@@ -59,8 +60,8 @@ local function append_pair(to, a, b)
   to[n + 1], to[n + 2], to.n = a, b, n + 2
 end
 
--- The entry of a tombstone: when it was buried here, when its item was pushed, as packed in its record, version, id.
--- An item that is unknown here, or was gone already, counts as pushed at the last moment before.
+-- Make the entry of a tombstone: when it was buried here, when its item was pushed (packed as in its record), version,
+-- id. An item that was unknown here, or already gone, counts as pushed at the last moment before.
 local BURIED = struct.pack('<d', now_ms)
 local function tombstone_of(pushed_at, version, id)
   return BURIED .. (pushed_at == '\0\0\0\0\0\0\0\0' and BURIED or pushed_at) .. version .. id
@@ -75,13 +76,13 @@ local function enter_queue(id, priority, due_us)
   return scheduled
 end
 
--- How the entry of a claim in holdings begins; the id follows.
+-- Return the beginning of a claim's entry in holdings; the id follows.
 local function holding_of(token)
   return token .. '\0'
 end
 
--- Claims of one request that end together, the last id first: ids grow, and as long as it is short a sorted set is
--- searched from its beginning for the place of each.
+-- Enter claims of one request that end together, the last id first: ids grow, and Redis searches a short sorted set
+-- from its beginning for the place of each.
 local function enter_claimed(ids, deadline, token)
   if ids.n == 0 then return end
   local claims, held_claims, n, holding = entering[claimed], entering[holdings], entering[claimed].n, holding_of(token)
@@ -93,7 +94,7 @@ local function enter_claimed(ids, deadline, token)
   claims.n, held_claims.n = n, n
 end
 
--- A key names all items that have it: one, as far as one server decides; more where what two decided comes together.
+-- A key names all items that have it: one, as far as one server decides; several after two servers decided separately.
 local function keep_key(key, id, lives)
   local named, ids = redis.call('HGET', keys, key) or '', {lives and id or nil}
   for other in string.gmatch(named, '[^\1]+') do
@@ -105,8 +106,8 @@ local function keep_key(key, id, lives)
   if naming == '' then redis.call('HDEL', keys, key) else redis.call('HSET', keys, key, naming) end
 end
 
--- What only marked items have: a key, which names the item as long as it is queued or claimed, and a moment at which it
--- expires (expires_us nil: as it is, or from now).  A negative score: it has expired while it was claimed.
+-- Maintain what only marked items have: a key, which names the item while it is queued or claimed, and a moment at
+-- which it expires (expires_us nil: unchanged, or from now).  A negative score: it expired while it was claimed.
 local function look_after(id, marks, state, packed, expires_us)
   local whole = state == 'X' and redis.call('HGET', records, id) or packed
   if not whole then return end -- unknown here, and never to live here
@@ -124,22 +125,22 @@ local function look_after(id, marks, state, packed, expires_us)
   end
 end
 
--- Whether the item has outlived its time; only what waits is to be asked about.
+-- Tell whether the item has outlived its time to live; only for items that are not claimed.
 local function has_expired(id, r)
   local expires_us = r.marks % 2 == EXPIRES and tonumber(redis.call('ZSCORE', expiring, id) or nil)
   return expires_us and expires_us <= now_us
 end
 
--- What is left by an argument left_ms, in microseconds: until due time or deadline, and, where it says so behind a
--- space, until the item expires.
+-- Read an argument left_ms, in microseconds: until due time or deadline, and, if a space follows, until the item
+-- expires.
 local function read_left(left_ms)
   local ms, expires_ms = tonumber(left_ms), nil
   if not ms then ms, expires_ms = string.match(left_ms, '^(%S+) (%S+)$') end
   return math.floor(ms * 1000 + 0.5), expires_ms and math.floor(expires_ms * 1000 + 0.5)
 end
 
--- Write the record r of an item that was in old_state (nil: unknown here), then claimed under old_token.
--- at_us: due time, deadline, or moment of death, by the state.  expires_us: when it expires, nil: see look_after.
+-- Write the record r of an item that was in old_state (nil: unknown here), and claimed under old_token.
+-- at_us: due time, deadline, or time of death, by state.  expires_us: when it expires, nil: see look_after.
 local function place(id, old_state, old_token, r, marks, at_us, packed, expires_us)
   local state, priority, home = r.state, r.priority, nil
   if marks > 0 then look_after(id, marks, state, packed, expires_us) end
@@ -153,8 +154,8 @@ local function place(id, old_state, old_token, r, marks, at_us, packed, expires_
     append_pair(entering[dead], at_us, id)
     home = dead
   elseif state == 'X' then
-    -- The queue's own record is never dropped: its versions would begin again.
-    -- The payload stays for now: it goes when every server knows of the removal (cut.lua), or with the tombstone.
+    -- The queue's own record is never dropped, because its versions would start again. The payload stays until every
+    -- server knows of the removal (cut.lua), or until the tombstone is dropped.
     if id ~= PAUSE then
       local version = struct.pack('<I4I4', r.epoch, r.n)
       append(new_tombstones, tombstone_of(struct.pack('<d', r.pushed_at), version, id))
@@ -172,7 +173,7 @@ local function place(id, old_state, old_token, r, marks, at_us, packed, expires_
   append_pair(new_records, id, packed)
 end
 
--- Where the id stands now, as a moment of this clock.
+-- Return the item's place in its index, as a moment of this clock.
 local function stands_at_us(id, r)
   for _, index in ipairs(HOMES[r.state]) do
     local score = tonumber(redis.call('ZSCORE', index, id) or nil)
@@ -181,8 +182,8 @@ local function stands_at_us(id, r)
   return now_us
 end
 
--- A claim may have come before its item's own push: the payload is still to be kept, and the item may have waited for
--- it.  Returns how many items that makes ready.
+-- A claim may have arrived before its item's own push: then the payload is still missing, and the item may have waited
+-- for it. Return how many items this makes ready.
 local function complete(id, r, payload)
   if not HAS_PAYLOAD[r.state] or redis.call('HSETNX', payloads, id, payload) == 0 or r.state ~= 'Q' then return 0 end
   redis.call('ZADD', ready, rank(r.priority, now_us), id)

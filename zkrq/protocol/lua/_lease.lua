@@ -1,11 +1,11 @@
--- purpose: since when this server has led the queue without a gap.  After a change of the view, or when its clock has
--- jumped (the server was stopped), every claim gets one full lease from then on before it may expire.
--- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump.
--- A shorter jump is found by the client: it says what this clock should say by now, 0 where it does not know.
+-- purpose: track since when this server has led the queue without a gap.  After a change of the view, or if its clock
+-- has jumped (the server was stopped), every claim gets one full lease from then on before it may expire.
+-- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump. The client
+-- finds a shorter jump: it says what this clock should say by now, 0 if it does not know.
 local SILENCE_MS = 15000
-local JUMP_US = 1000000 -- further ahead than that, a clock has jumped, or the call was late
+local JUMP_US = 1000000 -- a clock that is further ahead has jumped, or the call was late
 
--- The moment, and whether the queue has large payloads (_sizes.lua).
+-- Return that moment, and whether the queue has large payloads (_sizes.lua).
 local function leading_since_us(expected_us)
   local seen = redis.call('HMGET', lead, 'epoch', 'seen_ms', 'since_us', 'large')
   local since = tonumber(seen[3])

@@ -1,8 +1,8 @@
--- purpose: drop dead letters beyond what the queue keeps, the oldest first.  Every call that buries does so, and every
--- claim: that one also drops those that grow too old.
-local LETTERS_MAX = 700 -- dropped in one call: more than one call can bury, so that the queue never keeps more
+-- purpose: drop dead letters beyond the queue's limit, the oldest first.  Every call that buries does so, and so does
+-- every claim, which also drops letters that are too old.
+local LETTERS_MAX = 700 -- dropped in one call: more than one call can bury, so the queue never exceeds its limit
 
--- How many were dropped, and whether there may be more to drop.
+-- Return how many were dropped, and whether there may be more to drop.
 local function drop_dead_letters()
   local excess, ids = tonumber(dead_max) > 0 and redis.call('ZCARD', dead) - dead_max or 0, {}
   if excess > 0 then

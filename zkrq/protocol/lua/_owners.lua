@@ -1,6 +1,6 @@
--- purpose: who claims here.  A claim's token is owner/seq; seq grows with each claim request of the owner, one at a
--- time, so that a repeated request is known again and a late one is refused.
-local FENCED_MEMORY_MS = 600000 -- how long a dead owner's late requests are still refused by name
+-- purpose: remember which owners claim here.  A claim's token is owner/seq; seq grows with each claim request of the
+-- owner, one at a time, so that a repeated request is recognised and a late one is refused.
+local FENCED_MEMORY_MS = 600000 -- during which a dead owner's late requests are refused by name
 
 local function owner_of(token)
   return string.match(token, '^(.*)/(%d+)$')
@@ -19,7 +19,7 @@ local function is_fenced(owner)
   return redis.call('ZSCORE', fenced_owners, owner) ~= false
 end
 
--- Forget what stands in an index by a time that is over; what is left over goes with the next calls.
+-- Drop entries of an index from before a moment; what is left over is dropped by the next calls.
 local FORGET_MAX = 100
 local function forget_before(index, moment_ms)
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', moment_ms, 'LIMIT', 0, FORGET_MAX)

@@ -1,24 +1,24 @@
--- purpose: the record of an item, packed; zkrq/protocol/records.py holds the same layout and the table of states.
--- Q queued (ready or scheduled, by its due time), C claimed, D dead letter, X gone (a tombstone); P is no item: the
+-- purpose: pack and unpack the record of an item; zkrq/protocol/records.py has the same layout and the table of states.
+-- Q queued (ready or scheduled, by its due time), C claimed, D dead letter, X gone (a tombstone); P is not an item: the
 -- record of PAUSE says that the queue is paused.
--- The tail (key and note, each after its length, then how long the item may live) is carried along unread.
+-- The tail (key and note, each after its length, then the time to live) is carried along unread.
 local FORMAT = 1
 local HEAD, WHOLE = '<xI4I4c1BI4I4d', '<xI4I4c1BI4I4ddI4Bc0'
 local PACKED = '<BI4I4c1BI4I4ddI4B'
--- Where single fields stand, for what is done to every item: reading these takes a fraction of reading a record.
--- TOKEN_AT is the length of the token; the token follows.
+-- Positions of single fields, for work on every item: reading a field takes a fraction of reading a record. TOKEN_AT is
+-- the length of the token; the token follows.
 local VERSION_AT, N_AT, STATE_AT, PRIORITY_AT, FAILURES_AT, PUSHED_AT, DUE_AT, TOKEN_AT = 2, 6, 10, 11, 16, 20, 28, 40
 local QUEUED, CLAIMED, GONE = string.byte('QCX', 1, 3)
 local HEAD_LENGTH = 10 -- format, version, state
 local NO_TAIL = '\0\0\0\0'
-local MARK = 16 -- the byte of the priority also says: it expires (1 * MARK), it has a key (2 * MARK)
+local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), it has a key (2 * MARK)
 local EXPIRES, KEYED = 1, 2
 local HAS_PAYLOAD = {Q = true, C = true, D = true}
-local BYTES_MAX = 1048576 -- of payloads in one reply, unless the first of them is larger
+local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
 local PAUSE = '\1pause' -- no item has such an id
 local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, and of no claim
 
--- What most decisions need: version, state, priority, token; marks are what place (_index.lua) has to look after.
+-- Read what most decisions need: version, state, priority, token; marks are for place (_index.lua).
 local function read_head(packed)
   local e, n, state, priority, _, _, pushed_at = struct.unpack(HEAD, packed)
   local length, marks = string.byte(packed, TOKEN_AT), 0
@@ -37,14 +37,14 @@ local function read_record(packed)
   }
 end
 
--- The record of what is gone: a tombstone.  Its due time is the moment of the burial, by the clock of the server that
--- decided it, and stays the same however often it is decided again.
+-- Write the record of a removed item: a tombstone.  Its due time is the time of the burial, by the clock of the server
+-- that decided it, and stays the same however often it is decided again.
 local function write_gone(epoch, n, token, buried_us)
   return struct.pack(PACKED, FORMAT, epoch, n, 'X', 0, 0, 0, 0, buried_us, 0, #token) .. token .. NO_TAIL
 end
 
--- A tombstone is remembered for twice the put window.  An older one that still lies there stands for an unknown id, so
--- that it does not matter when it is dropped.
+-- A tombstone counts for twice the put window.  An older one that is still stored means an unknown id, so it does not
+-- matter when it is dropped.
 local function is_expired(packed, now_us, put_window_ms)
   return string.byte(packed, STATE_AT) == GONE and struct.unpack('<d', packed, DUE_AT) <= now_us - 2000 * put_window_ms
 end
@@ -55,7 +55,7 @@ local function write_record(r)
     r.pushed_at, r.due, r.lease, #r.token) .. r.token .. r.tail
 end
 
--- Key, note, and the milliseconds that the item may live (nil: for ever).
+-- Return key, note, and the milliseconds that the item may live (nil: no limit).
 local function read_tail(tail)
   local key, at = struct.unpack('<Hc0', tail)
   local note, last = struct.unpack('<Hc0', tail, at)

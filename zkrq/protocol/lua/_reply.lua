@@ -1,5 +1,5 @@
--- purpose: the records that a decision made, as its reply carries them to apply: id, record, left_ms; the last one
--- of each item.
+-- purpose: collect the records that a decision made, as its reply carries them to apply: id, record, left_ms; the last
+-- one of each item.
 local decided, position_of = list(), {}
 
 local function report(id, packed, at_us)
@@ -21,7 +21,7 @@ local function decide(id, r, state, token, at_us, expires_us)
   report(id, packed, at_us)
 end
 
--- Every server is to have what is told of an item: what was decided under an earlier epoch is decided again.
+-- Every server must hold what is reported about an item, so a record of an earlier epoch is decided again.
 local function tell_as_is(id, packed, r)
   if r.epoch < epoch then
     decide(id, r, r.state, r.token, stands_at_us(id, r))

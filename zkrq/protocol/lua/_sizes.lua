@@ -1,5 +1,5 @@
--- purpose: whether a large payload ever came to this queue on this server.  Only then is the size of each payload looked
--- at before it is handed out: where all are small, the number of items bounds a reply well enough.
+-- purpose: remember whether a large payload ever came to this queue on this server.  Only then the size of each payload
+-- is checked before it is handed out: if all are small, the number of items bounds a reply well enough.
 local LARGE = 2048 -- bytes
 
 -- Call it before the payload is stored.

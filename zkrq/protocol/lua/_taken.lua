@@ -1,6 +1,6 @@
--- purpose: whether a key is in use: the item that it names is queued, and not expired, or claimed.
+-- purpose: tell whether a key is in use: its item is queued and not expired, or claimed.
 
--- The id of the item that has this key, nil where it is free.
+-- Return the id of the item that has this key, nil if it is free.
 local function is_taken(key)
   for id in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do
     if position_of[id] then return id end

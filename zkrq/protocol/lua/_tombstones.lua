@@ -1,14 +1,14 @@
--- purpose: drop tombstones that have done their duty: twice the put window old, or beyond the bytes that a queue's may
--- take.  An entry names the version that it stands for, so that a later life of the same id is never touched.
+-- purpose: drop tombstones that are no longer needed: twice the put window old, or beyond the bytes that a queue's may
+-- take.  An entry names its version, so that a later life of the same id is never touched.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
--- refused (floor_ms).  Where the bytes do not suffice, forgot_ms says up to which burial nothing is remembered.
+-- refused (floor_ms).  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
 
--- Returns how many were dropped.
+-- Return how many were dropped.
 local function trim_tombstones(put_window_ms, room)
   local TOMBSTONES_BYTES = 536870912 -- per queue: 600 s of 4,000 removals a second, 60 s of 40,000
-  local LEAST_AGE_MS = 60000 -- younger ones stay whatever they take, and no put is refused that is less late
-  local TRIM_MAX = 1000 -- looked at in one call
-  local ENTRY_BYTES = 112 -- what one takes in Redis, beside twice the length of its entry; measured
+  local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
+  local TRIM_MAX = 1000 -- entries read in one call
+  local ENTRY_BYTES = 112 -- bytes of one in Redis, beside twice the length of its entry; measured
   local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
   if not first_entry then return 0 end
   local excess = redis.call('LLEN', tombstones) - math.floor(TOMBSTONES_BYTES / (ENTRY_BYTES + 2 * #first_entry))
@@ -20,7 +20,7 @@ local function trim_tombstones(put_window_ms, room)
     if buried_ms > old_ms and (i > excess or buried_ms > young_ms) then break end
     looked_at = i
     if pushed_at > young_ms then
-      append(kept, entry) -- of a producer whose clock is ahead: forgotten, it would have the others' pushes refused
+      append(kept, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
     else
       ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
       pushed_ms = math.max(pushed_ms, pushed_at)

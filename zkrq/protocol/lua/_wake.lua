@@ -1,9 +1,10 @@
--- purpose: tell waiting consumers that something is ready.  A waiter is one client's channel; each is told once, and
--- only as many as there are items.  Nobody listens to a channel whose client has died: then the next one is told.
-local WAKE_MAX = 64 -- waiters told in one call
-local LOOK_MAX = 500 -- waiters looked at in one call, those that died among them
+-- purpose: wake waiting consumers when items are ready.  A waiter is one client's channel; each is woken once, and only
+-- as many as there are items.  If nothing listens on a channel, its client has died, and the next one is woken.
+local WAKE_MAX = 64 -- waiters woken in one call
+local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
 
--- How many listened; false where the caller's user may not publish: a lost wake-up costs time, never a call.
+-- Return the number of listeners; false if the caller's user may not publish: a lost wake-up costs time, but no call
+-- fails.
 local function publish(channel, text)
   local told = redis.pcall('PUBLISH', channel, text)
   return type(told) == 'number' and told
@@ -29,7 +30,7 @@ local function channel_of(owner)
   return string.gsub(server, 'server$', 'wake:') .. owner
 end
 
--- Tell the holder of a claim that its item was cancelled.
+-- Notify the holder of a claim that its item was cancelled.
 local function tell_cancelled(id, token)
   publish(channel_of(string.match(token, '^(.*)/%d+$')), claimed .. ' ' .. token .. ' ' .. id)
 end

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: decide that items are what they are here, under this epoch, whatever other servers may know of them.
+-- purpose: decide items again as they are here, under this epoch, whatever other servers know of them.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation / id
 -- reply: OK [id record left_ms; of each]

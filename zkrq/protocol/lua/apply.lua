@@ -1,12 +1,25 @@
 #!lua flags=allow-oom
--- purpose: install decided records, each only where its version is greater than the one held.
--- Idempotent, in any order.  left_ms: until due time or deadline, negative for what is past;
--- counted from a moment of this server's clock, 0: from now; behind a space, until it expires.
--- record: empty for the one before it.
--- A payload is kept wherever the item lives and has none yet.  One that the server still has of an item that it knows as
--- gone stays with a claim that knows no better: no other server may have it.  Only a later life of the id drops it.
+-- purpose: install decided records, each only if its version is greater than the one held.
+-- Why the greater version wins.  Records of one item reach a server in any order, late, and more than once, from
+-- clients that know nothing of each other.  If the greater version wins, servers that received the same records hold
+-- the same state, whatever the order (Thomas' write rule, 1979).  Versions compare by epoch, then by count.  In one
+-- epoch one primary decides, so equal versions are equal records.
+-- * Without the rule: a claim is delayed on its way to follower F.  It expires, the item is claimed again and acked, on
+--   F too.  Then the first claim reaches F, F becomes primary, and delivers an acked item.
+-- * Without the epoch in front: primary P requeues an expired claim and grants the item again, as counts 5 and 6, which
+--   reach F alone, and P is evicted.  The next primary knows count 4, and accepts the ack of the first holder as count
+--   5. F keeps count 6, becomes primary, and delivers an acked item.
+-- * Without a tombstone for an unknown id: a cancel overtakes the item's push, or an ack reaches a learner before a
+--   page of its catch-up that was read before the ack.  Then the late record finds nothing to lose against, and the
+--   removed item is delivered again.
+-- left_ms: until due time or deadline, negative for the past, counted from clock, a moment of this server's clock, 0:
+-- from now; after a space, until it expires.
+-- record: empty for the same as the one before it.
 -- payloads_given: 0 none, 1 one of each, 2 one of each that is not empty.
--- fenced: an owner whose claims these were and who is refused from now on, or empty.
+-- fenced: an owner to refuse from now on, or empty.
+-- A payload is stored if the item is alive and has none yet.  If the item is gone here but its payload is not, a live
+-- record of a greater version keeps that payload, because no other server may have it; only a later life of the id
+-- drops it.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms trim fenced payloads_given clock / id record left_ms payload
 -- reply: OK [position; of each that holds a greater version] [position; of each that lacks its payload]
@@ -20,10 +33,10 @@ if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
 local readied = 0
-local applied = {} -- an id may come twice in one call: then what the first time made of it
+local applied = {} -- an id may come twice in one call: its record after the first time
 local from_us = clock ~= '0' and tonumber(clock)
 
--- Whether a record over a tombstone is that of another item, which was given the same id.
+-- Tell whether a record over a tombstone belongs to another item, which was given the same id.
 local function is_later_life(packed, tombstone)
   local length = string.byte(tombstone, TOKEN_AT)
   if string.sub(tombstone, TOKEN_AT + 1, TOKEN_AT + length) == REFUSED then return true end
@@ -31,7 +44,7 @@ local function is_later_life(packed, tombstone)
   return pushed_at - put_window_ms > buried_us / 1000
 end
 
--- Returns whether the payload was missing and is there now.
+-- Return whether the payload was missing and is now stored.
 local function keep_payload(position, id, state, payload)
   if not HAS_PAYLOAD[state] then return end
   if payloads_given == '1' or payloads_given == '2' and payload ~= '' then
@@ -54,9 +67,9 @@ local function commit_all()
   commit()
 end
 
--- A claim may have come here before the copy that says how much of its item's life was left: then the copy is as old
--- as what is held, or one decision older.  Within so few no item has died and been given a new life.
-local COPY_US = 1000000 -- by less than that copies differ by themselves
+-- A claim may have arrived before the copy that says how much of its item's life was left.  Then the copy is as old as
+-- what is held, or one decision older.  Within two decisions no item has died and been given a new life.
+local COPY_US = 1000000 -- copies differ by less than that anyway
 local function shorten_life(id, left_ms)
   local _, expires_us = read_left(left_ms)
   local known_us = expires_us and tonumber(redis.call('ZSCORE', expiring, id) or nil)
@@ -64,7 +77,7 @@ local function shorten_life(id, left_ms)
   if at_us and at_us < known_us - COPY_US then redis.call('ZADD', expiring, at_us, id) end
 end
 
--- Any record over any other.
+-- Apply any record over any other.
 local function apply(position, id, packed, left_ms, payload, held_packed)
   local mine, held = read_head(packed), held_packed and read_head(held_packed)
   if not held or newer(mine, held) then
@@ -89,7 +102,7 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
     end
   end
   local completed = keep_payload(position, id, mine.state, payload)
-  -- It may have been put back for lack of its payload (claim.lua).
+  -- It may have been put back because it had no payload (claim.lua).
   if completed and held and held.state == 'Q' and read_left(left_ms) <= 0 then
     redis.call('ZADD', ready, rank(held.priority, now_us), id)
     redis.call('ZREM', scheduled, id)
@@ -97,8 +110,8 @@ local function apply(position, id, packed, left_ms, payload, held_packed)
   end
 end
 
--- The usual ways of an item without marks, a batch of which shares most of what is to be written: from queued, as its
--- push has put it here, to claimed, and from claimed to gone.
+-- The usual transitions of an item without marks: from queued, as its push left it, to claimed, and from claimed to
+-- gone.  Items of a batch share most of these writes.
 local any_scheduled = redis.call('EXISTS', scheduled) == 1
 
 local function claim(id, packed, left_ms)

@@ -1,3 +1,4 @@
 #!lua
--- purpose: apply.lua for new items, which a full server refuses; what frees memory must never be refused.
+-- purpose: apply new items, as apply.lua does; a full server refuses this call, but must never refuse one that frees
+-- memory.
 -- body: apply

@@ -1,8 +1,9 @@
 #!lua flags=allow-oom
--- purpose: decide the removal of items: those named, or, where none is, the count that died first.
--- wanted: the state that they must be in, empty: any.  The holder of one that is claimed is told (_wake.lua).
--- call: what names this call (_calls.lua).  A tombstone's token says which state the call found the item in, so that a
--- repetition says the same.  One that is gone already is reported too, since only this server may know of its removal.
+-- purpose: decide the removal of items: the named ones, or, if none is named, the count that died first.
+-- wanted: the state that they must be in, empty: any.  The holder of a claimed one is notified (_wake.lua).
+-- call: id of this call (_calls.lua).  A tombstone's token says in which state the call found the item, so that a
+-- repetition reports the same.  An item that is already gone is reported too, since only this server may know of its
+-- removal.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation put_window_ms trim wanted count call / id
 -- reply: OK [state; of each before this call, empty for an unknown one] [id record left_ms; of each that is gone]
@@ -26,7 +27,7 @@ for _, id in ipairs(ids) do
     if call ~= '' and string.sub(r.token, 2) == call then states[#states] = string.sub(r.token, 1, 1) end
     tell_as_is(id, packed, r)
   elseif executed_before then
-    states[#states] = '' -- another life of it, or a late first try: this call has nothing to do with it any more
+    states[#states] = '' -- another life of the id, or a late first try: no longer this call's item
   elseif r and HAS_PAYLOAD[r.state] and (wanted == '' or r.state == wanted) then
     if r.state == 'C' then tell_cancelled(id, r.token) end
     decide(id, r, 'X', call ~= '' and r.state .. call or '', now_us)

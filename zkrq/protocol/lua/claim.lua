@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- purpose: decide claims: requeue expired ones, promote due items, then hand up to count ready items to the owner.
--- count: 0 passes on a wake-up for which the process has no use.
+-- count: 0 passes on a wake-up that the process cannot use.
 -- seq: number of this claim request, growing by owner and queue; repeated, it is given the same items again.
--- waiter: channel to be told when something becomes ready, if fewer than count were there; empty: none.
--- max_attempts: an item that was delivered so often, and settled by none, is a dead letter; 0: no limit.
--- expired: the state of an item that has outlived its time: X, or D for a dead letter.
--- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: without limit.
--- While the queue is paused nothing is handed out.  Where payloads are large, their bytes bound the reply (BYTES_MAX).
--- next_ms: how long nothing will become ready by itself; 0: ask again at once; -1: nothing is on its way.
--- clock: what this server's clock should say by now, in microseconds, by the client's clock since its last claim request
+-- waiter: channel to wake when something becomes ready, if fewer than count items were; empty: none.
+-- max_attempts: an item that was delivered this many times, and never settled, is a dead letter; 0: no limit.
+-- expired: the state of an item that has outlived its time to live: X, or D for a dead letter.
+-- dead_max, dead_age_ms: how many dead letters are kept and for how long, 0: no limit.
+-- While the queue is paused nothing is handed out.  If payloads are large, their bytes bound the reply (BYTES_MAX).
+-- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
+-- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation clock put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
@@ -19,8 +19,8 @@
 -- reply: STALE epoch
 -- include: gate clock record index wake owners lease tombstones reply letters
 local CLAIM_MAX = 500 -- items handed out in one call
-local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, dealt with in one call
-local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for so long is forgotten
+local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, processed in one call
+local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
 
 local token = owner .. '/' .. seq
 seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonumber(lease_ms)
@@ -31,7 +31,7 @@ if seq < last_seq then return {'OUTDATED'} end
 local since_us, has_large = leading_since_us(tonumber(clock))
 local handed, handed_count = {}, 0 -- by position among what was decided; false between
 
--- Each item of a page of an index; those not in this state (nil: any) are struck from the index.
+-- Visit each item of a page of an index; those not in this state (nil: any) are removed from the index.
 local function each_in(index, state, ids, visit)
   if #ids == 0 then return end
   local held = redis.call('HMGET', records, unpack(ids))
@@ -59,7 +59,7 @@ local function requeue_expired()
   commit()
 end
 
--- The highest priority first, or the most urgent of many due items would come last.
+-- Highest priority first; otherwise the most urgent of many due items would come last.
 local function promote_due()
   if redis.call('EXISTS', scheduled) == 0 then return end
   local room = HOUSEKEEPING_MAX
@@ -78,7 +78,7 @@ local function promote_due()
   commit()
 end
 
--- Those that are claimed stay where they are until they would be delivered again.
+-- Claimed items keep their place until they would be delivered again.
 local function drop_expired()
   local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
   each_in(expiring, nil, over, function(id, r)
@@ -91,7 +91,8 @@ end
 
 local function hand_out(id, r, payload, score)
   if not payload then
-    -- A claim came here before the push itself did, whose outcome nobody knows yet: wait for it as long as it may come.
+    -- A claim arrived before the push itself, whose outcome is not known yet: wait as long as the push may still
+    -- arrive.
     if r.state == 'C' then return end
     if r.pushed_at < now_ms - 2 * put_window_ms then return decide(id, r, 'X', '', now_us) end
     redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), id)
@@ -118,7 +119,7 @@ local function hand_out(id, r, payload, score)
   handed[position_of[id]] = payload
 end
 
--- The same for the usual item: ready, without marks, with a payload; what all of a call share is packed once.
+-- Do the same for the usual item: ready, without marks, with a payload; the part that all items share is packed once.
 local plain = list()
 local deadline = score_of(now_us + lease_ms * 1000)
 local before, behind = struct.pack('<BI4', FORMAT, epoch), struct.pack('<I4B', lease_ms, #token) .. token
@@ -137,7 +138,7 @@ local function hand_out_plain(id, packed, payload, score)
   decided[at + 1], decided[at + 2], decided[at + 3], decided.n = id, claim, lease_ms, at + 3
 end
 
--- The ids as far as their payloads fit into one reply; the rest stays ready.
+-- Return the ids whose payloads fit into one reply; the others stay ready.
 local cut = false
 local function within_bytes(ids)
   local fitting, bytes = {}, 0
@@ -171,7 +172,7 @@ local function hand_out_ready()
   enter_claimed(plain, deadline, token)
 end
 
--- What is left of the claims that this request was given before.
+-- Hand out the remaining claims that this request was given before.
 local function hand_out_again()
   local holding = holding_of(token)
   local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. holding, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
@@ -208,7 +209,7 @@ end
 if seq == last_seq then
   hand_out_again()
 else
-  -- Also a queue that never has an item is found, or its owners would be kept for ever.
+  -- List even a queue that never has an item; otherwise its owners would be kept forever.
   if last_seq == 0 then redis.call('SADD', queues, queue) end
   redis.call('HSET', owners, owner, seq)
   requeue_expired()
@@ -223,8 +224,8 @@ if waiter ~= '' and handed_count < count and not cut then
   forget_before(waiting, now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
--- What is left over is for another process.  So is the wake-up of one that asks for nothing: the item for which it was
--- woken may not be due yet, and then the next waiter learns when it is.
+-- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
+-- that may not be due yet, and then the next waiter learns when it is.
 if count == 0 or (cut or handed_count == count) and redis.call('ZCARD', ready) > 0 then wake(1) end
 local payloads_of = {}
 for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: name the claims of one owner as this server knows them, a page a call.
--- cursor: 0 to begin, then what the last call returned, until that is 0.
+-- purpose: list the claims of one owner as this server knows them, one page per call.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- KEYS: server records holdings owners fenced_owners
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id]

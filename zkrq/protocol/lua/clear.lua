@@ -1,14 +1,15 @@
 #!lua flags=allow-oom
--- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay with
--- their holders.  Looks at count items from the cursor on: first at scheduled ones, which may become ready meanwhile.
--- What was pushed later is passed over, so that a call that began at some time ends, whatever is pushed.
--- trim: 1 to drop old tombstones as well.  call: what names this call (_calls.lua).
--- before_ms: the moment; at the first page of all, whose cursor is empty, this clock if that is later.
--- cursor: s or r for scheduled or ready, score and id of the last item passed over there; s: from the beginning.
+-- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay
+-- with their holders.  Looks at count items from the cursor on: first at scheduled ones, which may become ready
+-- meanwhile.
+-- Items pushed later are skipped, so that the calls of one clearing end, whatever is pushed.
+-- trim: 1 to drop old tombstones as well.  call: id of this call (_calls.lua).
+-- before_ms: the moment; on the first page, whose cursor is empty, this server's clock if that is later.
+-- cursor: s or r for scheduled or ready, score and id of the last item skipped there; s: from the beginning.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
 -- ARGV: epoch generation put_window_ms trim count call before_ms cursor
 -- reply: OK executed_before before_ms cursor [id record left_ms; of each removed]; the cursor is empty at the end
--- A repetition tells of what the first try removed.
+-- A repetition reports the items that the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record index tombstones reply calls
@@ -17,7 +18,7 @@ local removed = {} -- their ids
 local moment_ms, room = tonumber(before_ms), tonumber(count)
 if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
 
--- Remove items of an index that follow the one passed over last; returns the score and id of the one passed over last.
+-- Remove items of an index that follow the last skipped one; return the score and id of the new last skipped one.
 local function clear(index, score, passed)
   local offset = 0
   if redis.call('ZSCORE', index, passed) == score then

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: compare another server's heads (heads.lua) with what is known here.
+-- purpose: compare another server's heads (heads.lua) with the records here.
 -- KEYS: server records payloads
 -- ARGV: epoch generation / id head
 -- reply: OK [position; of each that is unknown here] [position; of each that is known otherwise, or lacks its payload]

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: drop the payloads of removed items, once every server of the view knows that they are gone.  Dropped by the
--- removal itself they could be nowhere: a primary that has not heard of it may make them live again, and then die.
+-- removal itself they could be lost: a primary that does not know of the removal may decide the item again, and then
+-- die.
 -- KEYS: server records payloads
 -- ARGV: epoch generation / id
 -- reply: OK

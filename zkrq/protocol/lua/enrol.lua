@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- purpose: give a server a new generation, by compare-and-set on the one it has, so that a late duplicate can never
--- touch a newer life.  What it holds is not touched here: nobody believes it under the new generation.
--- expected: the generation that it has now, empty for none.  name: the id under which the view will know it.
--- deployment: the nonce of the namespace's founding.  A later epoch is one of the same deployment's, or means nothing.
--- clock: what this server's clock said when it was met, in microseconds; after window_ms the call is too late, since a
--- server that was flushed meanwhile has no generation left to compare.
--- holding: 1 where it may hold queues; 0 refuses such a server.
+-- purpose: give a server a new generation, by compare-and-set on its present one, so that a late duplicate can never
+-- touch a newer life.  The server's data is not touched: under the new generation it does not count.
+-- expected: its present generation, empty for none.  name: the id under which the view will know it.
+-- deployment: the nonce of the namespace's founding.  A later epoch matters only if it is the same deployment's.
+-- clock: what this server's clock said when it was identified, in microseconds; after window_ms the call is too late,
+-- since a server that was flushed meanwhile has no generation left to compare.
+-- holding: 1 if it may hold queues; 0 refuses such a server.
 -- KEYS: server queues
 -- ARGV: epoch generation expected name deployment clock window_ms holding
 -- reply: OK

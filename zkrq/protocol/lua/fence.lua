@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, a page of them a call.  It may
--- have been woken for items that it no longer took, so it waits no longer, and at the end another waiter is woken.
--- cursor: 0 to begin, then what the last call returned, until that is 0.
--- The owner stays named (owners.lua) until retire.lua, so that a fence left in the middle is found and done again.
+-- purpose: decide that an owner is dead: refuse it from now on and requeue its claims, one page per call.  It may have
+-- been woken for items that it never took, so its channel is removed, and at the end another waiter is woken.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.
+-- The owner stays listed (owners.lua) until retire.lua, so that a fence left in the middle is found and repeated.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners waiting
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id record left_ms; of each claim requeued]

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- purpose: decide that unfinished pushes, of which only another server knows, go on: records that are unknown here.
--- One whose key has been given to another item meanwhile is removed: its push was never done.
--- One that was pushed before floor_ms may be an item that was removed, and whose tombstone was dropped; it is left out.
--- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms the
--- call is too late: meanwhile somebody else may have done the same, and the item's tombstone may be gone already.
--- left_ms: until due time or deadline, negative for what is past.
+-- purpose: finish pushes that only another server knows: records that are unknown here.
+-- If the key was given to another item meanwhile, the item is removed, because its push never completed. Items pushed
+-- before floor_ms are skipped: they may be removed items whose tombstones were dropped.
+-- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms
+-- the call is too late, because another client may have done the same, and the tombstones may be dropped by now.
+-- left_ms: until due time or deadline, negative for the past.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue clock window_ms / id record left_ms payload
 -- reply: OK [id record left_ms; of each]

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- purpose: read which items this server knows and in which version, to compare it with another server: one page of all
--- of them, or, where ids are given, of these.
--- Expired tombstones are left out: each server drops them in its own time.
--- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
+-- purpose: read which items this server knows, and in which version, to compare it with another server: one page of all
+-- items, or the named ones.
+-- Expired tombstones are left out, because each server drops them at its own time.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.  count: approximate number of items.
 -- KEYS: server records
 -- ARGV: epoch generation put_window_ms cursor count / id
 -- reply: OK cursor [id head; of each: format, version and state as the record begins with them]

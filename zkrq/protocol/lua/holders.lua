@@ -1,13 +1,13 @@
 #!lua flags=allow-oom
--- purpose: how many claims each owner holds, a page of the claims at a time.
--- cursor: 0 to begin, then what the last call returned, until that is 0.
+-- purpose: count the claims of each owner, one page of claims per call.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- KEYS: server records claimed owners fenced_owners
 -- ARGV: epoch generation cursor
 -- reply: OK cursor [owner count; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record owners
-local PAGE = 500 -- claims looked at in one call
+local PAGE = 500 -- claims read in one call
 local page, tally, position_of = redis.call('ZSCAN', claimed, cursor, 'COUNT', PAGE), {}, {}
 for i = 1, #page[2], 2 do
   local packed = redis.call('HGET', records, page[2][i])

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: take over what another server knows of a queue besides its items (standing.lua), keeping what is greater.
--- clock: this server's, from which apply.lua is to count.
+-- purpose: copy what another server knows of a queue besides its items (standing.lua), keeping the greater values.
+-- clock: this server's clock, from which apply.lua is to count.
 -- KEYS: server queues owners fenced_owners lead
 -- ARGV: epoch generation queue floor_ms / owner seq fenced_ago_ms
 -- reply: OK clock

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- purpose: name the owners that have claimed here and were not retired since, a page of them a call; every client asks
--- this every few seconds, so it also tells a silent queue from a server that was stopped (_lease.lua).
--- cursor: 0 to begin, then what the last call returned, until that is 0.
+-- purpose: list the owners that have claimed here and were not retired since, one page per call.  Every client calls
+-- this every few seconds, so it also distinguishes a silent queue from a stopped server (_lease.lua).
+-- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- KEYS: server owners lead
 -- ARGV: epoch generation cursor
 -- reply: OK cursor [owner]

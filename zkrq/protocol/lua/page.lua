@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: read one page of all that this server knows of a queue's items, tombstones included, to copy it elsewhere.
--- cursor: 0 to begin, then what the last call returned, until that is 0.  count: about how many items.
+-- purpose: read one page of all items that this server knows of a queue, tombstones included, to copy it elsewhere.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.  count: approximate number of items.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock cursor count
 -- reply: OK cursor [id record left_ms payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: decide that the queue is paused, or goes on: a record like an item's says so, and is replicated like one.
--- state: P paused, X not.  call: what names this call; one that was executed here does nothing (_calls.lua).
+-- purpose: decide that the queue is paused or resumed: a record like an item's says so, and is replicated like one.
+-- state: P paused, X not.  call: id of this call; one that was executed here does nothing (_calls.lua).
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue state call
 -- reply: OK [id record left_ms; of the record]

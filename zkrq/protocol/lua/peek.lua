@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, and change nothing;
--- the scheduled ones in the order in which they become due.
+-- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, without changing
+-- anything; scheduled ones in the order in which they become due.
 -- clock: 0, times count from now.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock state count

@@ -1,12 +1,12 @@
 #!lua
--- purpose: decide pushes that only the primary can: of an item with a key, which is pushed only while no other item of
--- that key is queued or claimed, and into a queue that has a limit.  Also of an item whose id
--- some server knows as gone (put.lua).  An id that is known here stays as it is.  A tombstone does not count where it
--- has expired, or only says that a push was refused: the item begins a new life, above every tombstone of the former.
+-- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
+-- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
+-- be gone (put.lua).  A known id is left unchanged.  A tombstone does not count if it has expired, or only says that a
+-- push was refused: the item begins a new life, above every tombstone of the former one.
 -- record: its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- delay_ms: until due; behind a space, until it expires.
+-- delay_ms: until due; after a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
 -- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record left_ms; of all that is there]
@@ -24,7 +24,7 @@ end
 
 local function known_already(id, packed, r, above_n, payload)
   readied = readied + complete(id, r, payload)
-  if above_n > r.n then -- a tombstone of a former life would win over it elsewhere
+  if above_n > r.n then -- a tombstone of a former life would win over it on another server
     r.n = above_n
     decide(id, r, r.state, r.token, stands_at_us(id, r))
   else

@@ -1,7 +1,7 @@
 #!lua
--- purpose: apply plain pushes of new ids with version (0, 1); an id that is known stays as it is.
--- An id that is gone stays so, too, and is named in the reply: whether its tombstone still counts is decided by push.lua.
--- delay_ms: until due; behind a space, until it expires.
+-- purpose: apply plain pushes of new ids with version (0, 1); a known id is left unchanged.
+-- So is an id that is gone, which the reply names: push.lua decides whether its tombstone still counts.
+-- delay_ms: until due; after a space, until it expires.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record delay_ms payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n; of every put whose id is gone, and the n of its tombstone]

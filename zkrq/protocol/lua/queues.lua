@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: name the queues that ever had an item or a consumer here, a page of them a call.
--- cursor: 0 to begin, then what the last call returned, until that is 0.
+-- purpose: list the queues that ever had an item or a consumer here, one page per call.
+-- cursor: 0 to begin, then the result of the last call, until that is 0.
 -- KEYS: server queues
 -- ARGV: epoch generation cursor
 -- reply: OK cursor [queue]

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: read items as this server knows them; an id that it does not know is left out.
+-- purpose: read items as this server knows them; unknown ids are left out.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation clock / id
 -- reply: OK [id record left_ms payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]

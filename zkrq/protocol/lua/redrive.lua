@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- purpose: decide that dead letters are queued again, ready at once, as if they had never been tried: those named, or
--- the count that died first.  One whose key is in use again stays where it is.
+-- purpose: queue dead letters again, ready immediately, with no attempts: the named ones, or the count that died first.
+-- A letter whose key is in use again stays dead.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- skip: how many of those that died first are passed over.  call: what names this call (_calls.lua).
--- It stands in the records as their token, so that a repetition tells of them again.
+-- skip: how many of those that died first to skip.  call: id of this call (_calls.lua). It is the token of the new
+-- records, so that a repetition reports them again.
 -- ARGV: epoch generation skip count call / id
 -- reply: OK executed_before [id record left_ms; of each]
 -- reply: NOTINSYNC generation
@@ -22,7 +22,7 @@ for _, id in ipairs(ids) do
   local packed = not position_of[id] and redis.call('HGET', records, id)
   local r = packed and read_record(packed)
   if r and r.state == 'D' then
-    -- What a repetition finds dead stays as it is: its key was in use, or it has died again since.
+    -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
     if not executed_before and (r.marks < KEYED or not is_taken(read_tail(r.tail))) then
       r.attempts, r.failures = 0, 0
       decide(id, r, 'Q', call, now_us)

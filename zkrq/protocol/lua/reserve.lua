@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: take, or keep, the right to repair this server, so that clients do not do it at the same time; no more than
--- a courtesy, since correctness never depends on there being only one.  Asked of a server outside the view as well.
+-- purpose: take, or keep, the right to repair this server, so that clients do not repair it at the same time.  This
+-- saves work only: correctness never depends on it.  A server outside the view may be asked as well.
 -- KEYS: server
 -- ARGV: epoch generation repairer hold_ms
 -- reply: OK

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: forget an owner whose claims were all dealt with, on every server.
+-- purpose: forget an owner whose claims were all requeued, on every server.
 -- KEYS: server owners
 -- ARGV: epoch generation owner
 -- reply: OK

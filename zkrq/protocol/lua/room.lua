@@ -1,5 +1,5 @@
 #!lua
--- purpose: tell whether this server takes what needs memory: without the flag allow-oom Redis refuses it where it is full.
+-- purpose: ask for memory: without the flag allow-oom, a full Redis refuses the script.
 -- KEYS: server
 -- ARGV: epoch generation
 -- reply: OK

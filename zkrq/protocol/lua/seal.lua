@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: make a server adopt an epoch, which also shows that it answers and that it is in sync.
+-- purpose: make a server adopt an epoch; the answer also shows that it is alive and in sync.
 -- KEYS: server
 -- ARGV: epoch generation
 -- reply: OK

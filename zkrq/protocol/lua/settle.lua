@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- purpose: decide what becomes of claimed items.  Verbs: ack (gone), nack (queued again after ms, one failure more),
--- release (queued again where it stood; its holder is well and the item did not fail, so the delivery does not count),
--- bury (dead letter, text is the reason), extend (the deadline moves to ms from now).
--- A claim is known by its token, and by a version no older than the one named.  A verb repeated with the same token
+-- purpose: settle claimed items.  Verbs: ack (gone), nack (queued again after ms, one failure more), release (queued
+-- again in its place; the holder is alive and the item did not fail, so the delivery does not count), bury (dead
+-- letter, text is the reason), extend (the deadline moves to ms from now).
+-- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
--- buried_us: the moment, by this server's clock, that the tombstones of the acked ones carry.
+-- buried_us: the moment, by this server's clock, in the tombstones of the acked items.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- version: as it stands in the record.  how: the verb, for all but ack followed by ms and text, with a space between.
+-- version: as it is packed in the record.  how: the verb, for all but ack followed by ms and text, separated by spaces.
 -- dead_max, dead_age_ms: as in claim.lua.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
 -- reply: OK dropped_letters buried_us [outcome; by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms; of everything else decided here, and of what a lost one is now]
@@ -59,8 +59,8 @@ local function settle(position, id, version, token, how)
   end
 end
 
--- The usual ack, of a claim of this epoch without marks: what is left of it is told by its n alone, and the items of
--- one claim request are alike.
+-- Settle the usual ack, of a claim of this epoch without marks.  Its n alone describes the tombstone, and the
+-- tombstones of one claim request are alike.
 local last_version, last_token, last_n, last_record, last_gone, last_holding
 
 local function ack(position, id, version, token)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- purpose: read what a server knows of a queue besides its items: how many they are, before which moment no put is
--- taken, and its owners: the number of their last claim request, and how long ago they were fenced.
--- clock: this server's, from which page.lua is to count.
+-- purpose: read what a server knows of a queue besides its items: their number, the moment before which no put is
+-- accepted, and its owners: the number of their last claim request, and how long ago they were fenced.
+-- clock: this server's clock, from which page.lua is to count.
 -- KEYS: server records owners fenced_owners lead
--- cursor: 0 to begin, then what the last call returned, until that is 0: all owners.
+-- cursor: 0 to begin, then the result of the last call, until that is 0: all owners.
 -- ARGV: epoch generation cursor
 -- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
@@ -17,7 +17,7 @@ local function tell(owner, seq, fenced_ms)
   flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
 end
 
--- Those that claim, then those that were fenced: a cursor among these begins with f.
+-- First the owners that claim, then the fenced ones: a cursor among these begins with f.
 local among_fenced = string.match(cursor, '^f(%d+)$')
 if among_fenced then
   local page = redis.call('ZSCAN', fenced_owners, among_fenced, 'COUNT', PAGE)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: what is to be said of a queue at a glance: how many items it has by state and whether it is paused, how long
--- the ready one that waits longest has been due (-1: none), how many have a key or a time to live, how many tombstones.
+-- purpose: sum up a queue: its items by state, whether it is paused, how long its oldest ready item has been due (-1:
+-- none), how many items have a key or a time to live, how many tombstones there are.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
 -- ARGV: epoch generation
 -- reply: OK ready scheduled claimed dead paused waited_ms keyed expiring tombstones

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- purpose: drop old tombstones, and the payloads that dead clients left with them, of a queue from which nothing is
--- removed at present; otherwise every removal does so.  One page a call.
+-- being removed; otherwise every removal does this.  One page per call.
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead
 -- ARGV: epoch generation put_window_ms
--- remembered_ms: how far back removals are remembered, where the bytes did not suffice for all; -1: they did.
+-- remembered_ms: how far back removals are remembered, if the bytes did not suffice for all; -1: they did.
 -- reply: OK dropped remembered_ms
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: forget a queue, on a server that was enrolled under a passing generation and is in no view.  A late
--- duplicate comes too late: the server has adopted a later epoch by then.
+-- purpose: forget a queue, on a server that was enrolled under a temporary generation and is in no view.  A late
+-- duplicate is refused, because the server has adopted a later epoch by then.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
 -- ARGV: epoch generation queue
 -- reply: OK
