@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -60,8 +60,7 @@ class Tasks:
         if runner is None:
             return
         runner.cancel()
-        with anyio.move_on_after(STOP_TIMEOUT, shield=True):
-            await asyncio.wait([runner])
+        await wait_ended([runner], STOP_TIMEOUT)
         if not runner.done():
             _log.error("%s: tasks did not end within %s s", self._name, STOP_TIMEOUT)
 
@@ -134,6 +133,16 @@ async def wait_set(event: asyncio.Event, seconds: float) -> bool:
         async with asyncio.timeout(seconds):
             await event.wait()
     return event.is_set()
+
+
+async def wait_ended(futures: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+    """Wait until all of these have ended, at most this many seconds.
+
+    Cancel scopes of anyio, which cancel again and again, do not end the wait; ``cancel()`` of the waiting task does.
+    """
+    if waited := list(futures):
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait(waited, timeout=seconds)
 
 
 async def see_through(task: asyncio.Task[Any], *, cancelled: Callable[[], object] = lambda: None) -> None:

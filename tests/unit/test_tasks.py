@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import anyio
 import pytest
 
 import zkrq.tasks
 from zkrq.errors import Closed
-from zkrq.tasks import Rounds, Tasks, see_through, wait_set
+from zkrq.tasks import Rounds, Tasks, see_through, wait_ended, wait_set
 
 pytestmark = pytest.mark.anyio
 
@@ -270,3 +271,22 @@ async def test_event_is_waited_for_within_a_bound(is_set: bool, seconds: float) 
     if is_set:
         event.set()
     assert await wait_set(event, seconds) is is_set
+
+
+async def test_ends_are_waited_for_inside_a_cancelled_scope() -> None:
+    ending = asyncio.create_task(asyncio.sleep(0.05))
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await wait_ended([ending], 10)
+        assert ending.done()
+
+
+async def test_ends_are_waited_for_in_bounded_time_until_the_waiter_is_cancelled() -> None:
+    endless: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await wait_ended([endless], 0.01)
+    await wait_ended([], 10)
+    waiter = asyncio.create_task(wait_ended([endless], 10))
+    await asyncio.sleep(0)
+    waiter.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiter

@@ -8,12 +8,11 @@ from collections.abc import Generator
 from typing import Protocol
 from weakref import ref
 
-import anyio
-
 from zkrq.errors import ClaimLost, ZkrqError
 from zkrq.home import Home
 from zkrq.protocol.records import Record, unpack
 from zkrq.retry import Again
+from zkrq.tasks import wait_ended
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""
@@ -231,8 +230,7 @@ class Lease(ref[object]):
         except ZkrqError:
             return  # closed: the item is delivered again when the owner is fenced
         returned.add_done_callback(_retrieve)
-        with anyio.CancelScope(shield=True):
-            await asyncio.wait([returned], timeout=RELEASE_TIMEOUT)
+        await wait_ended([returned], RELEASE_TIMEOUT)
 
     # -- extending -------------------------------------------------------------------------------------------------
 

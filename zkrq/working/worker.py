@@ -30,7 +30,7 @@ import anyio
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, lease_of
 from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
-from zkrq.tasks import see_through
+from zkrq.tasks import see_through, wait_ended
 from zkrq.working.delivery import After, Before, Delivery, Handling
 from zkrq.working.handlers import Handler, read_handler
 from zkrq.working.outcomes import WorkerStatistics, add_up
@@ -175,8 +175,7 @@ class Worker:
                 fetcher.result()
         finally:
             try:
-                with anyio.CancelScope(shield=True):
-                    await self._drain(fetchers)
+                await self._drain(fetchers)
             finally:
                 self._limiter = None
 
@@ -202,16 +201,16 @@ class Worker:
         for fetcher in fetchers:
             fetcher.cancel()
         try:
-            await _wait_ended(fetchers, STOP_SECONDS)
-            await _wait_ended(self._deliveries, self._grace)
+            await wait_ended(fetchers, STOP_SECONDS)
+            await wait_ended(self._deliveries, self._grace)
         except asyncio.CancelledError as again:
             cancelled = again
         for task in self._deliveries:
             task.cancel()
         try:
-            await _wait_ended(self._deliveries, STOP_SECONDS)
+            await wait_ended(self._deliveries, STOP_SECONDS)
             self._abandon()
-            await _wait_ended(self._returns, STOP_SECONDS)
+            await wait_ended(self._returns, STOP_SECONDS)
         except asyncio.CancelledError as again:
             cancelled = again
         if cancelled:
@@ -331,9 +330,3 @@ async def _release(served: _Served, claim: Claim[Any]) -> None:
         await claim.release()
     except ZkrqError as error:
         served.handling.log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
-
-
-async def _wait_ended(tasks: Iterable[asyncio.Task[Any]], seconds: float) -> None:
-    left = list(tasks)
-    if left:
-        await asyncio.wait(left, timeout=seconds)
