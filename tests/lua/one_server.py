@@ -28,6 +28,8 @@ GENERATION = "g1"
 ANSWER_TIMEOUT = 20.0
 WINDOW_MS = 300_000
 LEASE_MS = 60_000
+KNOWN_MS = 60_000
+"""For how long a client has known the server's clock, where a test says nothing else: it would have noticed a step."""
 PAUSE = "\1pause"
 """The id of the record that says whether the queue is paused; no item has such a one."""
 
@@ -448,7 +450,7 @@ class OneServer(Connection):
         if seq is None:
             self._seq += 1
             seq = self._seq
-        call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0)
+        call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
         reply = self._ask(call, options)
         records = read_decided(reply.records.flat)
         payloads = {id: each for id, each in zip(records, reply.payloads, strict=True) if each is not None}
@@ -602,7 +604,7 @@ class OneServer(Connection):
     def claims_of(self, owner: str) -> set[str]:
         return self._names(calls.Claims(self.queue, owner))
 
-    def _names(self, call: calls.Paging[calls.Names]) -> set[str]:
+    def _names(self, call: calls.Paging[calls.NamesPage]) -> set[str]:
         """All pages."""
         found = set[str]()
         while True:

@@ -16,6 +16,7 @@ from tests.lua.one_server import (
     Refused,
     put_and_claim,
 )
+from zkrq.protocol import calls
 from zkrq.protocol.records import Record, State, Version, pack
 
 SHORT_MS = 40
@@ -293,6 +294,39 @@ def test_claim_lives_one_full_lease_after_a_step_of_the_clock(
     if not handed:
         wait_ms(claimed.next_ms)
         assert server.claim("bob", clock=server.now_us()).ids == ["a"]
+
+
+def test_a_newcomer_waits_as_long_as_a_step_of_the_clock_can_be(server: OneServer) -> None:
+    """The clock may have been set forward just before the newcomer read it first: it cannot tell, and the others have
+    not looked yet.  A longer step shows as a silence of the queue."""
+    put_and_claim(server, "a", "b", lease_ms=SHORT_MS)
+    wait_ms(SHORT_MS)
+    newcomer = server.claim("bob", known_ms=SHORT_MS // 2)
+    assert newcomer.ids == []
+    assert 14_000 <= newcomer.next_ms <= 15_000
+    server.command("ZADD", server.key("claimed"), server.now_us() - 15_000_000, "a")
+    assert server.claim("bob", known_ms=0).ids == ["a"]
+    assert server.claim("cleo", known_ms=15_000).ids == ["b"]
+
+
+def test_a_newcomer_waits_for_no_claim_that_is_newer_than_itself(server: OneServer) -> None:
+    """It has known the clock since before the claim was made, and would have noticed a step."""
+    put_and_claim(server, "old", lease_ms=SHORT_MS)
+    wait_ms(2 * SHORT_MS)
+    server.put("new")
+    assert server.claim("ann", lease_ms=SHORT_MS, known_ms=0).ids == ["new"]
+    wait_ms(SHORT_MS)
+    newcomer = server.claim("bob", known_ms=2 * SHORT_MS)
+    assert newcomer.ids == ["new"]
+    assert SHORT_MS < newcomer.next_ms <= 15_000
+
+
+def test_whoever_looks_for_owners_finds_a_step_of_the_clock(server: OneServer) -> None:
+    """Every client does so every few seconds, also one that claims nothing."""
+    put_and_claim(server, "a", lease_ms=SHORT_MS)
+    wait_ms(SHORT_MS)
+    server.ask(calls.Owners(server.queue, clock=server.now_us() - 2_000_000))
+    assert server.claim("bob").ids == []
 
 
 def test_settling_notes_that_the_server_leads(server: OneServer) -> None:

@@ -62,7 +62,9 @@ def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]
         if not scrubbed and (all(gone) or (ledger.open_clears and any(gone))):
             continue
         learned = id.decode() in ledger.by_id
-        if scrubbed and _is_forgotten(versions, learned=learned):
+        item = ledger.by_id.get(id.decode())
+        known = item is not None and (item.confirmed or item.deliveries > 0)
+        if scrubbed and _is_forgotten(versions, known=known):
             continue
         unfinished = not learned and _is_unfinished([records.get(id) for records in held.values()])
         if scrubbed or (id not in excused and not unfinished):
@@ -75,12 +77,13 @@ def _is_open(lane: Lane, item: Item) -> bool:
     return bool(item.open_calls or dropped)
 
 
-def _is_forgotten(versions: Mapping[str, str], *, learned: bool) -> bool:
+def _is_forgotten(versions: Mapping[str, str], *, known: bool) -> bool:
     """Whether a scrub has made a tombstone of an unfinished push that only followers knew of: no other tombstone has
-    epoch 0.  A later epoch: it had been claimed, and never handed out.  The other servers need none."""
+    epoch 0.  A later epoch: it had been claimed in vain.  The other servers need none.  ``known``: a push of it has
+    returned, or it was delivered; then nothing may forget it."""
     texts = set(versions.values()) - {"unknown"}
     return len(texts) < len(set(versions.values())) and (
-        texts == {"(0, 2) gone"} or (not learned and len(texts) == 1 and next(iter(texts)).endswith(" gone"))
+        texts == {"(0, 2) gone"} or (not known and len(texts) == 1 and next(iter(texts)).endswith(" gone"))
     )
 
 

@@ -432,6 +432,24 @@ def test_a_client_that_claims_for_the_first_time_notices_a_clock_that_was_set_fo
     _play(_clock_set_forward)
 
 
+async def _newcomer_after_a_step(world: World) -> None:
+    near, near_queue = await _opened(world, "near")
+    assert world.view
+    await _run(near, near_queue.push("x"))
+    claim = await _run(near, near_queue.pop_one(timeout=5))
+    assert claim
+    world.servers[world.view.primary(world.queue)].clock += CLAIM_TIMEOUT + 1.0
+    new, new_queue = await _opened(world, "new")
+    assert await _run(new, new_queue.pop_one(timeout=3 * CLAIM_TIMEOUT)) is None
+    await _run(near, claim.ack())
+    await _close(near, new)
+
+
+def test_a_client_that_connects_after_a_clock_was_set_forward_takes_nothing_from_others() -> None:
+    """It cannot know of the step, and may come before any client that does."""
+    _play(_newcomer_after_a_step)
+
+
 async def _trouble_in_a_catch_up(world: World) -> None:
     near, queue = await _opened(world, "near")
     items = 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.protocol.clocks import Clocks, Reading, find_apart
+from zkrq.protocol.clocks import UNKNOWN, Clocks, Reading, find_apart
 from zkrq.protocol.view import Life, ServerId
 
 
@@ -35,18 +35,19 @@ def test_the_odd_one_is_named(ahead: dict[str, float], says: list[str]) -> None:
 def test_a_clock_is_expected_to_go_on_from_when_it_was_read() -> None:
     """For each queue by itself, and for the life that was read."""
     clocks, server, life = Clocks(), ServerId("a"), Life("r1", "g1")
-    assert clocks.expected("jobs", server, life, 5.0) == 0
+    first = Reading("r1", 500_000, 4.0)
+    assert clocks.expected("jobs", server, life, 5.0, None) == UNKNOWN
     clocks.note("jobs", server, life, 1_000_000, 5.0)
-    assert clocks.expected("jobs", server, life, 7.5) == 3_500_000
-    assert clocks.expected("mail", server, life, 7.5) == 0
-    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5) == 0
-    assert clocks.expected("jobs", ServerId("b"), life, 7.5) == 0
+    assert clocks.expected("jobs", server, life, 7.5, first) == (3_500_000, 3_500)
+    assert clocks.expected("mail", server, life, 7.5, first) == (4_000_000, 3_500)
+    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5, first) == UNKNOWN
+    assert clocks.expected("jobs", ServerId("b"), life, 7.5, None) == UNKNOWN
 
 
 def test_a_clock_that_was_not_read_for_a_queue_is_expected_to_go_on_from_its_first_reading() -> None:
     clocks, server, life = Clocks(), ServerId("a"), Life("r1", "g1")
     first = Reading("r1", 1_000_000, 5.0)
     clocks.note("mail", server, life, 9_000_000, 6.0)
-    assert clocks.expected("jobs", server, life, 7.5, first) == 3_500_000
-    assert clocks.expected("mail", server, life, 7.5, first) == 10_500_000
-    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5, first) == 0
+    assert clocks.expected("jobs", server, life, 7.5, first) == (3_500_000, 2_500)
+    assert clocks.expected("mail", server, life, 7.5, first) == (10_500_000, 2_500)
+    assert clocks.expected("jobs", server, Life("r2", "g1"), 7.5, first) == UNKNOWN

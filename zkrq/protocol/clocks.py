@@ -27,6 +27,17 @@ class Reading(NamedTuple):
     asked_at: float
 
 
+class Expected(NamedTuple):
+    """The time that a server's clock should show, in microseconds (0: unknown), and the milliseconds for which the
+    client has known that process of the server.  The client cannot notice a change of the clock that was made before."""
+
+    clock_us: int
+    known_ms: int
+
+
+UNKNOWN = Expected(0, 0)
+
+
 class Clocks:
     """Predict what the servers' clocks say now, by this client's monotonic clock since each was last read.
 
@@ -37,17 +48,17 @@ class Clocks:
     def __init__(self) -> None:
         self._read: dict[tuple[str, ServerId], tuple[Life, int, float]] = {}
 
-    def expected(self, queue: str, server: ServerId, life: Life, now: float, first: Reading | None = None) -> int:
-        """Return microseconds since 1970, 0 if this life of the server was not read.
+    def expected(self, queue: str, server: ServerId, life: Life, now: float, first: Reading | None) -> Expected:
+        """Return what the clock of this life of the server should say.
 
         ``now``: seconds, when a call is sent.  ``first``: the first reading of this server's clock.
         """
+        if first is None or first.run_id != life.run_id:
+            return UNKNOWN
         known, clock_us, read_at = self._read.get((queue, server), (None, 0, 0.0))
         if known != life:
-            if first is None or first.run_id != life.run_id:
-                return 0
             _, clock_us, read_at = first
-        return clock_us + round((now - read_at) * 1e6)
+        return Expected(clock_us + round((now - read_at) * 1e6), round((now - first.asked_at) * 1e3))
 
     def note(self, queue: str, server: ServerId, life: Life, clock_us: int, sent_at: float) -> None:
         """Keep the reading of a call that was sent at ``sent_at``; so a connection that is always slow looks like no

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from zkrq.protocol.attempts import refuse
-from zkrq.protocol.calls import START, Claims, Fence, Names, Paging, Retire
+from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place
@@ -62,7 +62,7 @@ class Fencing(Deciding):
 
         yield from self.tell(queue, attempt)
 
-    def names(self, call: Paging[Names], *, everywhere: bool = False) -> Operation[list[str]]:
+    def names(self, call: Paging[NamesPage], *, everywhere: bool = False) -> Operation[list[str]]:
         """List the names that a script gives page by page, on the queue's primary, or together on every server of the
         view.
 

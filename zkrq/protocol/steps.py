@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence, 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from zkrq.protocol.calls import START, Call, Names, Paging
+from zkrq.protocol.calls import START, Call, NamesPage, Paging
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
@@ -303,11 +303,11 @@ class Place(NamedTuple):
                 return
             call = call.at(page.cursor)
 
-    def names(self, call: Paging[Names]) -> Operation[set[bytes]]:
+    def names(self, call: Paging[NamesPage]) -> Operation[set[bytes]]:
         """The names on all pages.  Raises ``PlaceFailed``."""
         found = set[bytes]()
 
-        def note(page: Names) -> Operation[None]:
+        def note(page: NamesPage) -> Operation[None]:
             found.update(page.names)
             yield from ()
 

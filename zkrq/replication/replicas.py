@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
-from zkrq.protocol.calls import START, Call, Decision, Names, Paging, Put
+from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.operations import OPERATIONS
@@ -66,7 +66,7 @@ class Replicas:
         """Make a call that only reads on the queue's primary.  Raises ``Unavailable``."""
         return await self.run(OPERATIONS.ask_primary(call))
 
-    async def names(self, call: Paging[Names], *, everywhere: bool = False) -> list[str]:
+    async def names(self, call: Paging[NamesPage], *, everywhere: bool = False) -> list[str]:
         """Return all names that a script gives page by page, of the primary or of every server.  Raises
         ``Unavailable``."""
         return await self.run(OPERATIONS.names(call, everywhere=everywhere))

@@ -23,7 +23,7 @@ from zkrq.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.protocol.calls import ApplyNew, Call, Claim, Push, PutAll, Room
+from zkrq.protocol.calls import ApplyNew, Call, Clocked, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
@@ -215,8 +215,8 @@ class Runner:
 
     async def _ask(self, step: Ask) -> Answers:
         call = step.call
-        if isinstance(call, Claim):
-            return await self._claim(step, call)
+        if isinstance(call, Clocked):
+            return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)
         if isinstance(call, NEEDS_MEMORY):
             self.membership.full.note(self.membership.view, answers)
@@ -225,8 +225,8 @@ class Runner:
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
         return self.membership.fleet.ask(step.epoch, step.lives, call, once=step.once)
 
-    async def _claim(self, step: Ask, call: Claim) -> Answers:
-        """Tell the primary what its clock should say by now, so that it notices when its clock is set."""
+    async def _ask_with_clock(self, step: Ask, call: Clocked[Any]) -> Answers:
+        """Tell the server what its clock should say by now, so that it notices when its clock is set."""
         ((server, life),) = step.lives.items()
         sent_at = asyncio.get_running_loop().time()
         known = self.membership.fleet.servers.get(server)
@@ -235,7 +235,7 @@ class Runner:
         answers = await self._send(step, call)
         answer = answers[server]
         if answer.status is Status.OK:
-            self._clocks.note(call.queue, server, life, call.read(answer.body).clock, sent_at)
+            self._clocks.note(call.queue, server, life, call.clock_of(answer.body), sent_at)
         return answers
 
 

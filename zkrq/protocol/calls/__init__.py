@@ -11,11 +11,11 @@ from 0.
 
 from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, ClearReply, Pause, Redrive, RedriveReply
 from zkrq.protocol.calls.applying import ALL_PAYLOADS, NO_PAYLOADS, SOME_PAYLOADS, Apply, ApplyNew, ApplyReply, Cut
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Names, Paging
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply
 from zkrq.protocol.calls.copying import CopyPage, Install, Page, Read, Standing, StandingReply, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
-from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, Retire
+from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
 from zkrq.protocol.calls.inspection import Count, Counts, Holders, HoldersReply, Peek, Statistics, StatisticsReply
 from zkrq.protocol.calls.producing import Push, PushReply, PutAll, PutReply
 from zkrq.protocol.calls.rows import Copied, Copies, Put, Records, Rows, Word
@@ -41,6 +41,7 @@ __all__ = [
     "Claims",
     "Clear",
     "ClearReply",
+    "Clocked",
     "Compare",
     "Copied",
     "Copies",
@@ -60,7 +61,9 @@ __all__ = [
     "HoldersReply",
     "Install",
     "Names",
+    "NamesPage",
     "Owners",
+    "OwnersReply",
     "Page",
     "Paging",
     "Pause",

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from zkrq.protocol.calls.rows import Rows, Word
-from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.clocks import PUT_WINDOW_MS, Expected
 from zkrq.protocol.scripts import SCRIPTS
 
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 Body = Sequence[Any]
 """What follows OK in a reply."""
@@ -26,8 +26,8 @@ FROM_NOW = 0
 """In place of a clock: durations count from the moment at which the server executes the call."""
 
 
-class Call(Generic[R]):
-    """One call of one script; ``R`` is what an OK reply says."""
+class Call(Generic[R_co]):
+    """One call of one script; ``R_co`` is what an OK reply says."""
 
     __slots__ = ()
 
@@ -53,7 +53,7 @@ class Call(Generic[R]):
         return words
 
     @abstractmethod
-    def read(self, body: Body) -> R:
+    def read(self, body: Body) -> R_co:
         """What the values after OK say."""
 
 
@@ -72,7 +72,7 @@ def _shape(script: str) -> tuple[Callable[[object], tuple[Word, ...]], int]:
             return cast("Callable[[object], tuple[Word, ...]]", attrgetter(*names)), len(header.repeated)
 
 
-class Paging(Call[R]):
+class Paging(Call[R_co]):
     """A call whose reply is one page of many, with the cursor to go on from."""
 
     __slots__ = ()
@@ -82,11 +82,36 @@ class Paging(Call[R]):
         return cast("Self", replace(cast("Any", self), cursor=cursor))
 
 
+class Clocked(Call[R_co]):
+    """A call that says what the server's clock should show, so that the server notices that it was set, and whose reply
+    says what it shows."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def at_clock(self, expected: Expected) -> Self:
+        """The same call with what is expected when it is sent."""
+
+    @abstractmethod
+    def clock_of(self, body: Body) -> int:
+        """What the server's clock showed, in microseconds."""
+
+
 class Names(NamedTuple):
     """One page of names, and the cursor to go on from."""
 
     cursor: bytes
     names: Sequence[bytes]
+
+
+class NamesPage(Protocol):
+    """A reply with one page of names; some tell more."""
+
+    @property
+    def cursor(self) -> bytes: ...
+
+    @property
+    def names(self) -> Sequence[bytes]: ...
 
 
 def from_0(positions: Sequence[int]) -> Sequence[int]:

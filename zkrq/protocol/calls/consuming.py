@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body
+from zkrq.protocol.calls.call import Body, Clocked
 from zkrq.protocol.calls.decision import Trimming
 from zkrq.protocol.calls.rows import Records, Word
+from zkrq.protocol.clocks import Expected
 from zkrq.protocol.records import Record, State, Version, pack
 
 
@@ -27,13 +28,13 @@ class ClaimReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Trimming[ClaimReply]):
+class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
     """Claim up to ``count`` items for ``lease_ms``; a request that is repeated under its ``seq`` gets the same items.
 
     ``waiter`` is the channel to wake when something becomes ready, empty: none.  An item that was delivered
     ``max_attempts`` times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to
     live.  ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: without limit.  ``clock``: what the server's clock
-    should say by now.
+    should say by now; ``known_ms``: for how long the client has known that clock.
     """
 
     script: ClassVar[str] = "claim"
@@ -49,11 +50,14 @@ class Claim(Trimming[ClaimReply]):
     dead_max: int
     dead_age_ms: int
     clock: int = 0
+    known_ms: int = 0
     trim: bool = False
 
-    def at_clock(self, clock: int) -> Claim:
-        """The same request with what the server's clock should say when it is sent."""
-        return replace(self, clock=clock)
+    def at_clock(self, expected: Expected) -> Claim:
+        return replace(self, clock=expected.clock_us, known_ms=expected.known_ms)
+
+    def clock_of(self, body: Body) -> int:
+        return body[3]
 
     def read(self, body: Body) -> ClaimReply:
         next_ms, dropped, payloads, clock, records = body

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, TypeVar, cast
 
-from zkrq.protocol.calls.call import Call, R
+from zkrq.protocol.calls.call import Call
 from zkrq.protocol.calls.rows import Put, Records
+
+R = TypeVar("R")
 
 
 class Decision(Call[R]):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Body, Call, Names, Paging
+from zkrq.protocol.calls.call import START, Body, Call, Clocked, Names, Paging
 from zkrq.protocol.calls.decision import Decision
 from zkrq.protocol.calls.rows import Records
+from zkrq.protocol.clocks import Expected
 
 
 class FenceReply(NamedTuple):
@@ -35,16 +37,31 @@ class Fence(Decision[FenceReply]):
         return FenceReply(cursor, Records(records))
 
 
+class OwnersReply(NamedTuple):
+    """A page of owners, the cursor to go on from, and the server's clock."""
+
+    cursor: bytes
+    names: Sequence[bytes]
+    clock: int
+
+
 @dataclass(frozen=True, slots=True)
-class Owners(Paging[Names]):
-    """Name a page of the owners that have claimed and were not retired."""
+class Owners(Paging[OwnersReply], Clocked[OwnersReply]):
+    """Name a page of the owners that have claimed and were not retired.  ``clock``: what the server's should show."""
 
     script: ClassVar[str] = "owners"
     queue: str
     cursor: bytes = START
+    clock: int = 0
 
-    def read(self, body: Body) -> Names:
-        return Names(*body)
+    def at_clock(self, expected: Expected) -> Owners:
+        return replace(self, clock=expected.clock_us)
+
+    def clock_of(self, body: Body) -> int:
+        return body[2]
+
+    def read(self, body: Body) -> OwnersReply:
+        return OwnersReply(*body)
 
 
 @dataclass(frozen=True, slots=True)

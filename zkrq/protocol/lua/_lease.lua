@@ -1,6 +1,6 @@
 -- purpose: track since when this server has led the queue without a gap.  After a change of the view, or if its clock
 -- has jumped (the server was stopped), every claim gets one full lease from then on before it may expire.
--- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump. The client
+-- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump. A client
 -- finds a shorter jump: it says what this clock should say by now, 0 if it does not know.
 local SILENCE_MS = 15000
 local JUMP_US = 1000000 -- a clock that is further ahead has jumped, or the call was late

@@ -9,9 +9,9 @@
 -- While the queue is paused nothing is handed out.  If payloads are large, their bytes bound the reply (BYTES_MAX).
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
--- here; 0: unknown.  The reply carries what it says.
+-- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
--- ARGV: epoch generation clock put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
+-- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
 -- reply: OK next_ms dropped_letters [payload; of each, false for what is not handed out] clock [id record left_ms; of everything decided here]
 -- reply: FENCED
 -- reply: OUTDATED
@@ -46,13 +46,26 @@ local function expire(id, r)
   decide(id, r, expired, '', now_us)
 end
 
+-- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
+-- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
+local held_back = {n = 0, until_us = math.huge}
+
 local function requeue_expired()
+  local known_us, silence_us = tonumber(known_ms) * 1000, SILENCE_MS * 1000
+  local function is_held_back(r, deadline_us)
+    local expires_us = deadline_us + silence_us
+    if known_us >= silence_us or expires_us <= now_us or deadline_us - r.lease * 1000 >= now_us - known_us then
+      return false
+    end
+    held_back.n, held_back.until_us = held_back.n + 1, math.min(held_back.until_us, expires_us)
+    return true
+  end
   local expired = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
   each_in(claimed, 'C', expired, function(id, r)
     local full_lease_us = since_us + r.lease * 1000
     if full_lease_us > now_us then
       redis.call('ZADD', claimed, full_lease_us, id)
-    else
+    elseif not is_held_back(r, tonumber(redis.call('ZSCORE', claimed, id))) then
       decide(id, r, 'Q', '', math.min(r.due, now_us))
     end
   end)
@@ -185,12 +198,8 @@ local function hand_out_again()
   end
 end
 
-local function is_paused()
-  local packed = redis.call('HGET', records, PAUSE)
-  return packed and read_head(packed).state == 'P'
-end
-
-local paused = is_paused()
+local paused = redis.call('HGET', records, PAUSE)
+paused = paused and read_head(paused).state == 'P'
 
 local dropped_letters, more_letters = 0, false
 
@@ -198,7 +207,8 @@ local function next_ms()
   if more_letters then return 0 end
   if paused then return -1 end
   if redis.call('ZCARD', ready) > 0 then return 0 end
-  local soonest_us = tonumber(redis.call('ZRANGE', claimed, 0, 0, 'WITHSCORES')[2])
+  local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back.n, held_back.n, 'WITHSCORES')[2])
+  local soonest_us = (deadline_us or held_back.n > 0) and math.min(deadline_us or math.huge, held_back.until_us)
   each_priority(scheduled, function(priority, score)
     local due_us = due_of(priority, score)
     if not soonest_us or due_us < soonest_us then soonest_us = due_us end

@@ -2,14 +2,15 @@
 -- purpose: list the owners that have claimed here and were not retired since, one page per call.  Every client calls
 -- this every few seconds, so it also distinguishes a silent queue from a stopped server (_lease.lua).
 -- cursor: 0 to begin, then the result of the last call, until that is 0.
+-- clock: as in claim.lua.
 -- KEYS: server owners lead
--- ARGV: epoch generation cursor
--- reply: OK cursor [owner]
+-- ARGV: epoch generation cursor clock
+-- reply: OK cursor [owner] clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock lease
-leading_since_us(0)
+leading_since_us(tonumber(clock))
 local PAGE = 500 -- owners named in one call
 local page, names = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE), {}
 for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
-return {'OK', page[1], names}
+return {'OK', page[1], names, now_us}
