@@ -28,8 +28,8 @@ class Reading(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """The time that a server's clock should show, in microseconds (0: unknown), and the milliseconds for which the
-    client has known that process of the server.  The client cannot notice a change of the clock that was made before."""
+    """The time that a server's clock should show, in microseconds, 0: unknown; and for how many milliseconds the client
+    has known that process of the server.  It cannot notice a change of the clock that was made before."""
 
     clock_us: int
     known_ms: int
