@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,17 +29,27 @@ from zkrq.limits import DeadLetters
 from zkrq.parts import QueueParts
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
-from zkrq.protocol.view import ServerId, View
+from zkrq.protocol.eviction import Evicting
+from zkrq.protocol.founding import Founding, Location
+from zkrq.protocol.recovery import has_live_member
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.view import Life, ServerId, View
+from zkrq.protocol.witness import Witness
 from zkrq.queue import Queue
 from zkrq.repair.fencing import Reaper
 from zkrq.repair.probe import Probe
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
+from zkrq.replication.attendance import Attendance
 from zkrq.replication.cutting import Cutter
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.membership import Membership
+from zkrq.replication.obstacles import KnownObstacles
 from zkrq.replication.replicas import Replicas
+from zkrq.replication.runner import Runner
 from zkrq.replication.server import Server
+from zkrq.replication.urls import redact, without_credentials
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QueueSettings, Settings
@@ -75,21 +86,24 @@ class Client:
             Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=self.tasks, dial=dial
         )
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
-        self.membership: Final = Membership(
-            coordinator,
-            self.fleet,
-            namespace=namespace,
-            min_replicas=settings.min_replicas,
-            found=settings.found,
-            events=self.events,
-        )
+        self.membership: Final = Membership(coordinator, self.fleet, namespace=namespace, events=self.events)
+        self.witness: Final = Witness(secrets.token_hex(8))
+        self.obstacles: Final = KnownObstacles(self.fleet, self.witness, namespace=namespace, events=self.events)
         self.cutter: Final = Cutter(self.membership, self.tasks)
-        self.replicas: Final = Replicas(
-            self.membership, operation_timeout=settings.operation_timeout, removed=self.cutter.note
+        evicting = Evicting(self.witness)
+        runner = Runner(
+            self.membership,
+            self.obstacles,
+            evicting,
+            settings=settings,
+            events=self.events,
+            removed=self.cutter.note,
         )
+        self.attendance: Final = Attendance(runner, evicting, self.obstacles, namespace=namespace)
+        self.replicas: Final = Replicas(runner)
         self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=self.tasks, events=self.events)
         self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=self.events)
-        self.repairer: Final = Repairer(coordinator, self.replicas, cluster=namespace, events=self.events)
+        self.repairer: Final = Repairer(coordinator, self.replicas, self.witness, cluster=namespace, events=self.events)
         self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
         self.schedules: Final = Schedules(self.tasks)
@@ -125,14 +139,14 @@ class Client:
             await stack.enter_async_context(self.tasks)
             await stack.enter_async_context(self.coordinator)
             self.membership.watch(self._follow)
-            if not await self.membership.join():
+            if not await self._join():
                 recovered = bool(recover_with)
                 if recovered:
                     await self.repairer.recover_with(recover_with)
                 else:
                     await self.repairer.wait_recovered(self.settings.operation_timeout)
             self.coordinator.subscribe(self)
-            self.tasks.keep(self.membership.attend, "answer accusations")
+            self.tasks.keep(self.attendance.run, "answer accusations")
             self.tasks.keep(self.probe.run, "probe the servers")
             self.tasks.keep(self.reaper.run, "look for orphans")
             self.tasks.keep(self.repairer.run, "look after the servers")
@@ -140,6 +154,22 @@ class Client:
             self._stack = stack.pop_all()
         self.is_open = True
         return recovered
+
+    async def _join(self) -> bool:
+        """Read the view, or found the namespace if that is allowed.
+
+        Returns whether a member was found in the life that the view names.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        locations = {id: Location(redact(url), without_credentials(url)) for id, url in self.fleet.urls.items()}
+        view, version, identities = await self.replicas.repair(Founding(self.settings, locations).join())
+        for id, who in identities.items():
+            if isinstance(who, ServerInfo):
+                self.witness.meet(id, Life(who.run_id, who.generation))
+        self.membership.begin(view, version)
+        for id in view.receivers:
+            if isinstance(answer := identities.get(id), Answer):
+                self.obstacles.note_failure(id, answer)
+        return has_live_member(view, identities)
 
     async def aclose(self) -> None:
         """Close once, to the end even if the caller is cancelled; does nothing unless open."""
@@ -236,7 +266,7 @@ class Client:
             id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id))
             for id, server in sorted(self.fleet.servers.items())
         }
-        trouble = self.membership.trouble + self.wakeups.trouble
+        trouble = self.obstacles.trouble + self.wakeups.trouble
         ok = self.is_open and view.writable and not trouble
         return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
 

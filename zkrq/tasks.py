@@ -104,11 +104,11 @@ class Rounds:
         self,
         act: Callable[[], Coroutine[object, object, None]],
         *,
-        seconds: float,
+        seconds: float | None,
         delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``seconds``: the pause after each round, unless ``call`` ends it; ``delay``: seconds before a round that
-        ``call`` asked for."""
+        """``seconds``: the pause after each round, unless ``call`` ends it; None: until ``call`` does.  ``delay``:
+        seconds before a round that ``call`` asked for."""
         self._act = act
         self._seconds = seconds
         self._delay = delay
@@ -127,8 +127,8 @@ class Rounds:
                 await asyncio.sleep(self._delay())
 
 
-async def wait_set(event: asyncio.Event, seconds: float) -> bool:
-    """Wait until the event is set, at most this many seconds; return whether it is set."""
+async def wait_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until the event is set, at most this many seconds (None: forever); return whether it is set."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

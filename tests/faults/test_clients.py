@@ -64,12 +64,14 @@ async def test_a_blocked_event_loop_evicts_nobody(servers: local.Servers) -> Non
         assert len(cluster.view.members) == 3
 
 
-async def test_the_primary_and_another_server_die_together(servers: local.Servers) -> None:
+async def test_the_primary_and_another_server_die_together(
+    servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The eviction that takes the view below min_replicas waits its grace, and then happens."""
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs")
         await queue.push("survives")
-        _speed_up_grace(cluster)
+        monkeypatch.setattr("zkrq.protocol.eviction.EVICTION_GRACE", 0.5)
         leading = cluster.view.primary("jobs")
         primary = next(server for server in servers.redis if server.name == leading)
         other = next(server for server in servers.redis if server.name != leading)
@@ -87,14 +89,13 @@ async def test_an_old_failure_does_not_shorten_the_grace_of_a_new_one(servers: l
         await first.kill()
         await queue.push("x")
         assert len(cluster.view.members) == 2
-        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         second.pause()
         pushing = asyncio.create_task(queue.push("waits"))
         await asyncio.sleep(2.5)
         second.resume()
         await pushing
         assert len(cluster.view.members) == 2, "it was back within the grace"
-        assert not membership._failing_since  # pyright: ignore[reportPrivateUsage]
+        assert not cluster._client.witness._failing_since  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(servers: local.Servers) -> None:
@@ -192,7 +193,7 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         monkeypatch.setattr(Runner, "_send", drop_first_applies)
         assert await queue.clear() == 3
         assert dropped == 2
-        counts = await membership.ask(cluster.view, cluster.view.members, Count("jobs"))
+        counts = await membership.fleet.ask_in(cluster.view, cluster.view.members, Count("jobs"))
         assert [answer.body for answer in counts.values()] == [(0, 0, 0, 0)] * 3
 
 
@@ -202,16 +203,12 @@ async def test_answers_that_have_arrived_count_though_this_process_was_late(serv
         membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         members = list(cluster.view.members)
         for late in (1.05, 1.5):
-            asking = asyncio.create_task(membership.ask(cluster.view, members, Seal()))
+            asking = asyncio.create_task(membership.fleet.ask_in(cluster.view, members, Seal()))
             for _ in range(3):  # it is sent, and not answered yet
                 await asyncio.sleep(0)
             time.sleep(late * BLOCKED_SECONDS)
             answers = await asking
             assert [(answer.status, answer.repeated) for answer in answers.values()] == [(Status.OK, False)] * 3
-
-
-def _speed_up_grace(cluster: zkrq.Cluster) -> None:
-    cluster._client.membership._grace = 0.5  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Servers) -> None:

@@ -134,7 +134,7 @@ async def test_a_catch_up_goes_on_where_it_was_while_the_view_moves(servers: loc
         membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
         while ServerId("redis-1") not in cluster.view.members:
             view = await membership.change(cluster.view, move)
-            await membership.seal(view, view.members)
+            await membership.fleet.ask_in(view, view.members, calls.Seal())
             moves += 1
             assert moves < 600, "it is not whole after a minute of changes"
             await asyncio.sleep(0.1)
@@ -615,7 +615,7 @@ class PutOfOld(calls.PutAll):
 
 async def run_script(cluster: Cluster, server: ServerId, call: calls.Call[Any]) -> None:
     membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
-    (answer,) = (await membership.ask(cluster.view, [server], call)).values()
+    (answer,) = (await membership.fleet.ask_in(cluster.view, [server], call)).values()
     assert answer.status.value == "OK"
 
 

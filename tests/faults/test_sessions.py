@@ -272,11 +272,11 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
             lease = lease_of(claim)
             settlement = (claim.id, lease.packed[VERSION_BYTES], lease.request, how)
             settle = Settle(QUEUE, 0, 0, [settlement])
-            await membership.ask(view, [view.primary(QUEUE)], settle)
+            await membership.fleet.ask_in(view, [view.primary(QUEUE)], settle)
         hub.expire(claims[0].owner)
 
         async def nobody_holds_anything() -> bool:
-            answers = await membership.ask(view, view.members, Count(QUEUE))
+            answers = await membership.fleet.ask_in(view, view.members, Count(QUEUE))
             return [answer.body[2] for answer in answers.values()] == [0, 0, 0]
 
         await settled(nobody_holds_anything)

@@ -430,7 +430,7 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
 
         async def decide(call: calls.Call[Any]) -> Any:
             membership, view = cluster._client.membership, cluster.view  # pyright: ignore[reportPrivateUsage]
-            (answer,) = (await membership.ask(view, [view.primary("jobs")], call)).values()
+            (answer,) = (await membership.fleet.ask_in(view, [view.primary("jobs")], call)).values()
             assert answer.status is Status.OK
             return call.read(answer.body)
 

@@ -33,8 +33,6 @@ from zkrq.protocol.enrolment import enrol, meet, reserve
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
-    Answers,
-    Ask,
     Change,
     Evict,
     Look,
@@ -46,8 +44,9 @@ from zkrq.protocol.steps import (
     Refresh,
     Report,
     place,
+    seal,
 )
-from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, promote, restored
+from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, dismiss, promote, restored
 
 COPY_TRIES = 20
 """Changes of the view in a row, without anything copied in between, after which the catch-up is given up."""
@@ -113,8 +112,7 @@ class CatchUp(Attempts):
 
     def reach_members(self, view: View) -> Operation[None]:
         """Check that this client reaches every member: otherwise it would only block clients that do."""
-        answers: Answers = yield Ask(view.epoch, view.members, Seal())
-        for id, answer in answers.items():
+        for id, answer in (yield from seal(view, view.members)).items():
             if answer.status is not Status.OK:
                 raise NotNow(f"member {id}: {answer.reason}")
 
@@ -249,3 +247,20 @@ class CatchUp(Attempts):
 
 def _source(view: View, queue: str) -> Place:
     return place(view, view.primary(queue))
+
+
+def dismiss_eligible(known: View) -> Operation[None]:
+    """Give up the eligible servers of ``known`` if enough members answer under it.
+
+    Not with the promotion that makes them enough: the new member may have lost its memory since it was last asked, and
+    then an eligible server may be the only other one that holds everything.
+    """
+
+    def change(view: View, /, *, by: str) -> View:
+        return dismiss(view)
+
+    if not (known.eligible and known.writable):
+        return
+    answers = yield from seal(known, known.members)
+    if all(answer.status is Status.OK for answer in answers.values()):
+        yield Change(known, change)

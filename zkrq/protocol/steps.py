@@ -15,11 +15,11 @@ left, ``StepFailed`` when a step could not be carried out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from zkrq.protocol.calls import START, Call, NamesPage, Paging
+from zkrq.protocol.calls import START, Call, NamesPage, Paging, Seal
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
@@ -114,8 +114,8 @@ class Identify(NamedTuple):
 
 
 class Change(NamedTuple):
-    """Write what ``change`` makes of the view, by compare-and-set.  Sent: the view to go on with, this one or the one
-    that was written before it."""
+    """Write what ``change`` makes of the view, by compare-and-set, unless that is the same.  Sent: the view to go on
+    with, this one or the one that was written before it."""
 
     view: View
     change: ViewChange
@@ -148,9 +148,72 @@ class Breathe(NamedTuple):
     None."""
 
 
-RepairStep = Identify | Change | Nonce | Report | Now | Wait | Breathe
+class Jitter(NamedTuple):
+    """Let a random part of these seconds pass, so that clients do not all act together.  Sent: None."""
 
-Step = Look | CheckTime | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep
+    seconds: float
+
+
+# Steps of an eviction, which the runner carries out for ``Evict`` while no other change of the view is made here.
+
+
+class Monotonic(NamedTuple):
+    """Read this client's clock that only runs forward.  Sent: seconds."""
+
+
+class Swap(NamedTuple):
+    """Write a view in place of the one that this client knows, by compare-and-set.  Sent: that very view, or the one
+    that was written before it."""
+
+    view: View
+
+
+class Evicted(NamedTuple):
+    """Take note that this client has evicted servers, for what they answered.  Sent: None."""
+
+    failed: Answers
+    epoch: int
+
+
+EvictionStep = Monotonic | Swap | Evicted
+
+
+# Steps of founding, when this client knows no view yet.
+
+
+class ReadRegister(NamedTuple):
+    """Read what ZooKeeper holds.  Sent: a ``Register``."""
+
+
+class Register(NamedTuple):
+    """The view, or the plan of one, that ZooKeeper holds, None if it was never written; and its version."""
+
+    view: View | None
+    version: int
+
+
+class WriteRegister(NamedTuple):
+    """Write a view, or the plan of one, if the register still has this version.  Sent: None, also if it has not."""
+
+    view: View
+    version: int
+
+
+class Log(NamedTuple):
+    """Write a record about a server, or about this client, into the log; ``warns``: as a warning.  Sent: None."""
+
+    text: str
+    server: ServerId | None = None
+    warns: bool = True
+
+
+FoundingStep = ReadRegister | WriteRegister | Log
+
+RepairStep = Identify | Change | Nonce | Report | Now | Wait | Breathe | Jitter
+
+Step = (
+    Look | CheckTime | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep | EvictionStep | FoundingStep
+)
 
 Operation = Generator[Step, Any, T]
 
@@ -201,6 +264,14 @@ class StepFailed(Failure):
 
 class Invalid(Failure):
     """What was asked for cannot be done; nothing was changed."""
+
+
+class NoNamespace(Failure):
+    """The namespace does not exist, and this client was not told to found it."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__(f"namespace {namespace!r} does not exist")
+        self.namespace = namespace
 
 
 class NotNow(Failure):
@@ -313,6 +384,12 @@ class Place(NamedTuple):
 
         yield from self.each_page(call, note)
         return found
+
+
+def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
+    """Have servers of the view adopt its epoch, which also shows which of them answer."""
+    lives = {id: view.receivers[id] for id in sorted(servers)}
+    return (yield Ask(view.epoch, lives, Seal())) if lives else {}
 
 
 def place(view: View, server: ServerId) -> Place:

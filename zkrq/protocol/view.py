@@ -1,8 +1,8 @@
 """The view: which servers may be believed, under a number that only grows.
 
-Plain values and functions, without I/O: founding, eviction, admission, recovery and the choice of a queue's primary are
-decided here; who writes the result down by compare-and-set is membership.py.  The family is Vertical Paxos II and
-PacificA: an outside master holds the configuration, writes go to all of it.
+Plain values and functions, without I/O: what founding, eviction, admission and recovery make of a view, and the choice
+of a queue's primary.  The operations of the same names call them; membership.py writes the result by compare-and-set.
+The family is Vertical Paxos II and PacificA: an outside master holds the configuration, writes go to all of it.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from zkrq.coordination.coordinator import Coordinator
 from zkrq.errors import Unavailable, ZkrqError
 from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.protocol import recovery
-from zkrq.protocol.catchup import CatchUp
+from zkrq.protocol.catchup import CatchUp, dismiss_eligible
 from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.scrubbing import Scrub
 from zkrq.protocol.steps import NotNow, Taken
 from zkrq.protocol.view import ServerId, View
+from zkrq.protocol.witness import Witness
 from zkrq.repair.backoff import Backoff
 from zkrq.repair.progress import Meter, Progress
 from zkrq.replication.replicas import Replicas
@@ -51,12 +52,14 @@ class Repairer:
         self,
         coordinator: Coordinator,
         replicas: Replicas,
+        witness: Witness,
         *,
         cluster: str,
         events: Events,
     ) -> None:
         self._coordinator = coordinator
         self._membership = replicas.membership
+        self._witness = witness
         self._replicas = replicas
         self._cluster = cluster
         self._events = events
@@ -124,7 +127,7 @@ class Repairer:
         if not (view.eligible and view.writable):
             self._eligible_since = now
         elif self._coordinator.leading or now - self._eligible_since >= self._patience:
-            await self._membership.dismiss(view)
+            await self._replicas.repair(dismiss_eligible(view))
 
     def _server(self, id: ServerId) -> Server | None:
         return self._membership.fleet.servers.get(id)
@@ -149,7 +152,7 @@ class Repairer:
             self._note_trouble(f"server {id}", str(error))
         else:
             del self._unfinished[id]
-            await self._membership.dismiss(self._membership.view)
+            await self._replicas.repair(dismiss_eligible(self._membership.view))
             epoch = self._membership.view.epoch
             self._events.tell(ServerCaughtUp(self._cluster, id, items, loop.time() - began, epoch))
         finally:
@@ -173,7 +176,7 @@ class Repairer:
         for id, life in view.members.items():
             server = self._server(id)
             who = server.identity if server else None
-            if who is not None and who.run_id == life.run_id and not self._membership.nobody_answers:
+            if who is not None and who.run_id == life.run_id and not self._witness.nobody_answers:
                 self._trouble.pop("recovery", None)
                 return
         try:

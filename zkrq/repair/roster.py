@@ -8,12 +8,14 @@ from contextlib import suppress
 from functools import partial
 
 from zkrq.errors import ConfigError, Unavailable, ZkrqError
+from zkrq.protocol.calls import Seal
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
+from zkrq.protocol.enrolment import enrolment
+from zkrq.protocol.founding import misnamed
 from zkrq.protocol.replies import Answer, Status, denial
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, extend, remove
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.founding import check_name, enrol
 from zkrq.replication.membership import Membership
 from zkrq.replication.urls import redact, without_credentials
 
@@ -65,8 +67,8 @@ class Roster:
                     f"server {id} has seen epoch {who.epoch} of namespace {self._namespace!r}, later than the view's "
                     f"{view.epoch}: ZooKeeper has lost data; nothing was changed"
                 )
-            else:
-                check_name(id, who.name if who.name in view.servers else "", redact(url), self._namespace)
+            elif text := misnamed(id, who.name if who.name in view.servers else "", redact(url), self._namespace):
+                raise ConfigError(text)
             if id in view.servers:
                 return
             self._membership.fleet.know(id, url)
@@ -76,7 +78,8 @@ class Roster:
         """Take over a server, under a generation that no view names.  Its own deployment then finds it out of sync, and
         any client of this one may wipe it."""
         passing = Life(who.run_id, secrets.token_hex(8))
-        answer = await enrol(guest, id, who, view.epoch, passing, deployment=view.deployment, holding=True)
+        ask = enrolment(id, who, view.epoch, passing, deployment=view.deployment, holding=True)
+        answer = (await guest.ask(ask.epoch, ask.lives, ask.call, once=ask.once))[id]
         if answer.status is not Status.OK:
             raise Unavailable(f"server {id} was not taken over: {answer.reason}; retry")
 
@@ -113,7 +116,7 @@ class Roster:
         if leaving not in view.members:
             return
         staying = view.members.keys() - {leaving}
-        answers = await self._membership.seal(view, staying)
+        answers = await self._membership.fleet.ask_in(view, staying, Seal())
         well = sum(answer.status is Status.OK for answer in answers.values())
         if staying and well < max(1, view.min_replicas):
             raise Unavailable(

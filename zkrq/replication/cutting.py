@@ -62,4 +62,4 @@ class Cutter:
         for queue, ids in waiting.items():
             for start in range(0, len(ids), CUT_MAX):
                 view = self._membership.view
-                await self._membership.ask(view, view.receivers, Cut(queue, ids[start : start + CUT_MAX]))
+                await self._membership.fleet.ask_in(view, view.receivers, Cut(queue, ids[start : start + CUT_MAX]))

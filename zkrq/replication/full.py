@@ -18,9 +18,6 @@ from zkrq.protocol.view import ServerId, View
 FULL_SECONDS = 10.0
 """Seconds since the last refusal until a server that takes items again is no longer asked beforehand."""
 
-FULL_RETRY_SECONDS = 1.0
-"""Seconds for which a push is retried that a full server has refused and another has taken."""
-
 
 class FullServers:
     """Remembers when each of them last refused."""

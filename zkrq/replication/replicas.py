@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
 from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
@@ -13,7 +13,6 @@ from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, NotPushed, Pushes
 from zkrq.protocol.steps import Paged
 from zkrq.protocol.view import ServerId
-from zkrq.replication.membership import Membership
 from zkrq.replication.runner import Runner, translate
 
 R = TypeVar("R")
@@ -26,13 +25,9 @@ Pushed = int | Duplicate | Done
 class Replicas:
     """Run operations over the servers of one namespace."""
 
-    def __init__(
-        self, membership: Membership, *, operation_timeout: float, removed: Callable[[str, Iterable[bytes]], None]
-    ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows to be gone."""
-        self.membership = membership
-        self.operation_timeout = operation_timeout
-        runner = Runner(membership, operation_timeout=operation_timeout, removed=removed)
+    def __init__(self, runner: Runner) -> None:
+        self.membership = runner.membership
+        self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
 
     async def put(self, queue: str, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:

@@ -8,12 +8,15 @@ happened, or nobody knows.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from zkrq import clock
+from zkrq.coordination.coordinator import no_namespace
 from zkrq.errors import (
     ClaimLost,
     ConfigError,
@@ -23,9 +26,11 @@ from zkrq.errors import (
     Unavailable,
     ZkrqError,
 )
+from zkrq.events import Events, ServerEvicted
 from zkrq.protocol.calls import ApplyNew, Call, Clocked, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
+from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import (
     Answers,
@@ -36,31 +41,44 @@ from zkrq.protocol.steps import (
     CheckTime,
     Denied,
     Evict,
+    Evicted,
+    EvictionStep,
     Failure,
     Fenced,
+    FoundingStep,
     Hurry,
     Identify,
     Invalid,
+    Jitter,
+    Log,
     Look,
+    Monotonic,
+    NoNamespace,
     Nonce,
     NothingDone,
     NotNow,
     Now,
     Obstacles,
     Operation,
+    ReadRegister,
     Refresh,
+    Register,
     Removed,
     RepairStep,
     Report,
     Rest,
     StepFailed,
+    Swap,
     TimeUp,
     TooFewMembers,
     Unknown,
     Wait,
+    WriteRegister,
 )
 from zkrq.protocol.view import View
-from zkrq.replication.membership import RETRY_PAUSE, Membership
+from zkrq.replication.membership import Membership
+from zkrq.replication.obstacles import KnownObstacles
+from zkrq.settings import Settings
 
 T = TypeVar("T")
 
@@ -70,8 +88,13 @@ NEEDS_MEMORY = (PutAll, Push, ApplyNew, Room)
 
 NO_OBSTACLES = Obstacles({}, ())
 
+RETRY_PAUSE = 0.1
+"""Seconds between two attempts under the same view, while an eviction has to wait for instance."""
+
 REST = 10.0
 """A scrub rests this many times as long as it has worked, so that it takes a tenth of a server at most."""
+
+_log = logging.getLogger("zkrq.view")
 
 Reporter = Callable[[int, int], None]
 """Is given the number of items copied so far, and about how many there are."""
@@ -114,11 +137,22 @@ class Runner:
     """Runs operations over the view of a ``Membership``."""
 
     def __init__(
-        self, membership: Membership, *, operation_timeout: float, removed: Callable[[str, Iterable[bytes]], None]
+        self,
+        membership: Membership,
+        obstacles: KnownObstacles,
+        evicting: Evicting,
+        *,
+        settings: Settings,
+        events: Events,
+        removed: Callable[[str, Iterable[bytes]], None],
     ) -> None:
         """``removed`` is called with the items of a queue that every server of the view knows as gone."""
         self.membership = membership
-        self.operation_timeout = operation_timeout
+        self.operation_timeout = settings.operation_timeout
+        self._namespace = settings.namespace
+        self._obstacles = obstacles
+        self._evicting = evicting
+        self._events = events
         self._removed = removed
         self._clocks = Clocks()
 
@@ -147,8 +181,8 @@ class Runner:
                         result = None
                     elif isinstance(step, Begin):
                         time.check()
-                        unhindered = self.membership.unhindered
-                        result = NO_OBSTACLES if unhindered else await self._find_obstacles(step.view)
+                        hindered = self._obstacles.any
+                        result = await self._obstacles.find(step.view) if hindered else NO_OBSTACLES
                     elif isinstance(step, RepairStep):
                         result = await self._carry_out_repair(step, time, report)
                     else:
@@ -166,10 +200,9 @@ class Runner:
         finally:
             operation.close()
 
-    async def _find_obstacles(self, view: View) -> Obstacles:
-        return Obstacles(await self.membership.kept_out(view), tuple(self.membership.full.among(view)))
-
-    async def _carry_out(self, step: Hurry | Removed | Evict | Refresh | Rest, time: _Time) -> object:
+    async def _carry_out(
+        self, step: Hurry | Removed | Evict | Refresh | Rest | EvictionStep | FoundingStep, time: _Time
+    ) -> object:
         match step:
             case Removed(queue, ids):
                 self._removed(queue, ids)
@@ -177,6 +210,26 @@ class Runner:
                 time.until = min(time.until, time.loop.time() + seconds)
             case Evict() | Refresh() | Rest():
                 return await self._wait_for(step, time)
+            case Monotonic():
+                return time.loop.time()
+            case Swap(view):
+                return await self.membership.swap(view)
+            case Evicted(failed, epoch):
+                for id, answer in sorted(failed.items()):
+                    self._events.tell(ServerEvicted(self._namespace, id, answer.reason, epoch), logging.WARNING)
+            case ReadRegister() | WriteRegister() | Log():
+                return await self._carry_out_founding(step)
+        return None
+
+    async def _carry_out_founding(self, step: FoundingStep) -> Register | None:
+        match step:
+            case ReadRegister():
+                return await self.membership.read()
+            case WriteRegister(view, version):
+                await self.membership.write(view, version)
+            case Log(text, server, warns):
+                extra = {"cluster": self._namespace} | ({"server": server} if server else {})
+                _log.log(logging.WARNING if warns else logging.INFO, "%s", text, extra=extra)
         return None
 
     async def _wait_for(self, step: Evict | Refresh | Rest, time: _Time) -> View | None:
@@ -184,7 +237,8 @@ class Runner:
             async with asyncio.timeout_at(None if math.isinf(time.until) else time.until):
                 match step:
                     case Evict(view, failed, answered):
-                        return await self.membership.evict(view, failed, set(answered))
+                        async with self.membership.changing:
+                            return await self._run(self._evicting.evict(view, failed, answered), time, None)
                     case Refresh(view):
                         return await self.membership.refresh(view)
                     case Rest():
@@ -211,6 +265,8 @@ class Runner:
                 await time.wait(seconds)
             case Breathe():
                 await time.breathe()
+            case Jitter(seconds):
+                await time.wait(random.uniform(0, seconds))  # noqa: S311
         return None
 
     async def _ask(self, step: Ask) -> Answers:
@@ -219,7 +275,7 @@ class Runner:
             return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)
         if isinstance(call, NEEDS_MEMORY):
-            self.membership.full.note(self.membership.view, answers)
+            self._obstacles.full.note(self.membership.view, answers)
         return answers
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
@@ -259,6 +315,8 @@ def translate(failure: Failure) -> ZkrqError:
             return ClaimLost("this consumer was declared dead: its claims are lost")
         case Invalid():
             return ConfigError(str(failure))
+        case NoNamespace():
+            return no_namespace(failure.namespace)
         case Denied():
             return NotLetIn(str(failure))
         case _:

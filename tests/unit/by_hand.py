@@ -1,0 +1,127 @@
+"""Carries out an operation of the protocol by hand: servers that answer as they are told, a register and a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, TypeVar
+
+from zkrq.protocol.calls import Call
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import (
+    Ask,
+    Change,
+    Evict,
+    Evicted,
+    Identify,
+    Jitter,
+    Log,
+    Look,
+    Monotonic,
+    Nonce,
+    Operation,
+    ReadRegister,
+    Register,
+    Step,
+    Swap,
+    Wait,
+    WriteRegister,
+)
+from zkrq.protocol.view import Life, ServerId, View
+
+T = TypeVar("T")
+
+A, B, C = map(ServerId, "abc")
+OK = Answer(Status.OK)
+
+
+def answer(status: Status) -> Answer:
+    return Answer(status, (), status.value)
+
+
+def life(server: ServerId, turn: int = 1) -> Life:
+    return Life(f"run-{server}-{turn}", f"generation-{server}-{turn}")
+
+
+def view_of(*members: ServerId, epoch: int = 7, min_replicas: int = 2, learners: Mapping[ServerId, Life] = {}) -> View:
+    """A view of a, b and c in their first lives."""
+    return View(
+        epoch=epoch,
+        members={id: life(id) for id in members},
+        learners=learners,
+        eligible={},
+        servers={id: f"redis://{id}" for id in (A, B, C)},
+        min_replicas=min_replicas,
+        by="before",
+    )
+
+
+@dataclass
+class Hand:
+    """What an operation meets.  ``overtake`` is called before a view is written, to have another client write first."""
+
+    view: View | None = None
+    version: int = 1
+    now: float = 1000.0
+    answers: dict[ServerId, Answer] = field(default_factory=dict[ServerId, Answer])
+    """How a server answers every call; OK unless it is named."""
+    infos: dict[ServerId, ServerInfo | Answer] = field(default_factory=dict[ServerId, ServerInfo | Answer])
+    overtake: Callable[[], object] = lambda: None
+    asked: list[tuple[ServerId, Call[Any]]] = field(default_factory=list[tuple[ServerId, Call[Any]]])
+    steps: list[Step] = field(default_factory=list[Step])
+    nonces: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Carry out the steps, and record them."""
+        try:
+            step = operation.send(None)
+            while True:
+                self.steps.append(step)
+                step = operation.send(self.answer(step))
+        except StopIteration as stop:
+            return stop.value
+
+    def seen(self, kind: type[T]) -> list[T]:
+        """The steps of one kind."""
+        return [step for step in self.steps if isinstance(step, kind)]
+
+    def answer(self, step: Step) -> object:
+        match step:
+            case Look():
+                return self.view
+            case Ask(_, lives, call):
+                self.asked += [(id, call) for id in lives]
+                return {id: self.answers.get(id, OK) for id in lives}
+            case Monotonic():
+                return self.now
+            case Nonce():
+                return f"nonce {self.nonces()}"
+            case Swap(view):
+                return self.swap(view)
+            case Change(_, change):
+                assert self.view is not None
+                return self.swap(change(self.view, by="changed"))
+            case Identify(servers):
+                return {id: self.infos[id] for id in servers}
+            case ReadRegister():
+                return Register(self.view, self.version if self.view else -1)
+            case WriteRegister(view, version):
+                self.overtake()
+                if version == (self.version if self.view else -1):
+                    self.view, self.version = view, self.version + 1
+                return None
+            case Evict(view):
+                return view
+            case Evicted() | Jitter() | Log() | Wait():
+                return None
+            case _:
+                raise AssertionError(f"not expected: {step}")
+
+    def swap(self, view: View) -> View | None:
+        before = self.version
+        self.overtake()
+        if self.version == before:
+            self.view, self.version = view, self.version + 1
+        return self.view

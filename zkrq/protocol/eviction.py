@@ -1,0 +1,169 @@
+"""Eviction: servers that failed are taken out of the view, so that operations complete without them.
+
+An operation completes only when every server of the view has answered, so one dead server halts them all until it is
+evicted.  Any client evicts, by compare-and-set of the view; there is no failure detector beside the operations.  A
+wrong eviction loses nothing by itself: the server comes back under a new generation, with everything copied.  But each
+rule below is there because of a schedule that loses items, or halts all clients, without it.
+
+* *Who stays has answered*, in this very operation or when the eviction asks.  Without it a client that is cut off from
+  the healthy servers evicts them one after the other, and keeps the one that is dead; and a view is left whose only
+  member has lost its memory.  So a client that is cut off from most servers fails itself, and so does one that a server
+  does not let in, whatever it sees of the others.
+* *The last member stays.*  A view without members could not say whose data counts.
+* *Below min_replicas only after a grace.*  There no push completes for any client, so a short trouble of one client
+  must not be enough.
+* *The view changes by compare-and-set*, and the loser begins again from the view that won.  Without it an eviction is
+  undone by a client that had not seen it, and the server counts as in sync again without the writes in between.
+* *Silence counts only with standing.*  What a server says itself (another life, no such generation, not a master) is
+  the same for every client, and evicts it.  Silence is one client's impression.  A client behind a broken link that
+  evicts for silence evicts a healthy server, the others bring it back, and so on for as long as the link is broken:
+  every turn copies everything.  So a client evicts for silence a server that has answered it in this life, which every
+  client sees to (``attend``), so that a usual death costs milliseconds.
+* *An eviction for silence costs standing* against that process.  A link that breaks again and again would give the
+  client standing with each admission; this way it errs once about a process.
+* *Without standing a client accuses*: it writes into the view that the server does not answer it.  Any client that the
+  server answers refutes that.  An accusation that stands for long enough becomes an eviction, so a server that died
+  before the only client came is not kept for ever.  Without the refutation accusations would be evictions, only later;
+  without the accusation a newcomer could never get rid of a server that is dead for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from typing import Final
+
+from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
+from zkrq.protocol.steps import (
+    Answers,
+    Change,
+    Evict,
+    Evicted,
+    Jitter,
+    Look,
+    Monotonic,
+    Nonce,
+    NothingDone,
+    Operation,
+    Swap,
+    check_let_in,
+    seal,
+)
+from zkrq.protocol.view import (
+    Eviction,
+    ServerId,
+    Silence,
+    View,
+    accuse,
+    accused,
+    evict,
+    refute,
+    weigh_eviction,
+)
+from zkrq.protocol.witness import Witness, contradiction
+
+EVICTION_GRACE = 5.0
+"""Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
+
+REFUTE_SPREAD = 0.05
+"""Seconds over which the clients that refute an accusation are spread: one of them is enough."""
+
+REFUTE_TRIES = 5
+"""Compare-and-sets of one refutation that may be lost."""
+
+
+class Evicting:
+    """Evict servers, accuse them, and refute the accusations of others.
+
+    The model of the protocol overrides one of the methods to switch a rule off.
+    """
+
+    def __init__(self, witness: Witness) -> None:
+        """``witness`` is what this client has experienced of the servers; the runner keeps it up to date."""
+        self.witness: Final = witness
+
+    def evict(self, known: View, failed: Answers, answered: Set[ServerId]) -> Operation[View]:
+        """Take servers that failed under ``known`` out of the view; returns the view to go on with.
+
+        ``answered`` names the servers that did answer.  A view of the same epoch is returned where nothing can be done
+        yet: the caller waits and tries again until its time runs out.  A client makes one change of the view at a time,
+        so that the many operations that run into the same dead server evict it once.
+
+        Raises ``Denied`` where a server does not let this client in, ``NothingDone`` where another client has
+        contradicted it.
+        """
+        view: View = yield Look()
+        if view.epoch > known.epoch:
+            return view
+        silent = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
+        if any(answer.verdict is not Verdict.EVICT for answer in silent.values()):
+            check_let_in(silent)
+            return view
+        failed = {**failed, **silent}
+        now: float = yield Monotonic()
+        failing_since = self.witness.note_failed(failed, now)
+        weighed = weigh_eviction(view, failed)
+        if weighed is Eviction.IMPOSSIBLE:
+            self.witness.note_nobody_answers()
+            return view
+        quiet = sorted(id for id, answer in failed.items() if answer.status in IMPRESSIONS)
+        silences = self.weigh(view, quiet, now)
+        if unheard := [id for id, silence in silences.items() if silence is Silence.ACCUSE]:
+            return (yield Swap(accuse(view, unheard, client=self.witness.client)))
+        if Silence.WAIT in silences.values():
+            return view
+        if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
+            return view
+        wanted = evict(view, failed, by=(yield Nonce()))
+        written: View = yield Swap(wanted)
+        if written is wanted:
+            self.witness.note_evicted({id: view.receivers[id] for id in quiet}, now)
+            yield Evicted(failed, wanted.epoch)
+        return written
+
+    def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
+        """Ask the members that would stay and have not answered yet; returns the answers of those that fail.  One that
+        knows a later epoch has answered."""
+        answers = yield from seal(view, unasked)
+        return {id: answer for id, answer in answers.items() if answer.status not in (Status.OK, Status.STALE)}
+
+    def weigh(self, view: View, quiet: Iterable[ServerId], now: float) -> dict[ServerId, Silence]:
+        """What this client may do about each of the receivers that are silent.  Raises ``NothingDone`` where one of
+        them answers others."""
+        silences: dict[ServerId, Silence] = {}
+        for id in quiet:
+            silences[id] = self.witness.weigh(view, id, now)
+            if silences[id] is Silence.CONTRADICTED:
+                self.witness.note_contradicted(id)
+                raise NothingDone(contradiction(id))
+        return silences
+
+    # -- accusations of others -----------------------------------------------------------------------------------------
+
+    def attend(self) -> Operation[None]:
+        """Ask the servers that live a new life, which gives this client standing, and those that are accused; refute
+        the accusations of those that answer."""
+        view: View = yield Look()
+        doubted = accused(view)
+        answers = yield from seal(view, doubted | self.witness.unmet)
+        reached = {id for id, answer in answers.items() if answer.status is Status.OK}
+        if doubted & reached:
+            yield Jitter(REFUTE_SPREAD)
+            yield from self.refute(view, doubted & reached)
+        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        if failed:
+            yield Evict(view, failed, reached)
+
+    def refute(self, known: View, servers: Set[ServerId]) -> Operation[None]:
+        """Write into the view that these servers have answered this client in the lives that ``known`` names."""
+
+        def wrongly(view: View) -> set[ServerId]:
+            return {id for id in servers & accused(view) if view.receivers[id] == known.receivers[id]}
+
+        def change(view: View, /, *, by: str) -> View:
+            return refute(view, wrongly(view), client=self.witness.client)
+
+        for _ in range(REFUTE_TRIES):
+            view: View = yield Look()
+            if not wrongly(view):
+                return
+            yield Change(view, change)

@@ -1,0 +1,65 @@
+"""Has this client's witness learn from every answer and every view, and asks the servers that are in doubt.
+
+Every client asks every server in each new life, so that a client that meets a silent server usually has standing to
+evict it; and it answers the accusations of other clients.  See ``protocol/eviction.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from zkrq.errors import ZkrqError
+from zkrq.protocol.eviction import Evicting
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.view import Life, ServerId, View
+from zkrq.replication.obstacles import KnownObstacles
+from zkrq.replication.runner import Runner
+from zkrq.tasks import Rounds
+
+
+class Attendance:
+    """Learns what the witness and the known obstacles remember; ``run`` asks the servers that are in doubt."""
+
+    def __init__(self, runner: Runner, evicting: Evicting, obstacles: KnownObstacles, *, namespace: str) -> None:
+        self._runner = runner
+        self._evicting = evicting
+        self._witness = evicting.witness
+        self._obstacles = obstacles
+        self._rounds = Rounds(self._attend, seconds=None)
+        self.run = self._rounds.run
+        """Ask servers that live a new life or are accused, until cancelled."""
+        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.view"), {"cluster": namespace})
+        runner.membership.fleet.report_to(self._note_answers)
+        runner.membership.watch_all(self._follow)
+
+    async def _attend(self) -> None:
+        try:
+            await self._runner.repair(self._evicting.attend())
+        except ZkrqError as error:
+            self._log.info("servers could not be looked at: %s", error)
+
+    def _follow(self, view: View) -> None:
+        self._obstacles.keep_only(view.receivers)
+        news = self._witness.follow(view, asyncio.get_running_loop().time())
+        if news.doubtful:
+            self._rounds.call()
+        for id in news.contradicted:
+            self._obstacles.note_contradicted(id)
+
+    def _note_answers(self, lives: Mapping[ServerId, Life], answers: Mapping[ServerId, Answer]) -> None:
+        """Learn from the answers of servers that were called in the lives that the view names.  Those that repair calls
+        in other lives say nothing about the servers of the view."""
+        known, kept_out = self._witness.lives, self._obstacles.kept_out
+        for id, answer in answers.items():
+            life = lives[id]
+            if life != known.get(id):
+                continue
+            if answer.status not in (Status.OK, Status.STALE):
+                self._obstacles.note_failure(id, answer)
+                continue
+            if kept_out:
+                kept_out.pop(id, None)
+            if self._witness.in_doubt and self._witness.heard(id, life):
+                self._rounds.call()
