@@ -1,1 +1,2 @@
-"""``python -m benchmarks``: what zkrq costs on this machine, and what its peers cost.  Bounded; private servers."""
+"""Measure with ``python -m benchmarks`` what zkrq costs on this machine, and what its peers cost.  Bounded; private
+servers."""

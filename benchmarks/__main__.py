@@ -1,4 +1,4 @@
-"""Runs the benchmarks and writes what they found: JSON, Markdown, pictures.
+"""Run the benchmarks and write their figures: JSON, Markdown, pictures.
 
     python -m benchmarks                    # everything, about a quarter of an hour
     python -m benchmarks --quick            # rougher, about two minutes
@@ -6,7 +6,7 @@
     python -m benchmarks --docs             # renews the figures in docs/benchmarks.md too
     python -m benchmarks --profile          # only the hot path, under cProfile
 
-No figure makes it fail.  What cannot be measured here is said in one line.
+No figure makes it fail.  A line names each measurement that is not possible here.
 """
 
 from __future__ import annotations
@@ -46,14 +46,15 @@ Run = Callable[[Plan, Sheet], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """``seconds`` it may take at most, some times what it usually does; what it has found until then counts."""
+    """One benchmark.  ``seconds`` is the most it may take, several times its usual duration; figures found until then
+    count."""
 
     run: Run
     seconds: float
 
 
 def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
-    """All of them, in their order."""
+    """Return all benchmarks, in their order."""
     return {
         "hot-path": Benchmark(hot_path.run, 60),
         "limit": Benchmark(limit.run, 120),
@@ -66,7 +67,8 @@ def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
 
 
 async def measure(chosen: Mapping[str, Benchmark], plan: Plan, sheet: Sheet, save: Callable[[], None]) -> None:
-    """One after the other, saving what there is after each; what fails is remarked, and the next one begins."""
+    """Run one after the other, and save the figures after each; a benchmark that fails is remarked, and the next one
+    begins."""
     for name, benchmark in chosen.items():
         began = time.monotonic()
         try:
@@ -76,7 +78,7 @@ async def measure(chosen: Mapping[str, Benchmark], plan: Plan, sheet: Sheet, sav
             sheet.remark(
                 f"{name}: cut short after {time.monotonic() - began:.0f} s, the machine is too slow or too busy"
             )
-        except Exception as error:  # a benchmark that breaks must not take the figures of the others with it
+        except Exception as error:  # a benchmark that fails must not lose the figures of the others
             logging.getLogger("benchmarks").debug("%s", name, exc_info=True)
             sheet.remark(f"{name}: broke off: {type(error).__name__}: {error}")
         print(f"bench: {name}: {time.monotonic() - began:.0f} s", flush=True)
@@ -99,7 +101,7 @@ def main() -> None:
 
     folder: Path = options.output.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(ROOT)  # where programs of our own find this package
+    os.chdir(ROOT)  # so that programs started below find this package
     if options.profile:
         (folder / "profile.txt").write_text(asyncio.run(hot_path.profile(Plan(options.quick))))
         print(f"bench: the profile is {folder / 'profile.txt'}")

@@ -1,10 +1,10 @@
-"""The physical limit: the library's own script calls, captured, then sent again with no library in between.
+"""Measure the physical limit: record the library's own script calls, then send them again without the library.
 
 One client makes the calls in batches of given sizes, one operation after the other, through a recording wire.  The
-queue's keys are removed, and the same calls are sent by hiredis alone: the same scripts with the same arguments on the
-same servers, so whatever the library's calls look like, this is what they cost when nobody encodes, decides, waits or
-checks.  An operation's stages (the decision, then what applies it) follow each other; two operations of each kind are
-under way at once, a settling only when its claim is applied.
+queue's keys are removed, and hiredis alone sends the same calls: the same scripts with the same arguments on the same
+servers.  So, whatever the library's calls look like, this is what they cost without encoding, deciding, waiting or
+checking.  An operation's stages (the decision, then its application) follow each other; two operations of each kind are
+in flight, a settling only after its claim is applied.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from zkrq.local import Servers
 from zkrq.protocol.keys import key
 
 IN_FLIGHT = 2
-"""Operations of one kind under way at once, as the library's group commit has."""
+"""Operations of one kind in flight, as many as with the library's group commit."""
 
 QUEUE = "bare"
 
 Stage = Sequence[ScriptCall]
 Operation = Sequence[Stage]
-"""Calls that go out together, stage after stage."""
+"""Calls that are sent together, stage after stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """What to send again: pushes; and claims, each with the settlings of what it handed out."""
+    """Calls to send again: pushes; and claims, each with the settlings of its items."""
 
     namespace: str
     items: int
@@ -59,16 +59,16 @@ class Rates:
     push: float
     consume: float
     cost: Cost
-    """Of the whole cycle, in microseconds per item."""
+    """Cost of the whole cycle, in microseconds per item."""
 
     @property
     def cycle(self) -> float:
-        """Of a push and a claim and its ack, one after the other."""
+        """Items per second of a push and then a claim with its ack."""
         return 1 / (1 / self.push + 1 / self.consume)
 
 
 async def capture(servers: Servers, sizes: Sizes, items: int) -> Tape:
-    """Have the library push and consume so many items in batches of these sizes, and note what it sends."""
+    """Push and consume this many items by the library in batches of these sizes; return the calls that it sends."""
     recording = Recording()
     namespace = f"bare-{secrets.token_hex(4)}"
     puts: list[Operation] = []
@@ -94,7 +94,7 @@ async def capture(servers: Servers, sizes: Sizes, items: int) -> Tape:
 
 
 async def _warm_up(queue: Queue[Any]) -> None:
-    """Have every server know every script, and the owner enrolled."""
+    """Load every script on every server, and enrol the owner."""
     await queue.push(ITEM)
     claim: Claim[Any] | None = await queue.pop_one()
     assert claim
@@ -111,9 +111,9 @@ def _operation(calls: Iterable[ScriptCall]) -> Operation:
 
 
 async def replay(servers: Servers, tape: Tape, meter: Meter) -> Rates:
-    """Send a tape again, to the servers that it was recorded on.
+    """Send a tape again, to the servers on which it was recorded.
 
-    Within five minutes of its recording: later the scripts refuse its pushes.
+    At most five minutes after its recording: later the scripts refuse its pushes.
     """
     wires = {server.url: await RawRedis.open(server.url) for server in servers.redis}
     try:
@@ -129,7 +129,7 @@ async def replay(servers: Servers, tape: Tape, meter: Meter) -> Rates:
 
 
 def rates(items: int, pushing: Cost, consuming: Cost) -> Rates:
-    """Of what the two phases took."""
+    """Compute the rates of the two phases."""
     return Rates(items / pushing.wall, items / consuming.wall, (pushing + consuming).each(items))
 
 
@@ -174,7 +174,7 @@ async def _consume(wires: Mapping[str, RawRedis], claims: Sequence[tuple[Operati
 
 
 async def _forget(wires: Iterable[RawRedis], namespace: str) -> None:
-    """Remove what there is of the queue, and nothing else: the servers stay in the view."""
+    """Remove all keys of the queue, and nothing else: the servers stay in the view."""
     for wire in wires:
         keys = [
             name for name in cast("list[bytes]", await wire.ask("KEYS", "*")) if name.startswith(_prefix(namespace))
@@ -188,7 +188,7 @@ def _prefix(namespace: str) -> bytes:
 
 
 async def _check(wires: Iterable[RawRedis], namespace: str, items: int) -> None:
-    """Raises ``RuntimeError`` where another number of items than this waits or is claimed."""
+    """Raise ``RuntimeError`` unless this many items are waiting or claimed."""
     indexes = [key(namespace, QUEUE, index) for index in ("ready", "claimed")]
     for wire in wires:
         found = sum([cast("int", await wire.ask("ZCARD", index)) for index in indexes])

@@ -1,4 +1,4 @@
-"""What the figures must show: each bar with what was measured, met or not."""
+"""Compare the figures with the bars that they must reach."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.sheet import Sheet, Topic, figure
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``measured`` has one value for each repetition, none where it was not measured; the median counts."""
+    """One bar.  ``measured`` has one value per repetition, none if it was not measured; the median counts."""
 
     what: str
     wanted: float
@@ -22,14 +22,14 @@ class Bar:
 
     @property
     def met(self) -> bool | None:
-        """None where nothing was measured."""
+        """Whether the bar is met, None if nothing was measured."""
         if not self.measured:
             return None
         return median(self.measured) >= self.wanted if self.at_least else median(self.measured) <= self.wanted
 
 
 def bars(sheet: Sheet) -> Sequence[Bar]:
-    """All bars, in the order of the report."""
+    """Return all bars, in the order of the report."""
 
     def peer(title: str, wanted: float) -> Bar:
         measured = tuple(sheet.values(contest.RATIOS, title, "whole cycle"))
@@ -92,7 +92,7 @@ def _ratio(sheet: Sheet, topic: Topic, row: str, base: str, column: str) -> tupl
 
 
 def table(found: Sequence[Bar]) -> str:
-    """As Markdown."""
+    """Format the bars as Markdown."""
     lines = ["| must show | bar | measured | met |", "| --- | ---: | ---: | --- |"]
     for bar in found:
         sign = "≥" if bar.at_least else "≤"

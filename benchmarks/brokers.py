@@ -1,6 +1,6 @@
-"""NATS and RabbitMQ on loopback, for the contest: three nodes each, guarded as zkrq's own private servers are.
+"""Run NATS and RabbitMQ on loopback, for the contest: three nodes each, guarded like zkrq's own private servers.
 
-Nothing of them outlives this process: the guard ends the whole group and removes its directory.
+Nothing of them outlives this process: the guard kills the whole group and removes its directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POLL = 0.1
 
 NODES = 3
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-"""Debian's, without the wrapper that changes the user."""
+"""Debian's program, without the wrapper that changes the user."""
 
 
 class BrokerFailed(Exception):
@@ -38,7 +38,7 @@ class Broker(ABC):
     """Three nodes of one broker below one directory."""
 
     needs: ClassVar[str]
-    """The program, and the Debian package that brings it."""
+    """The program, and the Debian package that contains it."""
 
     def __init__(self, directory: Path, group: int) -> None:
         self.directory = directory
@@ -47,25 +47,25 @@ class Broker(ABC):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether it can be started here."""
+        """Check whether the broker can be started here."""
         return shutil.which(cls.needs) is not None
 
     @property
     @abstractmethod
     def urls(self) -> list[str]:
-        """Where clients connect to, one for each node."""
+        """Return the URLs of the nodes."""
 
     @abstractmethod
     async def start(self) -> None:
         """Start every node and wait until all are one cluster.  Raises ``BrokerFailed``."""
 
     def spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        """Run a command in the guarded group, its output in a log."""
+        """Run a command in the guarded group, with its output in a log."""
         with (self.directory / f"{name}.log").open("ab") as log:
             self.processes.append(_spawn(command, self._group, log, environment))
 
     async def until_open(self, ports: Sequence[int]) -> None:
-        """Wait until somebody listens on each port.  Raises ``BrokerFailed``."""
+        """Wait until each port is open.  Raises ``BrokerFailed``."""
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 for port in ports:
@@ -112,7 +112,7 @@ class Nats(Broker):
         await self._until_led()
 
     async def _until_led(self) -> None:
-        """Streams can be made once the servers have elected who leads them."""
+        """Wait until the servers have elected a leader, because streams need one."""
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 while not any("metadata leader" in log.read_text() for log in self.directory.glob("nats-*.log")):  # noqa: ASYNC110
@@ -170,21 +170,21 @@ class RabbitMQ(Broker):
             "RABBITMQ_MNESIA_BASE": f"{base}/data",
             "RABBITMQ_LOG_BASE": f"{base}/log",
             "RABBITMQ_PID_FILE": f"{base}/pid",
-            # Erlang's schedulers would spin while they wait, three nodes of them on a small machine.
+            # Erlang's schedulers spin while they wait, and three nodes share a small machine.
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2",
         }
 
 
 @asynccontextmanager
 async def running(kind: type[Nats] | type[RabbitMQ]) -> AsyncGenerator[Broker, None]:
-    """Start a broker; end it and remove its data at the end.  Raises ``BrokerFailed``, not installed is one reason."""
+    """Start a broker; stop it and remove its data at the end.  Raises ``BrokerFailed``, also if it is not installed."""
     if not kind.installed():
         raise BrokerFailed(f"{kind.needs} is not installed (apt-get install {kind.needs})")
     directory = Path(tempfile.mkdtemp(prefix="zkrq-bench-"))
     watch = _spawn([sys.executable, "-I", "-S", guard.__file__, str(directory)], 0, stdin=subprocess.PIPE)
     assert watch.stdin
     try:
-        while not (directory / guard.ON_DUTY).exists():  # noqa: ASYNC110 - nothing else tells
+        while not (directory / guard.ON_DUTY).exists():  # noqa: ASYNC110 - no event to wait for
             await asyncio.sleep(POLL)
         broker = kind(directory, watch.pid)
         await broker.start()
@@ -222,7 +222,7 @@ async def _is_open(port: int) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody uses now."""
+    """Return ports that are free now."""
     holders = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [holder.getsockname()[1] for holder in holders]

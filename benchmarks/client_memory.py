@@ -1,4 +1,4 @@
-"""What one ``push_many`` of a million items needs in the client: a process of its own pushes them from a generator."""
+"""Measure the memory of a client for one ``push_many`` of a million items, from a generator in a process of its own."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from benchmarks.sheet import Sheet, Topic
 MEMORY = Topic(
     "client-memory",
     "Memory of the client",
-    "One `push_many` of so many 100-byte items, which a generator makes, in a process of its own: the highest "
-    "resident size of the whole process, and how much of that was not there before the call.",
+    "One `push_many` of this many 100-byte items from a generator, in a process of its own: the highest "
+    "resident size of the whole process, and how much of that the call added.",
     "MiB",
     "items",
 )
@@ -62,7 +62,7 @@ async def _client(job: _Job) -> tuple[float, float]:
 
 
 def _resident(field: str) -> float:
-    """MiB of this process's memory, now or at its peak."""
+    """Return this process's memory in MiB, now or at its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 

@@ -1,8 +1,8 @@
-"""zkrq and its peers under the same load: same payload, same machine, each right after a run of zkrq.
+"""Run zkrq and its peers under the same load: same payload, same machine, each right after a run of zkrq.
 
-Every contestant is a program of its own, producer and worker in one process: ``items`` are pushed by many tasks, then
-consumed and acked with a handler that does nothing.  Ratios are made of neighbouring runs, so that what disturbs the
-machine for longer than that cancels.
+Every contestant is a program of its own, with producer and worker in one process: many tasks push ``items``, which are
+then consumed and acked by a handler that does nothing.  Ratios are computed from neighbouring runs, so that slower
+disturbances of the machine cancel out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PEERS = Topic(
     "Against peers",
     f"100-byte items. One process pushes by {load.TASKS} tasks that await one push at a time, then consumes and acks "
     "everything with a handler that does nothing; the whole cycle is both, one after the other. Redis: `appendonly "
-    "yes`, `appendfsync everysec`, for everybody. zkrq: three Redis and three ZooKeeper servers, as are those of "
+    "yes`, `appendfsync everysec`, for all. zkrq: three Redis and three ZooKeeper servers, as are those of "
     "the znodes.",
     "items/s",
     "system",
@@ -46,7 +46,7 @@ RATIOS = Topic(
 
 ZKRQ, LIMIT_TITLE = "zkrq", "zkrq's scripts, bare"
 LIMIT_BATCH = 250
-"""Calls in one batch of the bare scripts: about what zkrq makes of 256 tasks."""
+"""Calls in one batch of the bare scripts: about as many as zkrq gathers from 256 tasks."""
 
 ITEMS = 20_000
 PATIENCE = 150.0
@@ -57,7 +57,7 @@ Place = Literal["redis", "nats", "rabbitmq", "zookeeper"]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A program below ``peers``, where it runs and how many items it is given: enough for a second or more."""
+    """A program in ``peers``, its servers, and its number of items, enough for a second or more."""
 
     title: str
     program: str
@@ -82,12 +82,12 @@ PEER_LIST: Sequence[Peer] = (
 
 
 class PeerFailed(Exception):
-    """A peer's program gave no figures; the text says why, in one line."""
+    """A peer's program printed no figures; the text says why, in one line."""
 
 
 @dataclass(slots=True)
 class _Arena:
-    """The servers of all contestants; what could not be started is missing from ``places``."""
+    """Servers of all contestants; ``places`` lacks those that could not be started."""
 
     ours: Servers
     places: Mapping[Place, list[str]]
@@ -150,7 +150,8 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
     async with load.meter(arena.ours.redis_urls.values()) as meter:
         limit = await bare.replay(arena.ours, tape, meter)
     settings = (
-        f"no library: three servers at once, batches of {LIMIT_BATCH}, {bare.IN_FLIGHT} of each kind under way, hiredis"
+        f"no library: three servers in parallel, batches of {LIMIT_BATCH}, {bare.IN_FLIGHT} of each kind in flight, "
+        "hiredis"
     )
     _note(sheet, LIMIT_TITLE, Rates(limit.push, limit.consume, limit.cycle, settings), zkrq)
     sheet.note(PEERS, LIMIT_TITLE, settings)

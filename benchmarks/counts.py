@@ -1,8 +1,8 @@
-"""What one item costs, counted instead of timed: the same on a fast machine and on a busy one.
+"""Count what one item costs instead of timing it, so that fast and busy machines give the same figures.
 
     python -m benchmarks.counts    # prints the counts beside their limits
 
-``tests/integration/test_counts.py`` fails when one is over its limit.  Who makes an item cheaper lowers the limit.
+``tests/integration/test_counts.py`` fails when a count exceeds its limit.  Lower the limit when an item gets cheaper.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zkrq.settings import Settings
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
 ITEMS = 4 * TASKS * 8
-ALONE = 300  # items of a caller who waits for each
+ALONE = 300  # items of a caller that waits for each
 QUEUES = 64
 
 Work = Callable[[], Awaitable[None]]
@@ -52,20 +52,20 @@ LIMITS: Mapping[str, float] = {
     "claim and ack, many queues: script calls on a server": 1.5,
     "claim and ack, many queues: Python calls of the client": 450.0,
 }
-"""For each item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, by one
-queue or by 64; alone: one task does.  A tenth above what was counted when the limit was set, or, where it depends on
-how large the batches happen to be, twice that."""
+"""Limits per item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, in one
+queue or in 64; alone: one task does.  A tenth above the count when the limit was set, or twice that if the count
+depends on the batch sizes of a run."""
 
 
 async def count() -> dict[str, float]:
-    """What is counted, under the names of ``LIMITS``."""
+    """Count everything in ``LIMITS``, under the same names."""
     counts: dict[str, float] = {}
     async with local.servers(redis=3, zookeeper=0) as servers:
         settings = Settings(
             namespace="counted", found=True, description="counts", command_timeout=10.0, operation_timeout=30.0
         )
         async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
-            await _cycle(cluster.queue("warm-up"), TASKS)  # from here on every server knows every script
+            await _cycle(cluster.queue("warm-up"), TASKS)  # loads every script on every server
             urls = list(servers.redis_urls.values())
             for kind, tasks, items, queues in (
                 ("", TASKS, ITEMS, [cluster.queue("counted")]),
@@ -79,7 +79,7 @@ async def count() -> dict[str, float]:
 
 
 def _tasks(queues: list[zkrq.Queue[Any]], tasks: int, items: int) -> tuple[Work, Work]:
-    """What pushes so many items by so many tasks, and what consumes them."""
+    """Return functions that push this many items by this many tasks, and consume them."""
     left = iter(range(items))
 
     async def push() -> None:
@@ -121,7 +121,7 @@ async def _counted(part: str, urls: list[str], work: Work, items: int) -> dict[s
 
 
 async def _figures(url: str) -> dict[str, float]:
-    """What a server has counted so far."""
+    """Read the counters of a server."""
     async with Redis.from_url(url) as redis:  # pyright: ignore[reportUnknownMemberType]
         commands: dict[str, Any] = await redis.info("commandstats")  # pyright: ignore[reportUnknownMemberType]
         traffic: dict[str, Any] = await redis.info("stats")  # pyright: ignore[reportUnknownMemberType]
@@ -136,7 +136,7 @@ async def _figures(url: str) -> dict[str, float]:
 
 @contextmanager
 def _python_calls() -> Generator[list[int]]:
-    """Counts the calls of functions written in Python, and how often coroutines go on."""
+    """Count the calls of functions written in Python, and the resumptions of coroutines."""
     calls = [0]
 
     def note(frame: FrameType, event: str, argument: object) -> None:

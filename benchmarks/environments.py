@@ -1,4 +1,4 @@
-"""What the contest needs beside zkrq: the peers' virtual environments and, where this user may, two Debian packages."""
+"""Prepare the contest: the peers' virtual environments and, if this user may install packages, two Debian packages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PEERS = Path(__file__).with_name("peers.txt")
 PACKAGES = ("nats-server", "rabbitmq-server")
 PATIENCE = 600
 POLICY = Path("/usr/sbin/policy-rc.d")
-"""Debian asks this program whether an installed service may be started."""
+"""Program that Debian asks whether an installed service may be started."""
 
 
 def prepare(folder: Path, sheet: Sheet) -> dict[str, Path]:
-    """Make what is missing; returns the Python of each environment.  What cannot be had is remarked, nothing fails."""
+    """Make what is missing; return the Python of each environment.  A failure is remarked, and nothing fails."""
     _install_packages(sheet)
     return {name: _environment(folder / name, lines, sheet) for name, lines in _sections().items()}
 
@@ -36,7 +36,7 @@ def _sections() -> dict[str, list[str]]:
 
 
 def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
-    """A virtual environment with these packages, made anew only where they have changed."""
+    """Make a virtual environment with these packages, unless one with the same packages exists."""
     python, stamp = folder / "bin" / "python", folder / "stamp"
     digest = sha256("\n".join([sys.version, *wanted]).encode()).hexdigest()
     if python.exists() and stamp.exists() and stamp.read_text() == digest:
@@ -51,7 +51,7 @@ def _environment(folder: Path, wanted: list[str], sheet: Sheet) -> Path:
     try:
         _run(*pip, *wanted)
     except (OSError, subprocess.SubprocessError):
-        for each in wanted:  # so that one that is not to be had does not take the others with it
+        for each in wanted:  # one by one, so that a missing package does not prevent the others
             try:
                 _run(*pip, each)
             except (OSError, subprocess.SubprocessError) as error:

@@ -1,4 +1,4 @@
-"""Whether an item's cost grows with the queue's depth, with consumers, delayed items or queues.  And its memory."""
+"""Measure whether an item's cost grows with the queue's depth, consumers, delayed items or queues; and its memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABOUT_COST = "By the clock, and the processor time of the client and all servers
 DEPTH = Topic(
     "depth",
     "By depth of the queue",
-    f"So many items wait already; then {load.TASKS} tasks push some thousand more and consume as many, the depths in "
+    f"This many items are waiting; then {load.TASKS} tasks push some thousand more and consume as many, the depths in "
     f"turn, all queues on the same servers. {ABOUT_COST}",
     "µs per item",
     "items waiting",
@@ -30,7 +30,7 @@ DEPTH = Topic(
 CONSUMERS = Topic(
     "consumers",
     "By consumers",
-    f"Claim and ack of one item at a time by so many loops in one client; ready items are there. {ABOUT_COST}",
+    f"Claim and ack of one item at a time by this many loops in one client; enough items are ready. {ABOUT_COST}",
     "µs per item",
     "consumers",
     plot="lines",
@@ -39,15 +39,15 @@ CONSUMERS = Topic(
 CLIENTS = Topic(
     "clients",
     "By clients",
-    "Sixteen consuming loops in all, in so many clients, each with a session and connections of its own (one process). "
-    f"Claim and ack. {ABOUT_COST}",
+    "Sixteen consuming loops in all, in this many clients, each with a session and connections of its own (one "
+    f"process). Claim and ack. {ABOUT_COST}",
     "µs per item",
     "clients",
 )
 DELAYED = Topic(
     "delayed",
     "By items that are scheduled for later",
-    f"So many items of the queue are due in an hour; {load.TASKS} tasks push some thousand others and consume them. "
+    f"This many items of the queue are due in an hour; {load.TASKS} tasks push some thousand others and consume them. "
     f"{ABOUT_COST}",
     "µs per item",
     "delayed items",
@@ -57,7 +57,7 @@ DELAYED = Topic(
 QUEUES = Topic(
     "queues",
     "By queues",
-    f"{load.TASKS} tasks push some thousand items to so many queues in turn; as many loops of `async for claim in "
+    f"{load.TASKS} tasks push some thousand items to this many queues in turn; as many loops of `async for claim in "
     f"queue.pop(wait=False)`, at least one for each queue, consume them. {ABOUT_COST}",
     "µs per item",
     "queues",
@@ -67,14 +67,13 @@ QUEUES = Topic(
 MEMORY = Topic(
     "memory",
     "Memory of a queued item",
-    "What `used_memory` of each server grew by for each item, beyond the 100 bytes of payload; the server with the "
-    "most.",
+    "Growth of `used_memory` per item, beyond the 100 bytes of payload, on the server with the most.",
     "bytes per item",
     "items",
 )
 
 FILL = 10_000
-"""Items of one ``push_many`` while filling."""
+"""Items in one ``push_many`` while filling."""
 
 
 async def run(plan: Plan, sheet: Sheet) -> None:
@@ -130,7 +129,7 @@ async def _queues(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster)
     for _ in range(plan.repetitions):
         for count in plan.rows((1, 10, 100, 1_000), (1, 100)):
             queues = [cluster.queue(f"queues-{count}-{n}") for n in range(count)]
-            await _push_to_all(queues, count)  # from here on every queue is known to every server
+            await _push_to_all(queues, count)  # registers every queue on every server
             await _consume_all(queues)
             pushing = await meter.cost(_push_to_all(queues, items))
             consuming = await meter.cost(_consume_all(queues))
@@ -162,19 +161,19 @@ def _note(sheet: Sheet, topic: Topic, row: int, cost: load.Cost, items: int) -> 
 
 
 async def fill(queue: zkrq.Queue[Any], items: int, delay: float | None = None) -> None:
-    """Push so many items in large portions."""
+    """Push this many items in large batches."""
     for _ in range(0, items, FILL):
         await queue.push_many([load.ITEM] * min(FILL, items), delay=delay)
 
 
 async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
-    """Push so many and consume as many, whatever waits already."""
+    """Push this many items and consume as many, whatever else is waiting."""
     await load.push(queue, items)
     await load.consume(queue, limit=items)
 
 
 async def _push_to_all(queues: Sequence[zkrq.Queue[Any]], items: int) -> None:
-    """So many items, to the queues in turn."""
+    """Push this many items, to the queues in turn."""
     left = itertools.islice(itertools.cycle(queues), items)
 
     async def run() -> None:

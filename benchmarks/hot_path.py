@@ -1,7 +1,8 @@
-"""The client's own part: encode, group commit, pack, handle replies, hand each caller its own.  No network.
+"""Measure the client's own part: encode, group commit, pack, handle replies, return each caller its result.  No
+network.
 
-The same sequence of calls is made twice: on real servers, where every reply is noted, and then by a client whose wires
-answer from those notes at once.  So everything of the library runs but sockets and servers, whatever its calls look
+The same sequence of calls is made twice: on real servers, where every reply is recorded, and then by a client whose
+wires replay these replies immediately.  So all of the library runs except sockets and servers, whatever its calls look
 like.
 """
 
@@ -32,23 +33,23 @@ from zkrq.replication.wire import Wire
 HOT_PATH = Topic(
     "hot-path",
     "The hot path alone",
-    "Processor time of the client for each item, without network: its wires answer at once what the servers "
-    f"answered before. {FURTHER_LEAST} tasks push one item at a time; `pop_many` of {FURTHER_LEAST}, then a task for "
+    "Processor time of the client for each item, without network: its wires immediately give the replies that the "
+    f"servers gave before. {FURTHER_LEAST} tasks push one item at a time; `pop_many` of {FURTHER_LEAST}, then a task for "
     "each with `async with claim`. 100 bytes as JSON.",
     "",
     "part",
 )
 
 WARM_UP_QUEUES = 12
-"""So many that every server is some queue's primary."""
+"""Number of queues, large enough for every server to be some queue's primary."""
 
 PORTION = FURTHER_LEAST
-"""Items under way at once: as many as leave in one batch, so that the same calls are made again."""
+"""Items in flight: as many as leave in one batch, so that the same calls are made again."""
 
 PROFILE_LINES = 60
 
 Notes = dict[tuple[str, str], deque[object]]
-"""Replies by server and command, in order; script calls under the script's name for the server."""
+"""Recorded replies by server and command, in order; script calls under the server's name of the script."""
 
 
 async def run(plan: Plan, sheet: Sheet) -> None:
@@ -60,7 +61,7 @@ async def run(plan: Plan, sheet: Sheet) -> None:
 
 
 async def profile(plan: Plan) -> str:
-    """Where the time goes: cProfile's table, by each function's own time."""
+    """Return cProfile's table, by each function's own time."""
     items = plan.items(20_000)
     profiler = cProfile.Profile()
     async for parts in _played(items, 1):
@@ -73,18 +74,18 @@ async def profile(plan: Plan) -> str:
 
 
 async def _played(items: int, times: int) -> AsyncGenerator[_Parts, None]:
-    """So many clients, one after the other, for each of which the same servers' answers are played."""
+    """Run this many clients, one after the other, on replayed replies of the same servers."""
     hub = Hub()
     async with load.local.servers(redis=3, zookeeper=0) as group:
         async with load.cluster_of(group.redis_urls, "", hub=hub) as cluster:
-            for n in range(WARM_UP_QUEUES):  # from here on every server knows every script
+            for n in range(WARM_UP_QUEUES):  # loads every script on every server
                 await _Parts(cluster.queue(f"warm-up-{n}"), PORTION).run()
         recorder = _Recorder()
         async with load.cluster_of(group.redis_urls, "", hub=hub, dial=recorder.dial) as cluster:
             await _Parts(cluster.queue("hot"), items).run()
         for _ in range(times):
             gc.collect()
-            gc.freeze()  # to look through all the notes again and again is no part of the work
+            gc.freeze()  # scanning all recorded replies again and again is not part of the work
             player = _Player(recorder.notes)
             async with load.cluster_of(group.redis_urls, "", hub=hub, dial=player.dial) as cluster:
                 yield _Parts(cluster.queue("hot"), items)
@@ -93,7 +94,7 @@ async def _played(items: int, times: int) -> AsyncGenerator[_Parts, None]:
 
 @dataclass(slots=True)
 class _Parts:
-    """Push, claim and ack in portions; the processor time of each part."""
+    """Push, claim and ack in batches; measure the processor time of each part."""
 
     queue: zkrq.Queue[Any]
     items: int
@@ -122,7 +123,7 @@ async def _work(claim: zkrq.Claim[Any]) -> None:
 
 
 def _commands(packed: bytes) -> Iterator[str]:
-    """What each command of a packed text is called: a script by its name for the server, else the first word."""
+    """Name each command of a packed text: a script by the server's name for it, others by their first word."""
     reader = hiredis.Reader()
     reader.feed(packed)
     while (words := reader.gets()) is not False:
@@ -130,7 +131,7 @@ def _commands(packed: bytes) -> Iterator[str]:
 
 
 class _Recorder:
-    """Wires to real servers that note every reply."""
+    """Make wires to real servers that record every reply."""
 
     def __init__(self) -> None:
         self.notes: Notes = defaultdict(deque)
@@ -161,7 +162,7 @@ class _RecordingWire:
 
 
 class _Player:
-    """Wires without servers, which answer from the notes."""
+    """Make wires without servers, which replay the recorded replies."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes: Notes = {what: deque(replies) for what, replies in notes.items()}
@@ -184,7 +185,7 @@ class _PlayingWire:
             replies = self._notes.get((self._url, command))
             if not replies:
                 raise ConnectionError(f"no reply to {command} was noted")
-            # The last one serves for whatever is asked more often this time: looks in the background.
+            # The last one is repeated for commands that are more frequent this time: looks in the background.
             self._replies.put_nowait(replies.popleft() if len(replies) > 1 else replies[0])
 
     async def receive(self) -> object:
@@ -195,6 +196,6 @@ class _PlayingWire:
 
 
 def _names(packed: bytes) -> Sequence[str]:
-    """As ``_commands`` tells; of a script call only the beginning is read: parsing is no part of what is measured."""
+    """Do the same as ``_commands``, but read only the beginning of a script call, since parsing is not measured."""
     parts = packed[:100].split(b"\r\n", 5)  # *N, $7, EVALSHA, $40, its name
     return [parts[4].decode()] if parts[2] == b"EVALSHA" else list(_commands(packed))

@@ -1,4 +1,4 @@
-"""How long a push takes, and until a handler has the item: at rest, at half speed, and when a server dies."""
+"""Measure the time of a push, and until a handler has the item: at rest, at half speed, and when a server dies."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STALL = Topic(
 AT_REST = Topic(
     "at-rest",
     "One caller, nothing else to do",
-    "In turn, 5 ms apart, the median of each: a SET of 100 bytes on all three servers at once (redis-py, and "
+    "In turn, 5 ms apart, the median of each: a SET of 100 bytes on all three servers in parallel (redis-py, and "
     "hiredis on a bare connection), a push, and the time from the push to a handler that waits.",
     "ms",
     "what",
@@ -58,7 +58,7 @@ AT_REST_RATIO = Topic(
 CONSUMERS = 32
 STALL_RATE = 500
 TIMER = 0.002
-"""Seconds by which a timer may be late without anything being wrong."""
+"""Seconds by which a timer may be late without an error."""
 
 
 async def run(plan: Plan, sheet: Sheet) -> None:
@@ -151,7 +151,7 @@ async def _paced(sheet: Sheet, row: str, queue: zkrq.Queue[Any], rate: float, se
 
 
 async def _maximum(queue: zkrq.Queue[Any], items: int) -> float:
-    """Items per second that are pushed and consumed at the same time."""
+    """Measure the items per second when pushing and consuming at the same time."""
     return items / await load.timed(asyncio.gather(load.push(queue, items), load.consume(queue, load.TASKS, items)))
 
 
@@ -179,7 +179,7 @@ async def _kill(victim: LocalRedis, after: float) -> None:
 
 
 class _Load:
-    """Pushes at a pace and consumes; when each push was due, when it returned, and when its handler began."""
+    """Push at a pace and consume; record when each push was due and returned, and when its handler started."""
 
     def __init__(self, queue: zkrq.Queue[Any]) -> None:
         self._queue = queue
@@ -188,7 +188,7 @@ class _Load:
         self.began: dict[int, float] = {}
 
     async def run(self, rate: float, seconds: float) -> None:
-        """Raises ``TimeoutError`` when the items are not all handled soon after the last push."""
+        """Push at this rate.  Raises ``TimeoutError`` if the items are not all handled soon after the last push."""
         consumers = [asyncio.create_task(self._consume()) for _ in range(CONSUMERS)]
         await asyncio.sleep(0.2)
         items = int(rate * seconds)
@@ -222,7 +222,8 @@ class _Load:
 
 
 async def pace(count: int, rate: float, begin: Callable[[int, float], object]) -> None:
-    """Call ``begin(n, due)`` so many times, ``rate`` times a second.  ``due`` is now, or when it should have been."""
+    """Call ``begin(n, due)`` ``count`` times, ``rate`` times per second.  ``due``: now, or the time at which it was
+    due."""
     started = time.perf_counter()
     for n in range(count):
         due = started + n / rate
@@ -235,7 +236,7 @@ async def pace(count: int, rate: float, begin: Callable[[int, float], object]) -
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many percent of all values do not exceed."""
+    """Return the value that this percentage of all values does not exceed."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * percent / 100))]
 

@@ -1,4 +1,4 @@
-"""zkrq against its own script calls sent bare, in turn, on the same servers: how much the library costs."""
+"""Compare zkrq with its own script calls sent bare, in turn, on the same servers: the cost of the library."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = Topic(
     "limit",
     "Against the physical limit",
     "The library's script calls, recorded in the same batch sizes as it uses under this load, and sent again by "
-    "hiredis alone: three servers at once, two operations of each kind under way. zkrq and the bare calls take "
+    "hiredis alone: three servers in parallel, two operations of each kind in flight. zkrq and the bare calls take "
     "turns.",
     "items/s",
     "what",
@@ -82,7 +82,7 @@ async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
 
 
 def _sizes(calls: Sequence[ScriptCall], items: int) -> bare.Sizes:
-    """The mean batch sizes of a recorded run."""
+    """Return the mean batch sizes of a recorded run."""
 
     def size(script: str) -> int:
         of_it = [call.url for call in calls if call.script == script]

@@ -1,4 +1,4 @@
-"""What the benchmarks do to zkrq: clusters on private servers, producers and consumers, and what that costs."""
+"""Put load on zkrq: clusters on private servers, producers and consumers, and their cost."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from zkrq.replication.wire import Dial
 from zkrq.settings import Settings
 
 TASKS = 256
-"""Tasks that push or consume one item at a time, where nothing else is said."""
+"""Tasks that push or consume one item at a time, by default."""
 
 NO_REWRITE = {"auto-aof-rewrite-percentage": "0"}
-"""Redis settings for measures that fill its memory: a fork in the middle would be measured too."""
+"""Redis settings for measurements that fill its memory: a fork in the middle would be measured too."""
 
 
 @asynccontextmanager
 async def servers(redis: int = 3, config: Mapping[str, str] | None = None) -> AsyncGenerator[Servers, None]:
-    """So many Redis servers, and three ZooKeeper servers where they are installed."""
+    """Start this many Redis servers, and three ZooKeeper servers if they are installed."""
     zookeeper = 3 if "zookeeper" in local.available() else 0
     async with local.servers(redis=redis, zookeeper=zookeeper, redis_config=config) as group:
         yield group
@@ -39,7 +39,7 @@ async def servers(redis: int = 3, config: Mapping[str, str] | None = None) -> As
 def cluster_of(
     redis: Mapping[str, str], zookeeper: str, *, namespace: str = "bench", dial: Dial = dial, hub: Hub | None = None
 ) -> Cluster:
-    """A cluster as ``zkrq.connect`` makes it, but that the wires may be others, and ZooKeeper may be missing."""
+    """Make a cluster like ``zkrq.connect``, but with other wires, and optionally without ZooKeeper."""
     settings = Settings(namespace=namespace, found=True, description="benchmark")
     coordinator = (
         ZooKeeperCoordinator(zookeeper, namespace=namespace, session_timeout=settings.session_timeout, auth=None)
@@ -50,7 +50,7 @@ def cluster_of(
 
 
 def open_cluster(group: Servers, *, namespace: str = "bench", dial: Dial = dial) -> Cluster:
-    """A cluster on these servers."""
+    """Open a cluster on these servers."""
     return cluster_of(group.redis_urls, group.zookeeper_hosts, namespace=namespace, dial=dial)
 
 
@@ -58,7 +58,7 @@ def open_cluster(group: Servers, *, namespace: str = "bench", dial: Dial = dial)
 
 
 async def push(queue: zkrq.Queue[Any], items: int, tasks: int = TASKS, item: object = ITEM) -> None:
-    """Have so many tasks push the items, each awaiting one at a time."""
+    """Push the items by this many tasks, each awaiting one at a time."""
     left = iter(range(items))
 
     async def produce() -> None:
@@ -69,7 +69,7 @@ async def push(queue: zkrq.Queue[Any], items: int, tasks: int = TASKS, item: obj
 
 
 async def consume(queue: zkrq.Queue[Any], tasks: int = TASKS, limit: int | None = None) -> None:
-    """Have so many tasks claim and ack one item at a time, until nothing is ready, or ``limit`` items are done."""
+    """Claim and ack one item at a time by this many tasks, until nothing is ready, or ``limit`` items are done."""
 
     async def work() -> None:
         async for claim in queue.pop(wait=False):
@@ -90,7 +90,7 @@ async def consume(queue: zkrq.Queue[Any], tasks: int = TASKS, limit: int | None 
 
 
 async def timed(work: Awaitable[object]) -> float:
-    """Seconds that it takes."""
+    """Return the seconds that it takes."""
     began = time.perf_counter()
     await work
     return time.perf_counter() - began
@@ -101,7 +101,7 @@ async def timed(work: Awaitable[object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds by the clock, of this process's processor time, and of that of all servers together."""
+    """Seconds by the clock, of this process's processor time, and of the processor time of all servers."""
 
     wall: float
     client: float
@@ -111,25 +111,26 @@ class Cost:
         return Cost(self.wall + other.wall, self.client + other.client, self.servers + other.servers)
 
     def each(self, items: int) -> Cost:
-        """In microseconds for each of so many items."""
+        """Return the cost per item in microseconds."""
         return Cost(*(seconds / items * 1e6 for seconds in (self.wall, self.client, self.servers)))
 
 
 class Meter:
-    """Measures what work costs, the servers' part too.  Other load on the machine disturbs processor time least."""
+    """Measure what work costs, including the servers' part.  Other load on the machine disturbs processor time
+    least."""
 
     def __init__(self, wires: Sequence[RawRedis]) -> None:
         self._wires = wires
 
     async def cost(self, work: Awaitable[object]) -> Cost:
-        """Await it, and tell what that cost."""
+        """Await the work, and return its cost."""
         servers, client, began = await self._servers(), time.process_time(), time.perf_counter()
         await work
         wall, spent = time.perf_counter() - began, time.process_time() - client
         return Cost(wall, spent, await self._servers() - servers)
 
     async def memory(self) -> list[int]:
-        """``used_memory`` of each server, in bytes."""
+        """Read ``used_memory`` of each server, in bytes."""
         return [int(fields["used_memory"]) for fields in await self._info("memory")]
 
     async def _servers(self) -> float:
@@ -142,7 +143,7 @@ class Meter:
 
 @asynccontextmanager
 async def meter(urls: Iterable[str]) -> AsyncGenerator[Meter, None]:
-    """A meter over these Redis servers."""
+    """Make a meter over these Redis servers."""
     wires = [await RawRedis.open(url) for url in urls]
     try:
         yield Meter(wires)

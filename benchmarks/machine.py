@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""Describe the machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zkrq import local
 
 
 def describe(command: str) -> dict[str, str]:
-    """The command and the machine, as they stand beside every figure."""
+    """Return the command and the machine, as shown beside every figure."""
     return {
         "command": command,
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
@@ -31,7 +31,7 @@ def describe(command: str) -> dict[str, str]:
 
 
 def one_line(machine: dict[str, str]) -> str:
-    """The same for the foot of a table or a picture."""
+    """Format the same for the foot of a table or a picture."""
     parts = ("cores", "python", "redis", "date")
     return "; ".join(machine[part] for part in parts) + f"; load before {machine['load before']}"
 
@@ -46,7 +46,7 @@ def _processor() -> str:
 
 
 def _redis() -> str:
-    """The version of the server that ``zkrq.local`` starts, where it is on the path."""
+    """Return the version of the server that ``zkrq.local`` starts, if it is on the path."""
     try:
         told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):

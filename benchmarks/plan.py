@@ -1,4 +1,4 @@
-"""How much of everything: the default run takes a quarter of an hour, the quick one about two minutes."""
+"""Plan the amount of work: the default run takes a quarter of an hour, the quick one about two minutes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``quick`` shrinks whatever takes long; the figures are rougher, and some rows are left out."""
+    """``quick`` shortens everything that takes long; the figures are rougher, and some rows are left out."""
 
     quick: bool = False
 
@@ -19,13 +19,13 @@ class Plan:
         return 1 if self.quick else 3
 
     def items(self, usual: int) -> int:
-        """How many items to measure with."""
+        """Return how many items to measure with."""
         return max(200, usual // 4) if self.quick else usual
 
     def seconds(self, usual: float) -> float:
-        """How long to measure for."""
+        """Return how long to measure, in seconds."""
         return usual / 4 if self.quick else usual
 
     def rows(self, usual: tuple[T, ...], quick: tuple[T, ...]) -> tuple[T, ...]:
-        """Which rows a table has."""
+        """Return which rows a table has."""
         return quick if self.quick else usual

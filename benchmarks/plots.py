@@ -1,4 +1,4 @@
-"""The figures as pictures: bars for what is compared, lines for what grows.  Needs matplotlib."""
+"""Draw the figures: bars for comparisons, lines for growth.  Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44")
 
 
 def draw(sheet: Sheet, foot: str, folder: Path) -> dict[str, Path]:
-    """Draw every topic that wants it; returns the files by the topics' names.  None where matplotlib is missing."""
+    """Draw every topic that has a picture; return the files by the topics' names.  Draws nothing without matplotlib."""
     try:
         import matplotlib as mpl
     except ImportError:
@@ -50,7 +50,7 @@ def _draw(topic: Topic, rows: Mapping[str, Mapping[str, Spread]], foot: str, fil
 
 
 def _bars(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:
-    """Lying bars, the first row on top, with a whisker from the lowest to the highest."""
+    """Draw horizontal bars, the first row on top, with a whisker from the lowest to the highest value."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     thick = 0.8 / len(columns)
     for n, column in enumerate(columns):
@@ -75,7 +75,7 @@ def _bars(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> 
 
 
 def _lines(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:
-    """Lines from below zero on, with the area from the lowest to the highest; rows are numbers."""
+    """Draw lines that start below zero, with the area from the lowest to the highest value; rows are numbers."""
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
     for n, column in enumerate(columns):
         points = [(float(name.replace(",", "")), row[column]) for name, row in rows.items() if column in row]

@@ -1,7 +1,7 @@
-"""Client processes of their own: each pushes its share by many tasks, then all consume until nothing is left.
+"""Run clients in processes of their own: each pushes its share by many tasks, then all consume until nothing is left.
 
-Run as a program it is one such client.  It says ``ready``, and begins each phase at a line on its standard input; after
-each phase it says when it began and ended.
+Run as a program it is one such client.  It prints ``ready``, and begins each phase at a line on its standard input;
+after each phase it prints when it began and ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks import load
 from zkrq.local import Servers
 
 PATIENCE = 120.0
-"""Seconds after which clients are given up."""
+"""Seconds after which clients are abandoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one client is told."""
+    """Orders of one client."""
 
     redis: dict[str, str]
     zookeeper: str
@@ -45,9 +45,9 @@ class _Share:
 
 
 async def together(group: Servers, clients: int, items: int, *, tasks: int = load.TASKS) -> Rates:
-    """Start so many clients that share the items, in a namespace of their own; what they did in how much time.
+    """Run this many clients that share the items, in a namespace of their own; return their rates.
 
-    More than one need ZooKeeper.  Raises ``RuntimeError``.
+    More than one client needs ZooKeeper.  Raises ``RuntimeError``.
     """
     namespace = f"together-{secrets.token_hex(4)}"
     share = _Share(group.redis_urls, group.zookeeper_hosts, namespace, items // clients, tasks)
@@ -86,7 +86,7 @@ async def _told(client: Process) -> list[float]:
 
 
 async def _phase(clients: Sequence[Process]) -> tuple[float, float]:
-    """Seconds from the first client's begin to the last one's end, and of their processor time."""
+    """Return the seconds from the first client's start to the last one's end, and of their processor time."""
     for client in clients:
         assert client.stdin
         client.stdin.write(b"go\n")

@@ -1,4 +1,4 @@
-"""A Redis connection with nothing in it but hiredis: what no client library can be faster than."""
+"""Connect to Redis with nothing but hiredis: no client library can be faster."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class RawRedis(asyncio.Protocol):
         return future
 
     async def ask(self, *words: Word) -> object:
-        """Send one command and wait for its reply.  Raises what the server answered with."""
+        """Send one command and wait for its reply.  Raises an error reply."""
         reply = await self.call(words)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         if self._transport:
             self._transport.close()

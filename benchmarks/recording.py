@@ -1,4 +1,4 @@
-"""What the library says to its servers: a ``dial`` whose wires note every script call that passes."""
+"""Record the library's script calls: a ``dial`` whose wires note each call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPT_OF = {
 
 
 class ScriptCall(NamedTuple):
-    """One ``EVALSHA``: to which server, which script, all its words and its length on the wire in bytes."""
+    """One ``EVALSHA``: its server, its script, all its words and its length on the wire in bytes."""
 
     url: str
     script: str
@@ -26,7 +26,7 @@ class ScriptCall(NamedTuple):
 
     @property
     def items(self) -> int:
-        """How many times what repeats in the script's header is there; 0 for a script that takes no items."""
+        """Number of repetitions of the header's repeated arguments; 0 for a script that takes no items."""
         script = SCRIPTS[self.script]
         if not script.repeated:
             return 0
@@ -34,18 +34,18 @@ class ScriptCall(NamedTuple):
 
 
 class Recording:
-    """Every script call of a client, in the order of their sending."""
+    """Record every script call of a client, in the order of sending."""
 
     def __init__(self) -> None:
         self.calls: list[ScriptCall] = []
 
     def dial(self, url: str, timeout: float) -> Callable[[], Wire]:
-        """What ``Cluster(dial=...)`` takes."""
+        """Make wires; the argument for ``Cluster(dial=...)``."""
         make = dial(url, timeout)
         return lambda: _RecordingWire(make(), url, self.calls)
 
     def take(self) -> list[ScriptCall]:
-        """The calls since the last time."""
+        """Return the calls since the last time."""
         taken = self.calls[:]
         self.calls.clear()
         return taken

@@ -1,4 +1,4 @@
-"""The figures as Markdown, and the copy of it in the documentation."""
+"""Format the figures as Markdown, and copy them into the documentation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BEGIN, END = "<!-- figures: made by `make bench` -->", "<!-- end of figures -->"
 
 
 def markdown(sheet: Sheet, machine: Mapping[str, str], pictures: Mapping[str, str]) -> str:
-    """The whole report; ``pictures`` are paths by the name of the topic that they belong to."""
+    """Return the whole report; ``pictures`` are paths by the name of their topic."""
     parts = [_machine(machine), "## Must show\n\n" + bars.table(bars.bars(sheet))]
     for topic in sheet.topics.values():
         part = f"## {topic.title}\n\n{topic.about}\n\n{_table(sheet, topic)}\n\n{_foot(machine)}"
@@ -36,7 +36,7 @@ def _machine(machine: Mapping[str, str]) -> str:
 
 
 def _foot(machine: Mapping[str, str]) -> str:
-    """The command and the machine, beside every table."""
+    """Return the command and the machine, as shown under every table."""
     parts = (machine[part] for part in ("command", "cores", "python", "redis"))
     return f"<sub>{' · '.join(parts)} · load before {machine['load before']}</sub>"
 

@@ -1,4 +1,4 @@
-"""Where figures are written down: by topic, row and column, a value for each repetition."""
+"""Store figures: by topic, row and column, one value per repetition."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Plot = Literal["bars", "lines", ""]
 class Topic:
     """One table of the report, and perhaps one picture.
 
-    ``unit`` is that of every figure, empty where the columns say it; ``rows`` is what the first column is called;
-    ``about`` says how it was measured.
+    ``unit``: of every figure, empty if the columns have their own; ``rows``: the title of the first column; ``about``:
+    how it was measured.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Topic:
     rows: str
     plot: Plot = ""
     log: bool = False
-    """Whether the picture's axes are logarithmic: both of lines, the upright one of bars."""
+    """Whether the picture's axes are logarithmic: both axes of lines, the vertical one of bars."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What several repetitions of one measure gave."""
+    """The values of several repetitions of one measurement."""
 
     values: tuple[float, ...]
 
@@ -47,7 +47,7 @@ class Spread:
 
 
 def figure(value: float) -> str:
-    """With about three digits."""
+    """Format a value with about three digits."""
     if abs(value) >= 100:
         return f"{value:,.0f}"
     if abs(value) >= 10:
@@ -67,31 +67,31 @@ class Sheet:
     remarks: list[str] = field(default_factory=list[str])
 
     def add(self, topic: Topic, row: str, **values: float) -> None:
-        """Write down one repetition; the columns' names are the arguments', ``_`` standing for a space."""
+        """Store one repetition; the argument names are the columns, with ``_`` for a space."""
         self.topics[topic.name] = topic
         columns = self.figures.setdefault(topic.name, {}).setdefault(row, {})
         for column, value in values.items():
             columns.setdefault(column.replace("_", " "), []).append(value)
 
     def note(self, topic: Topic, row: str, text: str) -> None:
-        """Say something of a row, the settings of a peer for example."""
+        """Add a note to a row, for example the settings of a peer."""
         self.topics[topic.name] = topic
         self.notes.setdefault(topic.name, {})[row] = text
 
     def remark(self, text: str) -> None:
-        """Say in one line what could not be measured."""
+        """Remark in one line what could not be measured."""
         print(f"bench: {text}", flush=True)
         self.remarks.append(text)
 
     def rows(self, topic: Topic) -> Mapping[str, Mapping[str, Spread]]:
-        """The figures of a topic."""
+        """Return the figures of a topic."""
         return {
             row: {column: Spread(tuple(values)) for column, values in columns.items()}
             for row, columns in self.figures.get(topic.name, {}).items()
         }
 
     def values(self, topic: Topic, row: str, column: str) -> Sequence[float]:
-        """The repetitions of one measure; empty where there are none."""
+        """Return the repetitions of one measurement; empty if there are none."""
         return self.figures.get(topic.name, {}).get(row, {}).get(column, ())
 
     def save(self, file: Path, machine: Mapping[str, str]) -> None:

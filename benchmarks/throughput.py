@@ -1,4 +1,4 @@
-"""Items per second through the public API: by tasks, batch, payload, servers and client processes."""
+"""Measure items per second through the public API: by tasks, batch, payload, servers and client processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkrq.local import Servers
 
 TASKS = Topic(
     "tasks",
-    "One item awaited at a time, by so many tasks",
+    "One item awaited at a time, by number of tasks",
     "Three Redis servers, 100-byte items, one client process. Each task awaits `push` for one item after the other; "
     "then each runs `async for claim in queue.pop()` with `async with claim`. The whole cycle is both phases, one "
     "after the other.",
@@ -32,8 +32,8 @@ COST = Topic(
 MANY = Topic(
     "many",
     "Many at a time",
-    "Three Redis servers, 100-byte items. `push_many` of so many items, one call after the other; `pop_many` of as "
-    "many, then all of them acked at once.",
+    "Three Redis servers, 100-byte items. `push_many` of this many items, one call after the other; `pop_many` of as "
+    "many, then all of them acked together.",
     "items/s",
     "items in a call",
     plot="bars",
@@ -52,8 +52,8 @@ SERVERS = Topic(
 PROCESSES = Topic(
     "processes",
     "By number of client processes",
-    f"Three Redis servers, 100-byte items, {load.TASKS} tasks in each process, one queue. From the first one's begin "
-    "to the last one's end.",
+    f"Three Redis servers, 100-byte items, {load.TASKS} tasks in each process, one queue. From the start of the first "
+    "process to the end of the last one.",
     "items/s",
     "processes",
     plot="bars",

@@ -1,7 +1,7 @@
-"""Items taken a hundred at a time, inserted into SQLite as a whole, then acked or nacked one by one.
+"""Claim items a hundred at a time, insert them into SQLite together, then ack or nack each one.
 
-One bulk insert is far cheaper than a hundred single ones. An ack is for each item, so that a bad one is nacked, and
-finally a dead letter, without holding up the rest of its batch; acks that are awaited together travel together.
+One bulk insert is far cheaper than a hundred single ones. Acks are per item, so that a bad item is nacked, and finally
+a dead letter, without holding up the rest of its batch; acks that are awaited together are sent together.
 
 Run it with ``python examples/batch_consumer.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -25,21 +25,21 @@ Row = tuple[str, int, float]
 
 
 def row_of(claim: zkrq.Claim[Reading]) -> Row:
-    """What is to be inserted. Raises ``ValueError``."""
+    """Return the row to insert. Raises ``ValueError``."""
     sensor, value = claim.item["sensor"], claim.item["value"]
     if sensor == LATE_SENSOR and claim.attempts == 1:
-        raise ValueError("the sensor is not registered yet")  # cured by waiting
-    return claim.id, sensor, float(value)  # of the broken sensor it is no number, and never will be
+        raise ValueError("the sensor is not registered yet")  # waiting helps
+    return claim.id, sensor, float(value)  # the broken sensor's value is not a number, and never will be
 
 
 def insert(db: sqlite3.Connection, rows: list[Row]) -> None:
-    """All or none. Items may come again after their commit (see ``main``): their ids tell what is there already."""
+    """Insert all or none. Items may come again after their commit (see ``main``): their ids prevent duplicates."""
     with db:
         db.executemany("INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", rows)
 
 
 async def work_on(db: sqlite3.Connection, claims: list[zkrq.Claim[Reading]], *, dies: bool) -> None:
-    """One batch."""
+    """Process one batch."""
     rows: list[Row] = []
     good: list[zkrq.Claim[Reading]] = []
     failed: list[tuple[zkrq.Claim[Reading], str]] = []
@@ -61,7 +61,7 @@ async def work_on(db: sqlite3.Connection, claims: list[zkrq.Claim[Reading]], *, 
     settled = await asyncio.gather(
         *(claim.ack() for claim in good),
         *(claim.nack(reason=reason) for claim, reason in failed),
-        return_exceptions=True,  # one lost claim is no reason to leave the others
+        return_exceptions=True,  # one lost claim must not stop the other acks
     )
     for error in settled:
         if isinstance(error, zkrq.ZkrqError):
@@ -72,7 +72,7 @@ async def work_on(db: sqlite3.Connection, claims: list[zkrq.Claim[Reading]], *, 
 
 
 async def main() -> None:
-    db = sqlite3.connect(":memory:", check_same_thread=False)  # by one thread at a time: one batch after the other
+    db = sqlite3.connect(":memory:", check_same_thread=False)  # used by one thread at a time: one batch after the other
     db.execute("CREATE TABLE readings (id TEXT PRIMARY KEY, sensor INTEGER, value REAL)")
     async with zkrq.embedded() as cluster:
         retry = zkrq.Retry(max_attempts=4, backoff=zkrq.constant(0.3))
@@ -82,11 +82,11 @@ async def main() -> None:
             {"sensor": n % sensors, "value": "broken" if n % sensors == BROKEN_SENSOR else n} for n in range(READINGS)
         )
         batches = 0
-        # What is there, at most a hundred, as soon as there is any; nothing for two seconds: done.
+        # The ready items, at most a hundred, as soon as there are any; nothing for two seconds: done.
         while claims := await readings.pop_many(BATCH, timeout=2):
             batches += 1
             await work_on(db, claims, dies=batches == 2)
-            if len(claims) < BATCH:  # that was all: let some more gather before the next insert
+            if len(claims) < BATCH:  # no more were ready: let some more gather before the next insert
                 await asyncio.sleep(LINGER)
         letters = await readings.dead_letters()
         sizes = await readings.size()

@@ -1,8 +1,8 @@
-"""E-mails to be sent later, urgent ones first, and a digest that recurs.
+"""Send e-mails later, urgent ones first, and a recurring digest.
 
-``delay=`` and ``at=`` say when an e-mail may be sent first; until then it lies on the servers, not in a process that
-could die. Of those that are due the higher ``priority`` goes first. ``cluster.every`` pushes a digest at every moment
-of its schedule, once however many processes declare it, so all of them may run this same code.
+``delay=`` and ``at=`` say when an e-mail may first be sent; until then it waits on the servers, not in a process that
+could die. Among due e-mails the higher ``priority`` goes first. ``cluster.every`` pushes a digest at every moment of
+its schedule, once however many processes declare it, so all of them may run this same code.
 
 Run it with ``python examples/delayed_emails.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -33,12 +33,13 @@ def email(to: str, subject: str, *, later: float = 0.0) -> Email:
 
 
 def digest(moment: datetime) -> Email:
-    """Made of the moment alone: every process that declares the schedule must come to the same e-mail."""
+    """Make the digest from the moment alone, because every process that declares the schedule must make the same
+    e-mail."""
     return {"to": "ops@example.org", "subject": f"digest of {moment:%H:%M:%S}", "not_before": moment.timestamp()}
 
 
 class Mailer:
-    """Stands for an SMTP server."""
+    """A stand-in for an SMTP server."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Email]] = []
@@ -49,8 +50,8 @@ class Mailer:
     async def send(self, item: Email, claim: zkrq.Claim[Email]) -> None:
         now = time.time()
         self.early += now < item["not_before"] - ROUNDING
-        # Should this process die between the sending and the ack, the e-mail is sent again. No queue can prevent that;
-        # a Message-ID made of the item's id, which stays the same, lets the receiving side see it.
+        # If this process dies between sending and ack, the e-mail is sent again. No queue can prevent that, but a
+        # Message-ID made of the item's id, which stays the same, lets the receiver detect it.
         self.sent.append((f"<{claim.id}@example.org>", item))
         print(f"{now - self._started:5.2f} s  priority {claim.priority}  {item['to']:16} {item['subject']}")
         if item["subject"].startswith("digest"):
@@ -65,17 +66,17 @@ async def main() -> None:
             await emails.push(email(f"{name}@example.org", "our news"))
         await emails.push(email("ann@example.org", "your new password"), priority=9)  # overtakes the news
         await emails.push(email("bob@example.org", "still in your basket", later=1.0), delay=1.0)
-        # `at` wants a time zone: a moment without one means something else on each machine.
+        # `at` needs a time zone: a moment without one means something else on each machine.
         moment = datetime.now(UTC) + timedelta(seconds=1.5)
         await emails.push(email("eve@example.org", "your appointment", later=1.5), at=moment)
 
-        # One at a time, only so that the order can be seen; a real worker has more slots.
+        # One at a time, only to show the order; a real worker has more slots.
         async with zkrq.Worker(concurrency=1).add(emails, mailer.send):
-            # The last moment that is over, by some minutes at most, is made up for: the first digest comes at once.
+            # The last moment in the past, by some minutes at most, is pushed late: the first digest comes immediately.
             async with cluster.every(DIGEST_EVERY, emails, digest, name="digest"):
                 for _ in range(DIGESTS):
                     await mailer.digests.acquire()
-            while any(await emails.size()):  # noqa: ASYNC110 - nobody tells when a queue becomes empty
+            while any(await emails.size()):  # noqa: ASYNC110 - no event reports an empty queue
                 await asyncio.sleep(0.05)
 
     subjects = [item["subject"] for _, item in mailer.sent]

@@ -1,9 +1,9 @@
-"""Two queues in a row that double nothing, and a database that refuses the late write of a paused consumer.
+"""Pass items through two queues without duplicates, to a database that refuses the late write of a paused consumer.
 
-Packing takes an order and pushes a parcel, under an id made of the order's own: should the packer die between its push
-and its ack, the order is delivered again, and the parcel is pushed again but there once. Shipping writes each parcel
-into SQLite together with ``claim.token``, which grows with every claim of an item. A consumer that stood still for
-longer than its claim lasted, and does not know it, has a smaller token than the one that took over, and is refused.
+Packing takes an order and pushes a parcel, under an id made of the order's own: if the packer dies between its push and
+its ack, the order is delivered again, and the parcel is pushed again but exists once. Shipping writes each parcel into
+SQLite together with ``claim.token``, which grows with every claim of an item. A consumer that was paused for longer
+than its claim lasted, and does not know it, has a smaller token than its successor, and is refused.
 
 Run it with ``python examples/pipeline.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -27,17 +27,18 @@ Item = dict[str, int]
 
 
 class Database:
-    """One row for each parcel, fenced."""
+    """A table with one row per parcel, fenced by tokens."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect(":memory:", isolation_level=None)
         self._db.execute("CREATE TABLE parcels (id TEXT PRIMARY KEY, number INT, by TEXT, epoch INT, n INT)")
 
     def write(self, claim: zkrq.Claim[Item], by: str) -> bool:
-        """Whether it was written. Compared within the one statement, so that nobody can come in between.
+        """Write the row; return whether it was written. One statement compares and writes, so no other writer can
+        interfere.
 
-        Equal tokens pass: a consumer may repeat its own write. Tokens of different items say nothing of each other, so
-        the row goes by the item's id.
+        Equal tokens pass: a consumer may repeat its own write. Tokens of different items are unrelated, so the row is
+        identified by the item's id.
         """
         cursor = self._db.execute(
             """
@@ -53,12 +54,12 @@ class Database:
         return self._db.execute("SELECT by FROM parcels WHERE id = ?", (claim.id,)).fetchone()[0]
 
     def count(self) -> tuple[int, int]:
-        """Rows, and orders among them."""
+        """Count the rows, and the distinct orders."""
         return self._db.execute("SELECT count(*), count(DISTINCT number) FROM parcels").fetchone()
 
 
 async def main() -> None:
-    # The loss of a claim is a warning in the log: shown here among the rest.
+    # The loss of a claim is a warning in the log, shown here with the output.
     logging.basicConfig(stream=sys.stdout, format="  log of %(name)s: %(message)s")
     db = Database()
     pushes = 0
@@ -71,8 +72,8 @@ async def main() -> None:
 
         async def pack(item: Item, claim: zkrq.Claim[Item]) -> None:
             nonlocal pushes
-            # Whatever this raises, even OutcomeUnknown, the order comes again and is pushed under the same id. Servers
-            # know an id as long as its item is queued, and some minutes more; after that the database's key decides.
+            # If this raises, even OutcomeUnknown, the order comes again and is pushed under the same id. Servers know
+            # an id while its item is queued, and some minutes longer; after that the database's key decides.
             await parcels.push(item, id=f"parcel-{claim.id}")
             pushes += 1
             if claim.attempts == 1 and item["order"] % 4 == 0:
@@ -92,8 +93,8 @@ async def main() -> None:
             await all_packed.wait()
         print(f"{pushes} pushes, {(await parcels.size()).ready} parcels")
 
-        # While a process runs its claims are extended; so for a claim to expire the process has to stand still, as it
-        # does in a machine that is suspended. This blocks the event loop, extension and all.
+        # Claims are extended while a process runs, so a claim expires only if the process is paused, for instance in a
+        # suspended machine. This blocks the event loop, and so the extension.
         paused = await parcels.pop_one(timeout=10)
         assert paused
         print(f"the paused consumer holds {paused.id}, token {tuple(paused.token)}, and stands still")

@@ -1,8 +1,8 @@
-"""Jobs taken over HTTP, and consumers that poll a slow API until it says done.
+"""Receive jobs over HTTP, and poll a slow API until each is done.
 
-The producer answers ``POST /jobs {"order": "..."}``. A job's id is made of its order, so a client that heard no answer
-may repeat its request: within five minutes the job is there once. The consumers ask a made-up API about each order; as
-long as it is not done they raise ``RetryLater``, which frees them for other orders until this one is due again.
+The producer answers ``POST /jobs {"order": "..."}``. A job's id is made of its order, so a client that got no answer
+may repeat its request: within five minutes the job exists once. The consumers ask a made-up API about each order; until
+it is done they raise ``RetryLater``, which frees them for other orders until this one is due again.
 
 Run it with ``python examples/poller.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``; then producer
@@ -22,7 +22,7 @@ from functools import partial
 import zkrq
 
 ORDERS = 30
-CONSUMERS = 8  # polls that are under way at once; many more jobs may be waiting for their next one
+CONSUMERS = 8  # concurrent polls; many more jobs may be waiting for their next one
 POLL_EVERY = 0.3
 GIVE_UP_AFTER = timedelta(hours=1)
 MAX_BODY = 65_536
@@ -32,7 +32,7 @@ Job = dict[str, str]
 
 
 class SlowApi:
-    """Somebody else's service: it begins with an order when first asked, and tells no more than whether it is done."""
+    """A third-party service: it begins an order when first asked, and says only whether it is done."""
 
     def __init__(self) -> None:
         self.polls = 0
@@ -49,7 +49,7 @@ class SlowApi:
 
 
 async def serve(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """One connection, one request."""
+    """Serve one connection with one request."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             status, answer = await respond(jobs, reader)
@@ -58,13 +58,13 @@ async def serve(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader, writer: asy
             writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
             await writer.drain()
     except (OSError, EOFError, asyncio.LimitOverrunError):  # TimeoutError is an OSError
-        pass  # the client is gone, or slow, or not one; it may repeat its request
+        pass  # the client is gone, slow, or not an HTTP client; it may repeat its request
     finally:
         writer.close()
 
 
 async def respond(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
-    """Status and answer."""
+    """Handle a request; return status and body."""
     request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     if not request.startswith("POST /jobs "):
         return "404 Not Found", {"error": "there is only POST /jobs"}
@@ -74,12 +74,12 @@ async def respond(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader) -> tuple[
         if not 0 <= length <= MAX_BODY:
             return "413 Content Too Large", {"error": f"at most {MAX_BODY} bytes"}
         order = str(json.loads(await reader.readexactly(length))["order"])
-        # An order is any text, an id has at most 128 bytes: hence the digest.
+        # An order is any text, but an id has at most 128 bytes: hence the digest.
         id = f"order-{hashlib.sha256(order.encode()).hexdigest()}"
     except (ValueError, LookupError, TypeError, RecursionError):
         return "400 Bad Request", {"error": 'expected {"order": "..."}'}
     try:
-        # When this returns every in-sync server holds the job, and only then the client is told so.
+        # When this returns, every in-sync server holds the job; only then the client gets its answer.
         receipt = await jobs.push({"order": order}, id=id)
     except (zkrq.OutcomeUnknown, zkrq.NotEnoughReplicas, zkrq.Unavailable) as error:
         return "503 Service Unavailable", {"error": f"repeat the request: {error}"}  # harmless, the id is the same
@@ -87,7 +87,7 @@ async def respond(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader) -> tuple[
 
 
 def post(port: int, order: str) -> int:
-    """A client's request; the status of the answer."""
+    """Send a client's request; return the status of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT)
     try:
         connection.request("POST", "/jobs", json.dumps({"order": order}))
@@ -100,13 +100,13 @@ def post(port: int, order: str) -> int:
 
 
 async def poll(api: SlowApi, done: asyncio.Queue[str], job: Job, claim: zkrq.Claim[Job]) -> None:
-    """Ask once. To return is to ack."""
+    """Ask once. Returning means ack."""
     if await api.is_done(job["order"]):
         await done.put(job["order"])
     elif datetime.now(UTC) - claim.pushed_at > GIVE_UP_AFTER:
         raise zkrq.Reject("the API never said done")  # to the dead letters, where people see it
     else:
-        # No sleep here: that would occupy a consumer, and be forgotten if this process died. The queue remembers.
+        # No sleep here: it would occupy a consumer, and be lost if this process died. The queue remembers instead.
         raise zkrq.RetryLater(delay=POLL_EVERY)
 
 
@@ -114,7 +114,7 @@ async def main() -> None:
     api = SlowApi()
     done: asyncio.Queue[str] = asyncio.Queue()
     async with zkrq.embedded() as cluster:
-        # To ask again is no failure, but it counts as an attempt: here the age of a job limits it, not the number.
+        # Asking again is not a failure, but it counts as an attempt: a job's age limits it here, not the number.
         jobs: zkrq.Queue[Job] = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=None))
         server = await asyncio.start_server(partial(serve, jobs), "127.0.0.1", 0)
         port: int = server.sockets[0].getsockname()[1]

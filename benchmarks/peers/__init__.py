@@ -1,1 +1,2 @@
-"""Other queues under the same load: small programs, each run in an environment of its own by ``benchmarks.contest``."""
+"""Run other queues under the same load: small programs, each in an environment of its own, for
+``benchmarks.contest``."""

@@ -1,6 +1,6 @@
-"""What these programs share: a job as the only argument, the figures as the only line of output, both JSON.
+"""Share the frame of these programs: a job as the only argument, the figures as the only line of output, both JSON.
 
-This and its neighbours run in environments without zkrq, so they import nothing of it.
+These programs run in environments without zkrq, so they import nothing of it.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ ITEM = {"to": "ann@example.org", "text": "x" * 67}
 """100 bytes as JSON without spaces."""
 
 PAYLOAD = json.dumps(ITEM, separators=(",", ":")).encode()
-"""The item for whoever takes bytes."""
+"""The item for libraries that take bytes."""
 
 PATIENCE = 60.0
-"""Seconds after which a phase is given up."""
+"""Seconds after which a phase is abandoned."""
 
 
 class Job(NamedTuple):
-    """Where the servers are, how many items to push and consume, and by how many tasks."""
+    """Addresses of the servers, the number of items to push and consume, and the number of tasks."""
 
     servers: list[str]
     items: int
@@ -41,12 +41,12 @@ class Rates(NamedTuple):
 
 
 def rates(items: int, pushing: float, consuming: float, settings: str) -> Rates:
-    """Of so many seconds for each of the two phases."""
+    """Compute the rates from the seconds of the two phases."""
     return Rates(items / pushing, items / consuming, items / (pushing + consuming), settings)
 
 
 class Countdown:
-    """Done when it was counted down from ``items`` to zero."""
+    """Done when it has been counted down from ``items`` to zero."""
 
     def __init__(self, items: int) -> None:
         self._left = items
@@ -58,13 +58,13 @@ class Countdown:
             self._done.set()
 
     async def wait(self) -> None:
-        """Raises ``TimeoutError`` when it takes too long."""
+        """Wait until done.  Raises ``TimeoutError``."""
         async with asyncio.timeout(PATIENCE):
             await self._done.wait()
 
 
 async def share(items: int, tasks: int, one: Callable[[], Awaitable[object]]) -> float:
-    """Have so many tasks await ``one()`` again and again, ``items`` times in all; returns the seconds that took."""
+    """Await ``one()`` repeatedly by this many tasks, ``items`` times in all; return the seconds."""
     left = iter(range(items))
 
     async def run() -> None:

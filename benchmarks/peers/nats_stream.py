@@ -1,4 +1,4 @@
-"""The stream and the consumer of both NATS programs."""
+"""Make the stream and the consumer of both NATS programs."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -18,14 +18,14 @@ SUBJECT = "bench.items"
 STREAM = "bench"
 REPLICAS = 3
 PAGE = 500
-"""Messages fetched at once."""
+"""Messages fetched together."""
 
 
 @asynccontextmanager
 async def work_queue(
     job: Job, window: int = 4_000
 ) -> AsyncGenerator[tuple[JetStreamContext, JetStreamContext.PullSubscription], None]:
-    """A new stream, and a pull consumer of it; the stream is removed at the end."""
+    """Make a new stream, and a pull consumer of it; the stream is removed at the end."""
     connection = await nats.connect(job.servers)
     try:
         stream = connection.jetstream(timeout=30, publish_async_max_pending=window)
@@ -48,7 +48,7 @@ async def work_queue(
 
 
 async def drained(stream: JetStreamContext) -> None:
-    """Wait until every message was acked, and so removed.  Raises ``TimeoutError``."""
+    """Wait until every message was acked, and thereby removed.  Raises ``TimeoutError``."""
     async with asyncio.timeout(PATIENCE):
         while (await stream.stream_info(STREAM)).state.messages:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

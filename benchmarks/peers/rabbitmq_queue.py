@@ -35,7 +35,7 @@ async def measure(job: Job) -> Rates:
         began = time.perf_counter()
         tag = await queue.consume(handle)
         await done.wait()
-        await queue.cancel(tag)  # answered behind all the acks before it
+        await queue.cancel(tag)  # answered after all earlier acks
         consuming = time.perf_counter() - began
         await queue.delete(if_unused=False, if_empty=False)
     return rates(job.items, pushing, consuming, settings)

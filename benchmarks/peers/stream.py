@@ -1,4 +1,4 @@
-"""A bare Redis stream with a consumer group, one server: each XADD and XACK awaited by itself."""
+"""A bare Redis stream with a consumer group, one server: each XADD and XACK awaited separately."""
 
 # pyright: basic, reportMissingImports=false
 
@@ -29,7 +29,7 @@ async def measure(job: Job) -> Rates:
 
 
 async def page(redis: Redis) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """The next entries for this consumer."""
+    """Read the next entries for this consumer."""
     reply: Any = await redis.xreadgroup("workers", "worker", {"bench": ">"}, count=PAGE)
     return reply[0][1]
 

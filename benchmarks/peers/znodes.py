@@ -1,7 +1,7 @@
-"""A znode for every item in hand, as zk-redis-queue does it: payloads on every server, an ephemeral znode per claim.
+"""A znode for every claimed item, as zk-redis-queue does it: payloads on every server, an ephemeral znode per claim.
 
-A consumer reads a page of ids from one server; for each item it makes a znode (whoever comes second fails), removes the
-payload from every server, and deletes the znode.
+A consumer reads a page of ids from one server; for each item it creates a znode (the second consumer fails), removes
+the payload from every server, and deletes the znode.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -23,7 +23,7 @@ from benchmarks.peers.common import PAYLOAD, Job, Rates, rates, run, share
 IN_FLIGHT = 64
 PAGE = 1_000
 SETTINGS = (
-    f"one ephemeral znode per claim (aiozk), {IN_FLIGHT} claims under way, payloads on every Redis server, hiredis"
+    f"one ephemeral znode per claim (aiozk), {IN_FLIGHT} claims in flight, payloads on every Redis server, hiredis"
 )
 
 
