@@ -34,8 +34,8 @@ HOT_PATH = Topic(
     "hot-path",
     "The hot path alone",
     "Processor time of the client for each item, without network: its wires immediately give the replies that the "
-    f"servers gave before. {FURTHER_LEAST} tasks push one item at a time; `pop_many` of {FURTHER_LEAST}, then a task for "
-    "each with `async with claim`. 100 bytes as JSON.",
+    f"servers gave before. {FURTHER_LEAST} tasks push one item at a time; `pop_many` of {FURTHER_LEAST}, then a task "
+    "for each with `async with claim`. 100 bytes as JSON.",
     "",
     "part",
 )

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, told by lines on its standard input what to do:
+"""A consumer in a process of its own, controlled by lines on its standard input:
 
 claim N     claim up to N items; answers "claimed id ..."
 ack         ack all of them; answers "acked A lost L"

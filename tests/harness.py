@@ -1,4 +1,4 @@
-"""What integration and fault tests share: clusters in namespaces of their own, and consumers in other processes."""
+"""Helpers of integration and fault tests: clusters in namespaces of their own, and consumers in other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items that flow while something goes wrong, and what became of them."""
+"""Items pushed and consumed during a fault, and the outcome of each."""
 
 from __future__ import annotations
 

@@ -3,10 +3,10 @@
     async with Proxy("127.0.0.1", 6379) as proxy:
         proxy.address                    # connect the client here
         proxy.cut(); proxy.cut(reset=True)   # end all connections: FIN or RST; new ones are welcome
-        proxy.refuse(); await proxy.accept() # nobody listens; listen again, on the same port
-        proxy.stall()                    # a black hole: swallow every byte, of new connections too
+        proxy.refuse(); await proxy.accept() # the port is closed; open it again, the same one
+        proxy.stall()                    # a black hole: drop every byte, on new connections too
         proxy.hold()                     # as a paused server: keep every byte ...
-        proxy.flow()                     # ... until now; swallowed ones are gone
+        proxy.flow()                     # ... until now; dropped ones are lost
         proxy.lose_reply_to(b"SET x")    # this request arrives, and the connection breaks instead of the reply
         proxy.on_reply = f               # f(connection, data) -> data to pass on instead
         proxy.bandwidth = 4e6            # bytes a second in each direction, all connections together; None: no bound

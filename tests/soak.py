@@ -3,8 +3,8 @@
     python -m tests.soak --items 3000000 --seconds 900
 
 Tombstones are the only thing that grows by design, up to a time (twice the put window) or in bytes (512 MiB a queue);
-flat is what comes after.  The put window is shortened for this, so that the plateau is reached early.  At the end every
-key is held against the table of keys.
+after that, memory must be flat.  The put window is shortened for this, so that the plateau is reached early.  At the
+end every key is compared with the table of keys.
 """
 
 from __future__ import annotations

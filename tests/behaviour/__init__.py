@@ -1,1 +1,1 @@
-"""What users may rely on, the same on ``zkrq.testing``, on ``zkrq.embedded`` and on real Redis and ZooKeeper."""
+"""Behaviour that users rely on, the same on ``zkrq.testing``, on ``zkrq.embedded`` and on real Redis and ZooKeeper."""

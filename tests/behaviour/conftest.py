@@ -1,7 +1,7 @@
 """The three kinds of clusters.  Each test has a queue of its own; the cluster may be shared by a module.
 
-The kind is a parameter of the module, so that clusters of two kinds never live at the same time: on ``testing`` the
-event loop's clock is moved, for everybody in it.
+The kind is a parameter of the module, so that clusters of two kinds never exist at the same time: on ``testing`` the
+event loop's clock is moved, for all of its users.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What these tests, and those of ``tests/integration``, share."""
+"""Helpers for these tests, and those of ``tests/integration``."""
 
 from __future__ import annotations
 

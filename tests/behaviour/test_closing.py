@@ -1,4 +1,4 @@
-"""Closing a cluster: in a module without a shared one, since it looks at every task."""
+"""Closing a cluster: in a module without a shared cluster, because it checks every task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``key=``: one item of a key at a time, from its push until it is done or dead."""
+"""``key=``: one item per key at a time, from its push until it is done or dead."""
 
 from __future__ import annotations
 

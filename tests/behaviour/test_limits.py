@@ -1,4 +1,4 @@
-"""What a queue takes and keeps: ``max_size``, and the caps of its dead letters."""
+"""The limits of a queue: ``max_size``, and the number and age of its dead letters."""
 
 from __future__ import annotations
 

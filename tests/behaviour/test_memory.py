@@ -1,4 +1,4 @@
-"""What the servers remember of items that are gone: for how long, and what a push of such an id comes to."""
+"""The servers' memory of removed items: how long it lasts, and the outcome of a push of such an id."""
 
 from __future__ import annotations
 

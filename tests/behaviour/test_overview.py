@@ -1,4 +1,4 @@
-"""Queues and consumers at a glance."""
+"""Statistics of queues, and lists of consumers."""
 
 from __future__ import annotations
 

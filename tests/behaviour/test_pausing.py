@@ -1,4 +1,4 @@
-"""``pause`` and ``resume``: nobody claims, in any process; pushes go on."""
+"""``pause`` and ``resume``: no claims, in any process; pushes continue."""
 
 from __future__ import annotations
 

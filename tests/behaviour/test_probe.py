@@ -1,4 +1,4 @@
-"""An idle client notices a dead server: nothing but the probe calls any."""
+"""An idle client notices a dead server: only the probe calls it."""
 
 from __future__ import annotations
 

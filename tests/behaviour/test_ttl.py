@@ -1,4 +1,4 @@
-"""``ttl=``: what has outlived its time is not delivered any more."""
+"""``ttl=``: items that have outlived it are no longer delivered."""
 
 from __future__ import annotations
 

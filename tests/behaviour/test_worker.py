@@ -1,4 +1,4 @@
-"""Workers: handlers, what they raise, their time limit, hooks, and the end."""
+"""Workers: handlers, their exceptions, their time limit, hooks, and the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run faults against real servers and print what came of it: ``python -m tests.chaos --help``."""
+"""Run faults against real servers and print the result: ``python -m tests.chaos --help``."""
 
 from __future__ import annotations
 

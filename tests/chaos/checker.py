@@ -1,8 +1,8 @@
-"""What a run's entries amount to.  Plain values, no I/O, no clock.
+"""Find violations in the entries of a run.  Plain values, no I/O, no clock.
 
 Total-queue accounting: every item that was ever pushed is acked, or may have been acked, or is still in the queue;
-everything else that is seen is named below.  Where a claim stands in time is told by its fencing token, not by the
-moment of its delivery: a delivery that was under way before an ack has a smaller token than the acked claim, whatever
+every other observation is a violation named below.  The fencing token orders claims in time, not the
+moment of its delivery: a delivery that was in flight before an ack has a smaller token than the acked claim, whatever
 the clocks of the handlers say.
 """
 

@@ -1,6 +1,6 @@
-"""Producers and consumers in a process of their own, that write down all they see (record.py).
+"""Producers and consumers in a process of their own, which record all that they see (record.py).
 
-Told what to do by one JSON object as the argument (``Orders``), then by lines on standard input: ``stop`` ends the
+Controlled by one JSON object as the argument (``Orders``), then by lines on standard input: ``stop`` ends the
 producers, and is answered with ``idle`` when their last pushes have returned; the end of the input ends the process.
 """
 

@@ -1,6 +1,6 @@
-"""What goes wrong: one class each, that does it, undoes it, and counts how often it has really happened.
+"""The faults: one class each, which causes it, undoes it, and counts how often it really happened.
 
-Data is lost with some of them, and no more of it than may be: such a fault begins only while every server is in the
+Some of them lose data, but never more than is allowed: such a fault begins only while every server is in the
 view, and the faults of one lane never overlap.
 """
 

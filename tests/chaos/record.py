@@ -1,6 +1,6 @@
-"""What every process writes down: one line for each event, with the moment by the clock that all of them share.
+"""Record the events of every process: one line per event, with the time by the clock that all processes share.
 
-``time.monotonic`` counts from the start of the machine on Linux, for every process alike, so lines of different files
+``time.monotonic`` counts from the start of the machine on Linux, for all processes, so lines of different files
 can be put in order.  A line is written with one system call and without a buffer: kill -9 loses none.
 """
 

@@ -1,4 +1,4 @@
-"""What is shown of runs: a table in Markdown, sentences about what went wrong, and a picture of the throughput."""
+"""Report runs: a table in Markdown, sentences about violations, and a picture of the throughput."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run plays on: servers, client processes, and a proxy between each client and each server, so that every pair
-can be cut by itself."""
+"""The stage of a run: servers, client processes, and a proxy between each client and each server, so that every pair
+can be cut separately."""
 
 from __future__ import annotations
 

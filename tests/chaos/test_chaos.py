@@ -1,6 +1,6 @@
-"""Each fault for a moment, under load: nothing is lost, comes back, is held twice or left lying.
+"""Each fault for a moment, under load: no item is lost, comes back, is held twice or stranded.
 
-``python -m tests.chaos`` does the same for longer, again and again, and shows what it saw.
+``python -m tests.chaos`` does the same for longer, repeatedly, and reports its observations.
 """
 
 from __future__ import annotations

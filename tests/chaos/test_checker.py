@@ -1,4 +1,4 @@
-"""The checker sees what it is there to see: each kind of violation in a log made by hand, and none in clean ones."""
+"""The checker finds each kind of violation in a log made by hand, and none in clean logs."""
 
 from __future__ import annotations
 

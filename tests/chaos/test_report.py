@@ -1,4 +1,4 @@
-"""What is shown of runs made by hand."""
+"""Reports of runs made by hand."""
 
 from __future__ import annotations
 

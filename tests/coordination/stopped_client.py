@@ -1,4 +1,4 @@
-"""A client that is going to be stopped: says on the standard output, as JSON lines, what it sees."""
+"""A client that will be stopped: it reports what it sees on standard output, as JSON lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every coordinator does; run against each implementation."""
+"""The behaviour of every coordinator; run against each implementation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What happens to the ZooKeeper coordinator when the network, the servers or aiozk fail.
+"""The ZooKeeper coordinator when the network, the servers or aiozk fail.
 
-"Hazard n" is the line n of the short list of what aiozk 0.32 does wrong: each docstring says what would happen.
+"Hazard n" is the line n of the short list of aiozk 0.32's faults: each docstring describes the effect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Clients that a server does not let in: a wrong password, a missing right, no room.  They fail; nobody else does."""
+"""Clients that a server does not let in: a wrong password, a missing right, no room.  Only they fail."""
 
 from __future__ import annotations
 

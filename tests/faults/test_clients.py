@@ -1,4 +1,4 @@
-"""Clients that are slow, clumsy, cancelled or closed in the middle: nobody else may suffer for it."""
+"""Clients that are slow, clumsy, cancelled or closed in the middle: no other client may suffer for it."""
 
 from __future__ import annotations
 

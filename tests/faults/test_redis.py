@@ -1,4 +1,4 @@
-"""Redis servers that die, hang, come back or run full while items flow; the queue must go on and lose nothing."""
+"""Redis servers that die, hang, come back or run full under load; the queue must continue and lose nothing."""
 
 from __future__ import annotations
 

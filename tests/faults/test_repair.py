@@ -1,4 +1,4 @@
-"""Servers that come back under load, in every way; nothing is lost, nothing revived, and nobody waits for long."""
+"""Servers that come back under load, in every way; nothing is lost, nothing revived, and no caller waits for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers that die or sleep, and ZooKeeper failing, while items flow."""
+"""Consumers that die or sleep, and ZooKeeper failing, under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an item costs may not grow unnoticed: counted, since times say nothing on a busy machine."""
+"""The cost of an item must not grow unnoticed: counted, because times mean nothing on a busy machine."""
 
 from __future__ import annotations
 

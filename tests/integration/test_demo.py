@@ -1,4 +1,4 @@
-"""The demo: it counts honestly, ends well, and leaves nothing behind however it ends."""
+"""The demo: it counts correctly, ends cleanly, and leaves nothing behind, however it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls from another event loop, or from a forked process: refused immediately, and the cluster works on at home."""
+"""Calls from another event loop, or from a forked process: refused, and the cluster still works on its loop."""
 
 from __future__ import annotations
 

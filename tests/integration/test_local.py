@@ -1,4 +1,4 @@
-"""Private servers: they start, die, freeze and come back as told, and never outlive their owner."""
+"""Private servers: they start, die, freeze and come back on request, and never outlive their owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README and the guide say is true: their examples run, their calls exist, nothing public is left out."""
+"""The README and the guide are correct: their examples run, their calls exist, nothing public is left out."""
 
 from __future__ import annotations
 

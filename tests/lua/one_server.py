@@ -1,6 +1,6 @@
 """One real Redis server with one queue, and its scripts as methods: what comes back is unpacked and typed.
 
-Every call is synchronous and goes over a plain socket: there is nothing between the test and the script.
+Every call is synchronous and goes over a plain socket, without any layer between the test and the script.
 """
 
 from __future__ import annotations

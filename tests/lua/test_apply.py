@@ -1,4 +1,4 @@
-"""``apply``: decided records are installed where they are newer, in any order."""
+"""``apply``: decided records are installed if they are newer, in any order."""
 
 from __future__ import annotations
 

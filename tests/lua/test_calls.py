@@ -1,4 +1,4 @@
-"""Calls that name no items are executed once: after its repetition a first try of one takes nothing that is new."""
+"""Calls that name no items are executed once: a first try that arrives after its repetition takes no new items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``claim``: ready items are handed to one owner, expired claims and due items first become ready."""
+"""``claim``: hands ready items to one owner, after expired claims and due items have become ready."""
 
 from __future__ import annotations
 

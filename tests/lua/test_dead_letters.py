@@ -1,4 +1,4 @@
-"""``redrive``, ``cancel``, and what ``claim`` does for it: how dead letters are kept, go back, and go away."""
+"""``redrive``, ``cancel``, and the part of ``claim``: how dead letters are kept, queued again, and removed."""
 
 from __future__ import annotations
 

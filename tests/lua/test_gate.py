@@ -1,4 +1,4 @@
-"""The door of every script, and enrolment: a server answers only in the life in which the view knows it."""
+"""The gate of every script, and enrolment: a server answers only in the life in which the view knows it."""
 
 from __future__ import annotations
 

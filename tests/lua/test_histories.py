@@ -1,4 +1,4 @@
-"""``apply`` under hypothesis: in any order, repeated, in any batches, the greatest version is what stays."""
+"""``apply`` under hypothesis: in any order, repeated, in any batches, the greatest version remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory and sizes: tombstones are dropped, nothing else stays, a full server drains, large calls work."""
+"""Memory and sizes: tombstones are dropped, nothing else remains, a full server drains, large calls work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``statistics`` and ``holders``: a queue at a glance, and who holds how much of it."""
+"""``statistics`` and ``holders``: the figures of a queue, and the claims of each owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``fence``, ``claims``, ``owners``, ``retire``: what a dead consumer held is ready again, and it is refused."""
+"""``fence``, ``claims``, ``owners``, ``retire``: the items of a dead consumer are ready again, and it is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pause``: nothing is handed out while the queue's own record says so; everything else goes on."""
+"""``pause``: nothing is handed out while the queue's own record says so; everything else continues."""
 
 from __future__ import annotations
 

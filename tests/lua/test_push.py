@@ -1,4 +1,4 @@
-"""``push``: what the primary decides about items with a key, and about queues that have a limit."""
+"""``push``: the primary's decisions about items with a key, and about queues with a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``put``: a push of a new id, applied everywhere at once with version (0, 1)."""
+"""``put``: a push of a new id, applied on all servers in parallel with version (0, 1)."""
 
 from __future__ import annotations
 

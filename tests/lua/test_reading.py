@@ -1,4 +1,4 @@
-"""``clear``, ``count``, ``read`` and ``queues``: seeing and steering."""
+"""``clear``, ``count``, ``read`` and ``queues``: looking at a queue and clearing it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts of catch-up, recovery and scrub: what one server holds comes to another, and what differs is found.
+"""The scripts of catch-up, recovery and scrub: one server's items are copied to another, and differences are found.
 
 The other server is another database of the same Redis: it has the same clock, so that times can be compared.
 """

@@ -1,4 +1,4 @@
-"""``settle``: what becomes of a claim, decided by who shows its token."""
+"""``settle``: the outcome of a claim, decided by the holder of its token."""
 
 from __future__ import annotations
 

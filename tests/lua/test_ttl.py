@@ -1,4 +1,4 @@
-"""Items with a time to live: delivered no more once that is over, on whichever server they are by then."""
+"""Items with a time to live: not delivered after it has ended, on any server."""
 
 from __future__ import annotations
 

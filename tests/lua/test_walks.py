@@ -1,7 +1,7 @@
-"""Random walks on one server: whatever is done in whatever order, a model in Python says the same.
+"""Random walks on one server: whatever the calls and their order, a model in Python gives the same results.
 
 The time of the walk stands still: leases, delays and times to live are longer than it lasts, so nothing expires by
-itself.  At its end a follower that learns all that was decided, in any order, holds the same.
+itself.  At its end a follower that applies all decisions, in any order, holds the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One-line mistakes in the lines that bear the load, each with what has to find it.
+"""One-line mistakes in the most important lines, each with the test that must find it.
 
 ``table.py`` has the mutants, ``trial.py`` puts one into a copy of the tree and runs its killer there.  ``python -m
 tests.mutants --help`` runs all of them; ``make test`` runs the quick ones, and checks that each still names a line.

@@ -1,6 +1,6 @@
 """``python -m tests.mutants``: break a copy of the tree, one line at a time; each mistake has to be found.
 
-Before that, every killer has to pass on a copy that is whole: one that always complains kills nothing.
+Before that, every killer has to pass on an unbroken copy: one that always fails proves nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The mutants: which line, what is put in its place, what the line is for, and what must find the mistake."""
+"""The mutants: the line, its replacement, the purpose of the line, and the test that must find the mistake."""
 
 from __future__ import annotations
 

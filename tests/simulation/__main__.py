@@ -1,4 +1,4 @@
-"""``python -m tests.simulation --seeds 500``: run seeds, tell what was found.
+"""``python -m tests.simulation --seeds 500``: run seeds and report the findings.
 
 A failing seed is printed with what was violated and when; ``--trace SEED`` shows everything that happened in it.
 """

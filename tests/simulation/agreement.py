@@ -1,4 +1,4 @@
-"""Whether the servers of the view hold the same, and each is in order in itself."""
+"""Check that the servers of the view hold the same, and that each is consistent."""
 
 from __future__ import annotations
 

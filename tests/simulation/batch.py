@@ -1,4 +1,4 @@
-"""One seed with the faults and the variant that were asked for."""
+"""Run one seed with the requested faults and variant."""
 
 from __future__ import annotations
 

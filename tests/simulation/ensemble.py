@@ -1,7 +1,7 @@
-"""ZooKeeper's part: the hub of ``zkrq.coordination.memory`` across a network, with what its contract leaves open.
+"""Play ZooKeeper: the hub of ``zkrq.coordination.memory`` across a network, with the freedom that its contract leaves.
 
-A request is carried out when it reaches the hub, whatever has become of its client by then.  A read may miss what was
-written by somebody who has not yet been told so, and no more than that.
+A request is executed when it reaches the hub, even if its client has died by then.  A read may miss a write whose
+client has not yet got its answer, and no other.
 """
 
 from __future__ import annotations

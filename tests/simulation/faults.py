@@ -1,4 +1,4 @@
-"""What goes wrong, and how much of it the promise covers.
+"""The faults, and how much of them the promise covers.
 
 A fault is a coroutine of the world: it happens, lasts, and is undone.  ``may_harm`` is the one place that says which
 losses of data zkrq promises to survive.

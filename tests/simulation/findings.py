@@ -1,4 +1,4 @@
-"""What a run has found: violations, and how often what was done."""
+"""The findings of a run: violations, and counts of operations."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What was promised to whom, and whether it was kept.
+"""Record every promise, and check that it was kept.
 
-Everything is written down before an operation begins, so that what a client had begun when it was killed is known to
-be open.  Items are known by a label in their payload, since a producer that is cancelled never learns an id.
+Everything is recorded before an operation begins, so that the operations of a killed client are known to be open.
+Items are identified by a label in their payload, because a cancelled producer never learns an id.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """An asyncio event loop with virtual time: the same seed gives the same run, callback for callback.
 
-Nothing takes time here but waiting: when no callback is ready, the clock jumps to the next timer.  Callbacks run in the
-order in which they became ready, as asyncio promises.  There are no sockets; what comes from outside of a process is
+Only waiting takes time: when no callback is ready, the clock jumps to the next timer.  Callbacks run in the
+order in which they became ready, as asyncio promises.  There are no sockets; messages from outside of a process are
 scheduled with ``arrive_at``.
 
-Every callback belongs to the ``Process`` whose name stands in its context (contexts are inherited by tasks, timers and
+Every callback belongs to the ``Process`` whose name is in its context (contexts are inherited by tasks, timers and
 their callbacks), so a process can be stopped, continued and killed between any two of its steps.
 """
 

@@ -1,4 +1,4 @@
-"""What of a run does not come from the event loop: clocks, chance and hashes.  Patched while a seed runs."""
+"""Patch the inputs of a run that do not come from the event loop: clocks, random numbers and hashes."""
 
 from __future__ import annotations
 

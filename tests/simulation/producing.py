@@ -1,4 +1,4 @@
-"""What producers do: pushes of every kind, as users make them."""
+"""Produce items: pushes of every kind, as users make them."""
 
 from __future__ import annotations
 

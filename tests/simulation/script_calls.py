@@ -1,6 +1,6 @@
 """Random calls of the scripts, for the comparison of two servers: each argument is drawn by its name in the header.
 
-A new script whose arguments are called like those of others is drawn without further ado.
+A new script needs no change here if its arguments have the names of others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How large a seed is, what its queues are like, and which of the rarer calls are made: for all clients the same."""
+"""Choose the size of a seed, the settings of its queues, and which of the rarer calls are made, for all clients."""
 
 from __future__ import annotations
 

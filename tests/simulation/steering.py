@@ -1,4 +1,4 @@
-"""What clients do with a queue besides pushing and claiming: look at it, remove items, pause it."""
+"""Use a queue in other ways than pushing and claiming: look at it, remove items, pause it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that one call of a script touches grows with what a server holds: elements are counted, not time.
+"""The work of one call of a script does not grow with the server's data: elements are counted, not time.
 
 Every word of a command in a script counts, and every element of its reply, or that it removes.
 """

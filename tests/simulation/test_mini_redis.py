@@ -1,4 +1,4 @@
-"""The simulation's Redis against the real one: the same commands and scripts, and everything they leave, must agree."""
+"""The simulation's Redis against the real one: the same commands and scripts must give the same replies and data."""
 
 from __future__ import annotations
 

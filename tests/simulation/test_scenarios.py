@@ -1,4 +1,4 @@
-"""What chance finds seldom: schedules made by hand."""
+"""Schedules made by hand, which random ones seldom contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeded schedules of the real code: whatever goes wrong, what was promised is kept.
+"""Seeded schedules of the real code: whatever fails, every promise is kept.
 
 The seeds run in processes of their own, since an exact replay needs hashes that are the same in every run.
 """

@@ -1,4 +1,4 @@
-"""What happened in a run: always as one number, and as text when it is asked for."""
+"""Trace a run: always as one number, and as text on request."""
 
 from __future__ import annotations
 

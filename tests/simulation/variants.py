@@ -1,6 +1,6 @@
-"""zkrq broken on purpose, one rule at a time: shows that the simulation would notice.
+"""Break zkrq on purpose, one rule at a time, to show that the simulation notices.
 
-Each variant takes one rule of the protocol away.  A seed that finds nothing wrong with any of them proves nothing.
+Each variant takes one rule of the protocol away.  A seed that finds no violation with any of them proves nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The network: a ``Wire`` whose messages travel in virtual time and get lost the way TCP loses them.
 
-Within a connection nothing overtakes anything.  What a client has sent may be executed although the client has long
-gone on: closing a connection takes nothing back.
+Within a connection nothing overtakes anything.  A sent command may be executed even if the client has long
+continued: closing a connection takes nothing back.
 """
 
 from __future__ import annotations

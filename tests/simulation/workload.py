@@ -1,4 +1,4 @@
-"""What the clients do: producers and consumers who use every call there is, in ways that users do."""
+"""The work of the clients: producers and consumers that use every call, in the ways of users."""
 
 from __future__ import annotations
 

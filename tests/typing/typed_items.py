@@ -1,4 +1,4 @@
-"""Checked by pyright in strict mode, never run: the codec says what the items of a queue are."""
+"""Checked by pyright in strict mode, never run: the codec gives the type of a queue's items."""
 
 from __future__ import annotations
 

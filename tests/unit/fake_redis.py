@@ -1,4 +1,4 @@
-"""Redis servers behind wires in memory, which answer, complain, stay silent or break as a test says."""
+"""Redis servers behind wires in memory, which answer, complain, stay silent or break on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administering queues: what needs no server."""
+"""Administering queues, as far as no server is needed."""
 
 from __future__ import annotations
 

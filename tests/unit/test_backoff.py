@@ -1,4 +1,4 @@
-"""When a server that fell out of the view may come back: later each time."""
+"""When an evicted server may come back: later each time."""
 
 from __future__ import annotations
 

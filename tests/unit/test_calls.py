@@ -1,4 +1,4 @@
-"""Every typed call is what the header of its script says."""
+"""Every typed call agrees with the header of its script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim by itself, with a issuer that is slow to answer."""
+"""A claim alone, with an issuer that is slow to answer."""
 
 from __future__ import annotations
 

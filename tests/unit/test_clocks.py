@@ -1,4 +1,4 @@
-"""Whose clock is the odd one."""
+"""Finding the wrong clock among clients and servers."""
 
 from __future__ import annotations
 

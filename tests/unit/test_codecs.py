@@ -1,4 +1,4 @@
-"""How items become bytes."""
+"""Encoding items as bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same call on several servers at once, each of which may answer, be silent, complain or break."""
+"""The same call on several servers in parallel, each of which may answer, be silent, complain or break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ids: unique, in order, and they tell when they were made."""
+"""Ids: unique, ordered, and with the time at which they were made."""
 
 from __future__ import annotations
 

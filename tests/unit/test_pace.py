@@ -1,4 +1,4 @@
-"""How much is claimed ahead, decided from the pace of the consumers."""
+"""The number of items claimed ahead, derived from the pace of the consumers."""
 
 from __future__ import annotations
 

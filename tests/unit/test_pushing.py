@@ -1,4 +1,4 @@
-"""What a push is made of: its options, its receipts, and how many go together."""
+"""The parts of a push: its options, its receipts, and its batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a delivery failed, in one text: what goes in comes out."""
+"""The reason of a failed delivery, in one text: reading returns what was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records: what is packed is what is read, for ever."""
+"""Records: reading returns what was packed, in every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server's answer means."""
+"""The meaning of a server's answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call on one server that misbehaves on demand: what may have happened is never told as what did not."""
+"""One call on one server that misbehaves on demand: calls that may have been executed are reported so."""
 
 from __future__ import annotations
 

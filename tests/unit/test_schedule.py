@@ -1,4 +1,4 @@
-"""The moments of recurring pushes: the same for every process, wherever it begins to look."""
+"""The moments of recurring pushes: the same for every process, whenever it starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers of the scripts are contracts: each is held against the text below it, and against what Python knows."""
+"""The headers of the scripts are contracts: each is compared with the text below it, and with its use in Python."""
 
 from __future__ import annotations
 

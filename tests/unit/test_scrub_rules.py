@@ -1,4 +1,4 @@
-"""The scrub's table: what becomes of an item that a follower knows and the primary does not."""
+"""The scrub's table: the decision about an item that a follower knows and the primary does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users see of the objects that they are given what is theirs; what the inside needs stands on types of its own."""
+"""Public objects show users only public names; internal names belong to types of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Background tasks that belong to somebody."""
+"""Background tasks with an owner."""
 
 from __future__ import annotations
 

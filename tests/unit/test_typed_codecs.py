@@ -1,4 +1,4 @@
-"""Typed items: what is written, what is read, and what is refused on which side."""
+"""Typed items: how they are written and read, and which side refuses bad ones."""
 
 from __future__ import annotations
 

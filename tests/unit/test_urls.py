@@ -1,4 +1,4 @@
-"""URLs of Redis servers: what is shown of them, and what other clients make of what was shown."""
+"""URLs of Redis servers: how they are shown, and how other clients use what was shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire: on which side it lies that there is no connection."""
+"""The wire: which side is the cause of a missing connection."""
 
 from __future__ import annotations
 
