@@ -146,11 +146,11 @@ class Client:
                 else:
                     await self.repairer.wait_recovered(self.settings.operation_timeout)
             self.coordinator.subscribe(self)
-            self.tasks.keep(self.attendance.run, "answer accusations")
-            self.tasks.keep(self.probe.run, "probe the servers")
-            self.tasks.keep(self.reaper.run, "look for orphans")
-            self.tasks.keep(self.repairer.run, "look after the servers")
-            self.tasks.keep(self.repairer.scrub_now_and_then, "scrub")
+            self.tasks.supervise(self.attendance.run, "answer accusations")
+            self.tasks.supervise(self.probe.run, "probe the servers")
+            self.tasks.supervise(self.reaper.run, "look for orphans")
+            self.tasks.supervise(self.repairer.run, "look after the servers")
+            self.tasks.supervise(self.repairer.scrub_now_and_then, "scrub")
             self._stack = stack.pop_all()
         self.is_open = True
         return recovered

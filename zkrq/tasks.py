@@ -72,7 +72,7 @@ class Tasks:
         name = f"{self._name}: {name}"
         return self._group.create_task(_guard(work, name), name=name)
 
-    def keep(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
+    def supervise(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
         """Run ``work`` until the group is left; start it again when it fails or returns."""
         return self.start(supervise(work, f"{self._name}: {name}"), name)
 

@@ -17,7 +17,7 @@ from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
-from zkrq.coordination.zookeeper.link import Greeting, Link
+from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
 
 HANG = 25.0  # seconds after which a wait is taken for a hang; less than RESYNC_INTERVAL, which would hide one
 SESSION_TIMEOUT = 3.0  # seconds; the servers tick every 0.5
@@ -155,7 +155,7 @@ class ZooKeeperWorld(World):
         """As an operator would: take the session over by its id and password, and close it."""
         session = cast("ZooKeeperCoordinator", coordinator)._session  # pyright: ignore[reportPrivateUsage]
         server = self.servers.zookeeper[0]
-        link = Link(Address(server.host, server.port), lambda path: None)
+        link = ZooKeeperLink(Address(server.host, server.port), lambda path: None)
         await link.open(Greeting(session.id, session._password, session.timeout), 0, None)  # pyright: ignore[reportPrivateUsage]
         serving = asyncio.create_task(link.serve(session.timeout))
         await link.end_session()

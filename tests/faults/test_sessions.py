@@ -24,7 +24,7 @@ from zkrq import local
 from zkrq.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
-from zkrq.coordination.zookeeper.link import Greeting, Link
+from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
 from zkrq.protocol.calls import Count, Settle
 from zkrq.protocol.records import VERSION_BYTES
 
@@ -230,7 +230,7 @@ async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(ser
 async def delete_entry(servers: local.Servers, namespace: str, owner: str) -> None:
     """As an operator would, by hand."""
     server = servers.zookeeper[0]
-    link = Link(Address(server.host, server.port), lambda path: None)
+    link = ZooKeeperLink(Address(server.host, server.port), lambda path: None)
     await link.open(Greeting(0, bytes(16), SESSION_TIMEOUT), 0, None)
     serving = asyncio.create_task(link.serve(SESSION_TIMEOUT))
     await link.delete(f"/{namespace}/consumers/{owner}")

@@ -241,7 +241,7 @@ async def test_servers_recover(servers: local.Servers) -> None:
     assert receipt["replicas"] == 3
 
 
-async def test_looking_and_steering(shell: Shell) -> None:
+async def test_looking_and_administering(shell: Shell) -> None:
     (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
     (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
     assert (again["duplicate"], again["id"]) == (True, first["id"])

@@ -262,7 +262,7 @@ async def _has_letters(queue: zkrq.Queue[Any], count: int) -> bool:
     return await queue.size() == (0, 0, 0, count)
 
 
-# -- steering ------------------------------------------------------------------------------------------------------
+# -- administering -------------------------------------------------------------------------------------------------
 
 
 async def cancel(stage: Stage) -> None:

@@ -236,8 +236,8 @@ class Copies(NamedTuple):
     left_out: list[str]
 
 
-class Standing(NamedTuple):
-    """The reply of ``standing``; of each owner its last number and how long ago it was fenced, -1: it is not."""
+class Metadata(NamedTuple):
+    """The reply of ``metadata``; of each owner its last number and how long ago it was fenced, -1: it is not."""
 
     items: int
     clock: int
@@ -575,15 +575,15 @@ class OneServer(Connection):
     def affirm(self, *ids: str, **options: Argument) -> dict[str, Decided]:
         return read_decided(self._ask(calls.Affirm(self.queue, [id.encode() for id in ids]), options).flat)
 
-    def standing(self) -> Standing:
+    def metadata(self) -> Metadata:
         """All pages."""
-        owners, call = dict[str, tuple[int, int]](), calls.Standing(self.queue)
+        owners, call = dict[str, tuple[int, int]](), calls.Metadata(self.queue)
         while True:
             reply = self.ask(call)
             parts = iter(reply.owners.flat)
             owners |= {owner.decode(): (int(seq), ago) for owner, seq, ago in zip(parts, parts, parts, strict=True)}
             if reply.cursor == calls.START:
-                return Standing(reply.items, reply.clock, int(reply.floor_ms), owners)
+                return Metadata(reply.items, reply.clock, int(reply.floor_ms), owners)
             call = call.at(reply.cursor)
 
     def install(self, floor_ms: int = 0, owners: Mapping[str, tuple[int, int]] | None = None) -> int:

@@ -47,7 +47,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Room(),
         calls.Seal(),
         calls.Settle("q", 0, 0, [("id", RECORD[VERSION_BYTES], "ann/1", "ack")]),
-        calls.Standing("q"),
+        calls.Metadata("q"),
         calls.Statistics("q"),
         calls.Trim("q"),
         calls.Wipe("q"),

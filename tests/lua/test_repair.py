@@ -256,7 +256,7 @@ def test_copy_is_what_the_source_is(pair: Pair, history: list[Step]) -> None:
     player.play(history)
     pair.agree_on_the_view()
     began_us = pair.one.now_us()
-    assert copy(pair.one, pair.two) == pair.one.standing().items
+    assert copy(pair.one, pair.two) == pair.one.metadata().items
     took_us = pair.two.now_us() - began_us
     source, target = pair.one.contents(), pair.two.contents()
     assert (target.records, target.payloads) == (source.records, source.payloads)
@@ -267,11 +267,11 @@ def test_copy_is_what_the_source_is(pair: Pair, history: list[Step]) -> None:
     later += [abs(target.expiring[id]) - abs(at) for id, at in source.expiring.items()]
     assert all(0 <= us <= took_us for us in later), later
     assert max(later, default=0) - min(later, default=0) <= 2, "all count from the same time"
-    assert_standing_alike(pair.one, pair.two, took_us)
+    assert_metadata_alike(pair.one, pair.two, took_us)
 
 
-def assert_standing_alike(one: OneServer, two: OneServer, apart_us: float) -> None:
-    ours, theirs = one.standing(), two.standing()
+def assert_metadata_alike(one: OneServer, two: OneServer, apart_us: float) -> None:
+    ours, theirs = one.metadata(), two.metadata()
     assert (theirs.items, theirs.floor_ms) == (ours.items, ours.floor_ms)
     assert {id: seq for id, (seq, _) in theirs.owners.items()} == {id: seq for id, (seq, _) in ours.owners.items()}
     for owner, (_, ago_ms) in ours.owners.items():
@@ -289,7 +289,7 @@ def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[S
     before = [server.contents() for server in pair]
     records = merged(*before)
     payloads = {**before[0].payloads, **before[1].payloads}
-    standings = [server.standing() for server in pair]
+    known = [server.metadata() for server in pair]
     copy(pair.one, pair.two)
     copy(pair.two, pair.one)
     # A removed item's payload counts as well, once the copy from the other server has shown that the item lives: the
@@ -302,12 +302,10 @@ def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[S
         had = {**own_left, **payloads}
         assert contents.payloads == {id: payload for id, payload in had.items() if id in living}
         assert {fault for fault in contents.faults if "payload: None" not in fault} == set()
-        standing = server.standing()
-        assert standing.floor_ms == max(each.floor_ms for each in standings)
-        assert {owner: seq for owner, (seq, _) in standing.owners.items()} == {
-            owner: max(each.owners.get(owner, (0, 0))[0] for each in standings)
-            for each in standings
-            for owner in each.owners
+        metadata = server.metadata()
+        assert metadata.floor_ms == max(each.floor_ms for each in known)
+        assert {owner: seq for owner, (seq, _) in metadata.owners.items()} == {
+            owner: max(each.owners.get(owner, (0, 0))[0] for each in known) for each in known for owner in each.owners
         }
 
 
@@ -405,7 +403,7 @@ def all_pages(server: OneServer, count: int = 200, meanwhile: Callable[[], objec
 
 def test_page_tells_what_read_tells(server: OneServer) -> None:
     one_of_each(server)
-    clock = server.standing().clock
+    clock = server.metadata().clock
     cursor, page = server.page(clock=clock)
     assert cursor == b"0"
     assert set(page.found) == set(STATES)
@@ -420,7 +418,7 @@ def test_page_tells_what_read_tells(server: OneServer) -> None:
 def test_copies_count_from_the_time_that_is_named(server: OneServer) -> None:
     one_of_each(server)
     contents = server.contents()
-    clock = server.standing().clock - 1_000_000
+    clock = server.metadata().clock - 1_000_000
     _, page = server.page(clock=clock)
     for id in STATES[1:]:
         assert page.found[id].left_ms == pytest.approx((contents.moment_us(id) - clock) / 1000, abs=0.0011)
@@ -484,7 +482,7 @@ def test_pages_visit_whoever_stays_while_the_queue_shrinks(flagged: OneServer, c
                 flagged.settle(*claimed.settle("ack"), put_window_ms=0)
 
     ids = all_pages(flagged, count, others_go)
-    assert flagged.standing().items < 5_000
+    assert flagged.metadata().items < 5_000
     assert set(staying) <= set(ids)
 
 
@@ -616,19 +614,19 @@ def test_copied_live_item_leaves_the_payload_of_a_tombstone(server: OneServer, o
     assert other.contents().payloads == {"a": b"bytes"}
 
 
-# -- standing and install ------------------------------------------------------------------------------------------
+# -- metadata and install ------------------------------------------------------------------------------------------
 
 
-def test_standing_of_an_unknown_queue(server: OneServer) -> None:
+def test_metadata_of_an_unknown_queue(server: OneServer) -> None:
     before = server.now_us()
-    items, clock, floor_ms, owners = server.standing()
+    items, clock, floor_ms, owners = server.metadata()
     assert (items, floor_ms, owners) == (0, 0, {})
     assert before <= clock <= server.now_us()
 
 
 def test_standing_counts_tombstones_too(server: OneServer) -> None:
     one_of_each(server)
-    assert server.standing().items == len(STATES)
+    assert server.metadata().items == len(STATES)
 
 
 def test_standing_names_last_requests_and_fenced_owners(server: OneServer) -> None:
@@ -638,7 +636,7 @@ def test_standing_names_last_requests_and_fenced_owners(server: OneServer) -> No
     server.fence("bob")
     server.fence("eve")  # never claimed here
     time.sleep(0.02)
-    owners = server.standing().owners
+    owners = server.metadata().owners
     assert owners.keys() == {"ann", "bob", "eve"}
     assert owners["ann"] == (5, -1)
     assert [owners[name][0] for name in ("bob", "eve")] == [1, 0]
@@ -647,7 +645,7 @@ def test_standing_names_last_requests_and_fenced_owners(server: OneServer) -> No
 
 def test_standing_names_the_floor(server: OneServer) -> None:
     server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
-    assert server.now_ms() - 20_000 < server.standing().floor_ms <= server.now_ms()
+    assert server.now_ms() - 20_000 < server.metadata().floor_ms <= server.now_ms()
 
 
 def test_installing_names_the_queue_and_the_time(server: OneServer) -> None:
@@ -663,14 +661,14 @@ def test_greater_number_and_floor_win(server: OneServer, held: int, given: int, 
     """They are compared as numbers."""
     server.install(held, {"ann": (held, -1)})
     server.install(given, {"ann": (given, -1)})
-    standing = server.standing()
-    assert (standing.floor_ms, standing.owners) == (left, {"ann": (left, -1)})
+    metadata = server.metadata()
+    assert (metadata.floor_ms, metadata.owners) == (left, {"ann": (left, -1)})
 
 
 def test_large_numbers_stay_exact(server: OneServer) -> None:
     floor_ms, seq = 1_800_000_000_123, 2**31 + 1
     server.install(floor_ms, {"ann": (seq, -1)})
-    assert (server.standing().floor_ms, server.standing().owners["ann"][0]) == (floor_ms, seq)
+    assert (server.metadata().floor_ms, server.metadata().owners["ann"][0]) == (floor_ms, seq)
 
 
 def test_puts_from_before_an_installed_floor_are_refused(server: OneServer) -> None:
@@ -698,13 +696,13 @@ def test_installed_fence_refuses(server: OneServer) -> None:
 
 def test_fenced_owners_keep_their_age(server: OneServer) -> None:
     server.install(0, {"ann": (7, 300_000)})
-    assert 300_000 <= server.standing().owners["ann"][1] < 320_000
+    assert 300_000 <= server.metadata().owners["ann"][1] < 320_000
 
 
 def test_fenced_here_already_is_fenced_since_then(server: OneServer) -> None:
     server.fence("ann")
     server.install(0, {"ann": (7, 300_000)})
-    seq, ago_ms = server.standing().owners["ann"]
+    seq, ago_ms = server.metadata().owners["ann"]
     assert seq == 7
     assert 0 <= ago_ms < 20_000
 
@@ -712,14 +710,14 @@ def test_fenced_here_already_is_fenced_since_then(server: OneServer) -> None:
 def test_who_is_fenced_here_stays_fenced(server: OneServer) -> None:
     server.fence("ann")
     server.install(0, {"ann": (7, -1)})
-    assert server.standing().owners["ann"][1] >= 0
+    assert server.metadata().owners["ann"][1] >= 0
 
 
 def test_old_fences_are_forgotten_with_the_next(server: OneServer) -> None:
     """Bounded in memory: an installed one is no younger than it was."""
     server.install(0, {"ann": (0, 700_000), "bob": (0, 500_000)})
     server.fence("eve")
-    assert server.standing().owners.keys() == {"bob", "eve"}
+    assert server.metadata().owners.keys() == {"bob", "eve"}
 
 
 def test_installing_again_changes_nothing(server: OneServer) -> None:
@@ -1031,7 +1029,7 @@ def test_wiped_queue_is_gone(server: OneServer) -> None:
     assert keys_of(server) == set()
     assert server.queues() == set()
     assert server.key_names() == {"server"}
-    assert server.standing()[::2] == (0, 0)
+    assert server.metadata()[::2] == (0, 0)
 
 
 def test_other_queues_stay(server: OneServer) -> None:
@@ -1039,13 +1037,13 @@ def test_other_queues_stay(server: OneServer) -> None:
     for name in ("q2", "q:q", "other"):
         server.queue = name
         fill_every_key(server)
-    before, standing = server.contents(), server.standing()
+    before, metadata = server.contents(), server.metadata()
     server.queue = "q"
     server.wipe()
     assert server.queues() == {"q2", "q:q", "other"}
     server.queue = "other"
     assert server.contents() == before
-    assert server.standing().owners.keys() == standing.owners.keys()
+    assert server.metadata().owners.keys() == metadata.owners.keys()
     assert len(keys_of(server)) == len(SCRIPTS["wipe"].keys) - 2
 
 

@@ -381,7 +381,7 @@ def test_readings_tell_what_is_left(server: OneServer) -> None:
 def test_readings_count_from_the_time_that_is_named(server: OneServer) -> None:
     one_of_each(server)
     expiring = server.contents().expiring
-    clock = server.standing().clock - 1_000_000
+    clock = server.metadata().clock - 1_000_000
     _, page = server.page(clock=clock)
     for id in MORTAL:
         assert page.found[id].expires_ms == pytest.approx((expiring[id] - clock) / 1000, abs=0.0011)
@@ -401,7 +401,7 @@ def test_readings_of_what_is_over_tell_since_when(server: OneServer, negative: b
 
 def copy_back(server: OneServer, *, clock: bool) -> None:
     """Everything there is, read, and applied again after the server was emptied."""
-    moment = server.standing().clock if clock else 0
+    moment = server.metadata().clock if clock else 0
     _, page = server.page(clock=moment)
     server.reset()
     server.apply(*(copy.applied for copy in page.found.values()), payloads=True, clock=moment)

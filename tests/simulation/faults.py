@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from tests.simulation.loop import State
-from tests.simulation.servers import Status
+from tests.simulation.servers import ProcessState
 from tests.simulation.wire import Break, Path
 from tests.simulation.world import CALL_LIMIT, SESSION_TIMEOUT, Client, World
 from zkrq.cluster import Cluster
@@ -59,7 +59,7 @@ def _counts(world: World, server: str) -> bool:
 def _is_well(world: World, server: str) -> bool:
     """Whether nobody has a reason to evict this server."""
     paths = [world.network.path(client.name, server) for client in world.clients]
-    return world.servers[server].status is Status.UP and not any(path.cut or path.slow for path in paths)
+    return world.servers[server].status is ProcessState.UP and not any(path.cut or path.slow for path in paths)
 
 
 # -- the network -----------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def _some_server(world: World, chance: random.Random, *, loses_data: bool) -> st
     fit = [
         id
         for id in world.servers
-        if world.servers[id].status is Status.UP and may_harm(world, id, loses_data=loses_data)
+        if world.servers[id].status is ProcessState.UP and may_harm(world, id, loses_data=loses_data)
     ]
     view = world.view
     known = [id for id in fit if view is not None and id in view.receivers]
@@ -123,7 +123,7 @@ async def stop(world: World, chance: random.Random) -> None:
     """SIGSTOP for a while."""
     name = chance.choice(list(world.servers))
     server = world.servers[name]
-    if server.status is Status.UP:
+    if server.status is ProcessState.UP:
         world.trace.count("stop", name)
         server.stop()
         await asyncio.sleep(chance.choice((0.5, 3.0, 9.0)) * chance.uniform(0.5, 1.5))
@@ -138,7 +138,7 @@ async def restart(world: World, chance: random.Random) -> None:
         world.trace.count("restart with its data", name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
-        if server.status is Status.DOWN:
+        if server.status is ProcessState.DOWN:
             server.start(server.redis.dump())
             world.trace.note(f"{name} is back")
 
@@ -151,13 +151,13 @@ async def restart_all(world: World, chance: random.Random) -> None:
     names = chance.sample(list(world.servers), len(world.servers))
     down: list[str] = []
     for name in names:
-        if world.servers[name].status is not Status.DOWN:
+        if world.servers[name].status is not ProcessState.DOWN:
             world.servers[name].kill()
             down.append(name)
         await asyncio.sleep(chance.choice((0.0, 0.0, 0.5)) * chance.random())
     for name in chance.sample(down, len(down)):
         await asyncio.sleep(chance.choice((0.01, 1.0, 5.0)) * chance.random())
-        if world.servers[name].status is Status.DOWN:
+        if world.servers[name].status is ProcessState.DOWN:
             world.servers[name].start(world.servers[name].redis.dump())
             world.trace.note(f"{name} is back")
 
@@ -170,7 +170,7 @@ async def restart_empty(world: World, chance: random.Random) -> None:
         world.harm(name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
-        if server.status is Status.UP:
+        if server.status is ProcessState.UP:
             world.unharm(name)  # mended meanwhile, with its data
             return
         server.start(None)
@@ -183,13 +183,13 @@ async def restart_old(world: World, chance: random.Random) -> None:
         server = world.servers[name]
         old = server.redis.dump()
         await asyncio.sleep(chance.uniform(0.1, 8.0))
-        if server.status is not Status.UP or not may_harm(world, name, loses_data=True):
+        if server.status is not ProcessState.UP or not may_harm(world, name, loses_data=True):
             return
         world.trace.count("restart with old data", name)
         world.harm(name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
-        if server.status is Status.UP:
+        if server.status is ProcessState.UP:
             world.unharm(name)
             return
         server.start(old)

@@ -14,13 +14,13 @@ from datetime import timedelta
 from typing import Any
 
 from tests.simulation import faults as all_faults
+from tests.simulation.administering import resume
 from tests.simulation.agreement import disagreements, leftovers
 from tests.simulation.faults import REPAIR, Fault
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
 from tests.simulation.patches import determined
-from tests.simulation.servers import Status
-from tests.simulation.steering import resume
+from tests.simulation.servers import ProcessState
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
@@ -254,7 +254,7 @@ class _Scenario:
         for server in world.servers.values():
             server.go_on()
             server.redis.full, server.redis.role = False, "master"
-            if server.status is Status.DOWN:
+            if server.status is ProcessState.DOWN:
                 server.start(server.redis.dump())
 
     async def _end_workers(self) -> None:

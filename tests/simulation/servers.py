@@ -14,7 +14,7 @@ from tests.simulation.trace import Trace
 from zkrq.testing.redis.server import Dump, MiniRedis
 
 
-class Status(enum.Enum):
+class ProcessState(enum.Enum):
     UP = "up"
     STOPPED = "stopped"  # SIGSTOP: what comes is kept by the kernel
     DOWN = "down"
@@ -52,7 +52,7 @@ class SimServer:
 
     def __init__(self, name: str, loop: Loop, chance: random.Random, trace: Trace) -> None:
         self.name = name
-        self.status = Status.UP
+        self.status = ProcessState.UP
         self.lives = 0
         self.executed = 0
         self._loop = loop
@@ -89,11 +89,11 @@ class SimServer:
     def take(self, far: Far, command: list[bytes]) -> None:
         """A command has arrived; a stopped server executes it when it goes on, also if its client has gone by then."""
         match self.status:
-            case Status.UP:
+            case ProcessState.UP:
                 self._execute(far, command)
-            case Status.STOPPED:
+            case ProcessState.STOPPED:
                 self._pending.append((far, command))
-            case Status.DOWN:
+            case ProcessState.DOWN:
                 pass
 
     def _execute(self, far: Far, command: list[bytes]) -> None:
@@ -115,7 +115,7 @@ class SimServer:
 
     def kill(self) -> None:
         """The process dies; what its disk holds is all that it had written."""
-        self.status = Status.DOWN
+        self.status = ProcessState.DOWN
         self._pending.clear()
         for far in tuple(self._connections):
             far.reset()
@@ -125,18 +125,18 @@ class SimServer:
         """A new process begins with this data."""
         self.redis = self._begin()
         self.redis.restore(dump)
-        self.status = Status.UP
+        self.status = ProcessState.UP
 
     def stop(self) -> None:
         """SIGSTOP."""
-        if self.status is Status.UP:
-            self.status = Status.STOPPED
+        if self.status is ProcessState.UP:
+            self.status = ProcessState.STOPPED
 
     def go_on(self) -> None:
         """SIGCONT: all that came meanwhile is executed, each connection's in its order, the connections mixed."""
-        if self.status is not Status.STOPPED:
+        if self.status is not ProcessState.STOPPED:
             return
-        self.status = Status.UP
+        self.status = ProcessState.UP
         queues: dict[Far, deque[list[bytes]]] = {}
         for far, command in self._pending:
             queues.setdefault(far, deque()).append(command)

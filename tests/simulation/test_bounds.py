@@ -207,7 +207,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         verb: later(1300, lambda s, verb=verb: s.settle(*s.last.settle(verb, 0, "why"), dead_max=10))
         for verb in ("ack", "nack", "release", "bury", "extend")
     },
-    "standing": {"": asking(calls.Standing("q")), "fenced": asking(calls.Standing("q", b"f0"))},
+    "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics()},
     "trim": {"after an hour": later(3600, asking(calls.Trim("q")))},
 }

@@ -17,7 +17,7 @@ from typing import cast
 import hiredis
 
 from tests.simulation.loop import WORLD, Loop, Process
-from tests.simulation.servers import SimServer, Status
+from tests.simulation.servers import ProcessState, SimServer
 from tests.simulation.trace import Trace
 from zkrq.protocol.replies import read_error
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire
@@ -128,12 +128,12 @@ class SimWire:
     async def connect(self) -> None:
         network, path = self._network, self._path
         await asyncio.sleep(network.delay(path) * 2)
-        if path.cut or (self._server.status is Status.STOPPED and network.chance.random() < 0.5):
+        if path.cut or (self._server.status is ProcessState.STOPPED and network.chance.random() < 0.5):
             if not path.refuses:
                 await asyncio.sleep(self._timeout)
                 raise ConnectionError("connecting took too long")
             raise ConnectionRefusedError("no route to host")
-        if self._server.status is Status.DOWN:
+        if self._server.status is ProcessState.DOWN:
             raise ConnectionRefusedError("connection refused")
         if path.denies:
             raise NoConnection(read_error(path.denies))
@@ -281,7 +281,7 @@ class SimWire:
             self._at_end.append(call)
 
     def _end_server(self) -> None:
-        if self._path.cut and self._server.status is not Status.DOWN:
+        if self._path.cut and self._server.status is not ProcessState.DOWN:
             return  # nobody has told the server
         self._ended = True
         self._server.forget(self)

@@ -7,9 +7,9 @@ import random
 from typing import Any, NamedTuple
 
 import zkrq
+from tests.simulation.administering import Administrator
 from tests.simulation.ledger import LONGEST_LEASE, Holder, Item, Outcome
 from tests.simulation.producing import Producer
-from tests.simulation.steering import Steerer
 from tests.simulation.world import CALL_LIMIT, CLAIM_TIMEOUT, Client, Ended, Lane
 from zkrq import Claim, Queue
 
@@ -66,7 +66,7 @@ class Workload:
         self._chance = chance
         self._consume_from = consume_from
         self._producer = Producer(client, lane, chance, items=items, until=until)
-        self._steerer = Steerer(client, lane, chance)
+        self._steerer = Administrator(client, lane, chance)
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:

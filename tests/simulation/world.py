@@ -13,7 +13,7 @@ from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.ledger import Holder, Item, Ledger, Outcome
 from tests.simulation.loop import Loop, Process, State
-from tests.simulation.servers import SimServer, Status
+from tests.simulation.servers import ProcessState, SimServer
 from tests.simulation.setting import Setting
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Network
@@ -320,7 +320,7 @@ class World:
         return [
             id
             for id, life in view.members.items()
-            if self.servers[id].redis.run_id == life.run_id and self.servers[id].status is not Status.DOWN
+            if self.servers[id].redis.run_id == life.run_id and self.servers[id].status is not ProcessState.DOWN
         ]
 
     @property

@@ -151,7 +151,7 @@ async def test_loop_that_fails_is_started_again(
             await fail()
 
     async with Tasks("test") as tasks:
-        tasks.keep(stumble, "stumble")
+        tasks.supervise(stumble, "stumble")
         await thrice.wait()
     (record,) = caplog.records
     assert record.getMessage() == "test: stumble failed and is started again in 0.0 s"
@@ -162,19 +162,19 @@ async def test_loop_that_finds_all_closed_ends() -> None:
         raise Closed
 
     async with Tasks("test") as tasks:
-        await tasks.keep(close, "close")
+        await tasks.supervise(close, "close")
 
 
 async def test_rounds_follow_a_call_and_a_pause() -> None:
     ran = asyncio.Queue[None]()
     rounds = Rounds(lambda: ran.put(None), seconds=3600)
     async with Tasks("test") as tasks:
-        tasks.keep(rounds.run, "called")
+        tasks.supervise(rounds.run, "called")
         await ran.get()  # the first one needs no call
         for _ in range(3):
             rounds.call()
             await ran.get()
-        tasks.keep(Rounds(lambda: ran.put(None), seconds=0.0).run, "by itself")
+        tasks.supervise(Rounds(lambda: ran.put(None), seconds=0.0).run, "by itself")
         for _ in range(3):
             await ran.get()
 
@@ -194,7 +194,7 @@ async def test_call_during_a_round_is_not_lost() -> None:
 
     rounds = Rounds(act, seconds=3600)
     async with Tasks("test") as tasks:
-        tasks.keep(rounds.run, "rounds")
+        tasks.supervise(rounds.run, "rounds")
         await twice.wait()
 
 
@@ -207,7 +207,7 @@ async def test_only_calls_are_delayed() -> None:
 
     rounds = Rounds(lambda: ran.put(None), seconds=0.0, delay=delay)
     async with Tasks("test") as tasks:
-        tasks.keep(rounds.run, "rounds")
+        tasks.supervise(rounds.run, "rounds")
         for _ in range(5):
             await ran.get()
         assert delays == []

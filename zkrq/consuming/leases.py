@@ -93,7 +93,7 @@ class Leases:
         if len(self._leases) > self._sweep_at:
             self._active()
         if self._extender is None:
-            self._extender = self._tasks.keep(self._extend_periodically, f"extend claims of {self._queue}")
+            self._extender = self._tasks.supervise(self._extend_periodically, f"extend claims of {self._queue}")
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""

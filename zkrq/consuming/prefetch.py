@@ -257,7 +257,7 @@ class Prefetcher(Generic[T]):
             self._woken.set()
         if self._runner is None:
             self._pace.begin(asyncio.get_running_loop().time())
-            self._runner = self._tasks.keep(self._run, f"claim from {self._queue}")
+            self._runner = self._tasks.supervise(self._run, f"claim from {self._queue}")
 
     def _wanted(self) -> int:
         """Return how many items to claim now."""

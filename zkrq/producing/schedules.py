@@ -192,7 +192,7 @@ class Recurring(Generic[T]):
         self._clock = clock
         self._extra = {"queue": queue.name}
         self._forget: Callable[[], object] | None = forget
-        self._task = tasks.keep(self._run, f"recurring {name}")
+        self._task = tasks.supervise(self._run, f"recurring {name}")
 
     def __repr__(self) -> str:
         state = "cancelled" if self._task.done() else "running"

@@ -26,7 +26,7 @@ from contextlib import suppress
 from functools import partial
 
 from zkrq.protocol.attempts import Attempts
-from zkrq.protocol.calls import Seal, Standing, Wipe
+from zkrq.protocol.calls import Metadata, Seal, Wipe
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.copying import QueueCopy, queues_at
 from zkrq.protocol.enrolment import enrol, meet, reserve
@@ -121,7 +121,7 @@ class CatchUp(Attempts):
     def _admit(self, view: View, who: ServerInfo) -> Operation[View]:
         """Enrol and wipe the server, and make it a learner."""
         yield from self._check_room(view, who)
-        kept = self.kept(view, who)
+        kept = self.kept_generation(view, who)
         if not kept:
             who = yield from self._wipe(view, who)
         life = Life(who.run_id, kept or (yield Nonce()))
@@ -142,7 +142,7 @@ class CatchUp(Attempts):
         if needed > who.maxmemory * (1 - HEAD_ROOM):
             raise NotNow(f"{self._id} has a maxmemory of {who.maxmemory} bytes, too little where {id} uses {needed}")
 
-    def kept(self, view: View, who: ServerInfo) -> str | None:
+    def kept_generation(self, view: View, who: ServerInfo) -> str | None:
         """Return the next generation of an eligible server that was only unreachable, None for any other.
 
         It may be the only other server that holds everything, so it is not wiped: what it missed is added.
@@ -227,8 +227,8 @@ class CatchUp(Attempts):
             source = view.primary(queue)
             copy = self._copies.setdefault((queue, source, view.members[source]), self.copy_of(queue))
             if not copy.done:
-                standing = yield from _source(view, queue).ask(Standing(queue))
-                self._total += max(0, standing.items - copy.copied)
+                metadata = yield from _source(view, queue).ask(Metadata(queue))
+                self._total += max(0, metadata.items - copy.copied)
                 left[queue] = copy
         for queue, copy in left.items():
             yield from copy.go_on(_source(view, queue), target, self._note)

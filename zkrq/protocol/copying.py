@@ -17,10 +17,10 @@ from zkrq.protocol.calls import (
     Apply,
     Copied,
     Install,
+    Metadata,
     Page,
     Queues,
     Read,
-    Standing,
 )
 from zkrq.protocol.steps import Operation, Place
 
@@ -118,7 +118,7 @@ def _copy_standing(source: Place, target: Place, queue: str) -> Operation[Moment
     """Copy what is known of a queue besides its items.  Return the moments from which the items' times count."""
     cursor, moments = START, None
     while moments is None or cursor != START:
-        cursor, _, there, floor_ms, owners = yield from source.ask(Standing(queue, cursor))
+        cursor, _, there, floor_ms, owners = yield from source.ask(Metadata(queue, cursor))
         here = yield from target.ask(Install(queue, floor_ms, owners))
         moments = moments or Moments(there, here)
     return moments

@@ -23,7 +23,7 @@ from zkrq.protocol.calls import (
     Forward,
     Heads,
     HeadsReply,
-    Standing,
+    Metadata,
     Trim,
 )
 from zkrq.protocol.clocks import PUT_WINDOW_MS
@@ -173,13 +173,13 @@ class _Comparison:
             yield Breathe()
 
     def _deal_with(self, items: Sequence[Copied]) -> Operation[None]:
-        standing = yield from self._primary.ask(Standing(self._queue))
+        metadata = yield from self._primary.ask(Metadata(self._queue))
         now_ms: int = yield Now()
         forward: list[Copied] = []
         forget: list[Copied] = []
         for item in items:
             has_payload = item.payload is not None
-            record, floor_ms = unpack(item.record), float(standing.floor_ms)
+            record, floor_ms = unpack(item.record), float(metadata.floor_ms)
             match self._scrub.judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms):
                 case Finding.FORWARD:
                     forward.append(item)
@@ -190,7 +190,7 @@ class _Comparison:
         yield from install_items(self._follower, self._queue, forget)
         self.found = self.found.plus(forgotten=len(forget))
         if forward:
-            decided = yield from self._scrub.decide(Forward(self._queue, standing.clock, FORWARD_WINDOW_MS, forward))
+            decided = yield from self._scrub.decide(Forward(self._queue, metadata.clock, FORWARD_WINDOW_MS, forward))
             self.found = self.found.plus(forwarded=len(decided.records))
 
 

@@ -20,7 +20,7 @@ STEADY = 120.0
 
 
 @dataclass(slots=True)
-class _Standing:
+class _History:
     evictions: int = 0
     not_before: float = float("-inf")
     member_since: float = float("inf")
@@ -30,19 +30,19 @@ class Backoff:
     """Remember the evictions of each server.  They are lost when the client ends, so one attempt may come too early."""
 
     def __init__(self) -> None:
-        self._servers: dict[ServerId, _Standing] = {}
+        self._servers: dict[ServerId, _History] = {}
 
     def note(self, before: View, after: View, now: float) -> None:
         """Note which servers entered the view, and which left it."""
         for id in after.members.keys() - before.members.keys():
             self._of(id).member_since = now
         for id in before.receivers.keys() - after.receivers.keys():
-            standing = self._of(id)
-            if now - standing.member_since >= STEADY:
-                standing.evictions = 0
-            standing.member_since = float("inf")
-            standing.not_before = now + doubled(FIRST_PAUSE, standing.evictions, most=MAX_PAUSE)
-            standing.evictions += 1
+            history = self._of(id)
+            if now - history.member_since >= STEADY:
+                history.evictions = 0
+            history.member_since = float("inf")
+            history.not_before = now + doubled(FIRST_PAUSE, history.evictions, most=MAX_PAUSE)
+            history.evictions += 1
         for id in self._servers.keys() - after.servers.keys():
             del self._servers[id]
 
@@ -50,5 +50,5 @@ class Backoff:
         """Return whether the pause of this server is over."""
         return now >= self._of(server).not_before
 
-    def _of(self, server: ServerId) -> _Standing:
-        return self._servers.setdefault(server, _Standing())
+    def _of(self, server: ServerId) -> _History:
+        return self._servers.setdefault(server, _History())

@@ -25,7 +25,15 @@ import anyio
 from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
-from zkrq.coordination.zookeeper.link import BadVersion, Interrupted, Link, NodeExists, NoNode, NotAllowed, Refused
+from zkrq.coordination.zookeeper.link import (
+    BadVersion,
+    Interrupted,
+    NodeExists,
+    NoNode,
+    NotAllowed,
+    Refused,
+    ZooKeeperLink,
+)
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
 from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
 from zkrq.tasks import see_through, supervise, wait_set
@@ -125,7 +133,7 @@ class ZooKeeperCoordinator:
     # -- the register ---------------------------------------------------------------------------------------------
 
     async def read_view(self) -> Versioned:
-        async def attempt(link: Link) -> Versioned:
+        async def attempt(link: ZooKeeperLink) -> Versioned:
             await link.sync()
             node = await link.read(self._view)
             return Versioned(None, -1) if node is None else Versioned(node.data, node.stat.version)
@@ -138,7 +146,7 @@ class ZooKeeperCoordinator:
         _check_size(data)
         written = Versioned(data, expected + 1)
 
-        async def attempt(link: Link) -> Versioned | None:
+        async def attempt(link: ZooKeeperLink) -> Versioned | None:
             try:
                 if expected == -1:
                     await link.create(self._view, data)
@@ -162,7 +170,7 @@ class ZooKeeperCoordinator:
         data = description.encode()
         _check_size(data)
 
-        async def attempt(link: Link) -> str:
+        async def attempt(link: ZooKeeperLink) -> str:
             session = self._session.owner  # read together with the link: one link, one session
             owner = owner_id(session, incarnation)
             if incarnation > 1:
@@ -175,7 +183,7 @@ class ZooKeeperCoordinator:
         return await self._ask(attempt)
 
     async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
-        async def attempt(link: Link) -> dict[str, str]:
+        async def attempt(link: ZooKeeperLink) -> dict[str, str]:
             if proved:
                 # A leader that was cut off answers a sync without asking its followers, until it notices.  A write
                 # needs a quorum, so a read after it, on the same link, sees every enrolment that had returned.
@@ -190,7 +198,7 @@ class ZooKeeperCoordinator:
 
         return await self._ask(attempt)
 
-    async def _read_descriptions(self, link: Link, owners: list[str]) -> dict[str, str]:
+    async def _read_descriptions(self, link: ZooKeeperLink, owners: list[str]) -> dict[str, str]:
         found: dict[str, str] = {}
         for start in range(0, len(owners), READ_AHEAD):
             some = owners[start : start + READ_AHEAD]
@@ -204,7 +212,7 @@ class ZooKeeperCoordinator:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    async def _ask(self, attempt: Callable[[Link], Awaitable[_T]]) -> _T:
+    async def _ask(self, attempt: Callable[[ZooKeeperLink], Awaitable[_T]]) -> _T:
         """Make ``attempt``, which may be repeated, on one link after another until it is answered or the time is up."""
         if self._runner is None:
             raise Unavailable("the coordinator is not started")
@@ -226,7 +234,7 @@ class ZooKeeperCoordinator:
         except Refused as error:
             raise Unavailable(f"ZooKeeper refuses: {error}") from error
 
-    async def _prepare(self, link: Link) -> None:
+    async def _prepare(self, link: ZooKeeperLink) -> None:
         """Make the znodes, and read the present state, before any call is served, so that later changes are
         reported."""
         if not self._may_found:
@@ -235,7 +243,7 @@ class ZooKeeperCoordinator:
         for look in (self._look_at_view, self._look_at_consumers, self._look_at_leader):
             await look(link)
 
-    async def _check_founded(self, link: Link) -> None:
+    async def _check_founded(self, link: ZooKeeperLink) -> None:
         """Raise ``ConfigError`` if the register was never written, with the names of the namespaces that exist."""
         await link.sync()
         if await link.stat(self._view) is not None:
@@ -249,11 +257,11 @@ class ZooKeeperCoordinator:
                 found += [name for name, view in zip(some, views, strict=True) if view is not None]
         raise no_namespace(self._namespace, found)
 
-    async def _make_parents(self, link: Link) -> None:
+    async def _make_parents(self, link: ZooKeeperLink) -> None:
         for path in self._parents:
             await self._make(link, path)
 
-    async def _make(self, link: Link, path: str) -> None:
+    async def _make(self, link: ZooKeeperLink, path: str) -> None:
         """Make a znode and its parents if they are missing; rights are needed only for missing ones."""
         if not path or await link.stat(path) is not None:
             return
@@ -286,7 +294,7 @@ class ZooKeeperCoordinator:
         if self._runner is not None:
             await see_through(self._runner)
 
-    async def _watch(self, changed: asyncio.Event, look: Callable[[Link], Awaitable[None]]) -> None:
+    async def _watch(self, changed: asyncio.Event, look: Callable[[ZooKeeperLink], Awaitable[None]]) -> None:
         """Look whenever something may have changed: a watch fired, the link is new, or no notice arrived for a long
         time."""
         await self._prepared.wait()
@@ -313,20 +321,20 @@ class ZooKeeperCoordinator:
         for changed in self._changed.values():
             changed.set()
 
-    async def _look_at_view(self, link: Link) -> None:
+    async def _look_at_view(self, link: ZooKeeperLink) -> None:
         stat = await link.stat(self._view, watch=True)
         seen = None if stat is None else stat.modified
         if seen != self._seen_view:
             self._seen_view = seen
             self._tell(self._life.view_changed)
 
-    async def _look_at_consumers(self, link: Link) -> None:
+    async def _look_at_consumers(self, link: ZooKeeperLink) -> None:
         owners = await link.children(self._enrolled, watch=True)
         if owners != self._seen_consumers:
             self._seen_consumers = owners
             self._tell(self._life.consumers_changed)
 
-    async def _look_at_leader(self, link: Link) -> None:
+    async def _look_at_leader(self, link: ZooKeeperLink) -> None:
         session_id, owner = self._session.id, self._session.owner  # read together with the link: one link, one session
         stat = await link.stat(self._leader, watch=True)
         if stat is None:

@@ -153,7 +153,7 @@ class _Connection(Connection):
         return await self.reader.readexactly(size)
 
 
-class Link:
+class ZooKeeperLink:
     """One connection.  ``contact``: loop time at which the last request was sent that was answered through the leader;
     ``zxid``: newest transaction seen.
 

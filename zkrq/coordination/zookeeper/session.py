@@ -21,7 +21,7 @@ import anyio
 from zkrq.coordination.coordinator import SessionState
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper.hosts import Address, Ensemble
-from zkrq.coordination.zookeeper.link import Greeting, Interrupted, Link, NotAllowed, Refused
+from zkrq.coordination.zookeeper.link import Greeting, Interrupted, NotAllowed, Refused, ZooKeeperLink
 from zkrq.errors import Closed, ConfigError
 from zkrq.pauses import doubled
 
@@ -74,7 +74,7 @@ class ZooKeeperSession:
         self._contact = float("-inf")  # of earlier links, in this session
         self._alone_since = float("-inf")  # loop time at which the last link broke
         self._rounds = 0  # of searching since a link was stable
-        self._link: Link | None = None
+        self._link: ZooKeeperLink | None = None
         self._last_address: Address | None = None
         self._refusal: NotAllowed | None = None  # credentials refused before there was any session
         self._wake = asyncio.Event()  # set while link() need not wait
@@ -94,7 +94,7 @@ class ZooKeeperSession:
         contact = max(self._contact, self._link.contact) if self._link is not None else self._contact
         return contact + self.timeout * (1 - MARGIN)
 
-    async def link(self) -> Link:
+    async def link(self) -> ZooKeeperLink:
         """Return the present link, or the next one; the caller bounds the wait.  Raises ``Closed`` or
         ``ConfigError``."""
         while True:
@@ -134,7 +134,7 @@ class ZooKeeperSession:
 
     # -- a link: found, used, dropped -------------------------------------------------------------------------------
 
-    async def _attach(self) -> Link:
+    async def _attach(self) -> ZooKeeperLink:
         """Try server after server until one accepts the session."""
         while True:
             await asyncio.sleep(self._pause())
@@ -153,8 +153,8 @@ class ZooKeeperSession:
                     troubles.append(f"{address}: {str(error) or type(error).__name__}")
             self._note_trouble("; ".join(troubles))
 
-    async def _establish(self, address: Address) -> Link:
-        link = Link(address, self._on_event)
+    async def _establish(self, address: Address) -> ZooKeeperLink:
+        link = ZooKeeperLink(address, self._on_event)
         try:
             wish = Greeting(self._id, self._password, self._wish)
             greeting = await link.open(wish, self._zxid, self._auth)
@@ -186,7 +186,7 @@ class ZooKeeperSession:
         self._contact = float("-inf")
         self._life.lost()
 
-    def _use(self, link: Link) -> None:
+    def _use(self, link: ZooKeeperLink) -> None:
         self._link = link
         self._last_address = link.address
         if self._life.state is SessionState.CLOSED:
@@ -195,7 +195,7 @@ class ZooKeeperSession:
         self._wake.set()
         self._on_connected()
 
-    async def _drop(self, link: Link) -> None:
+    async def _drop(self, link: ZooKeeperLink) -> None:
         self._link = None
         self._alone_since = asyncio.get_running_loop().time()
         self._contact = max(self._contact, link.contact)

@@ -13,7 +13,7 @@ from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, Clear
 from zkrq.protocol.calls.applying import ALL_PAYLOADS, NO_PAYLOADS, SOME_PAYLOADS, Apply, ApplyNew, ApplyReply, Cut
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply
-from zkrq.protocol.calls.copying import CopyPage, Install, Page, Read, Standing, StandingReply, Wipe
+from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
 from zkrq.protocol.calls.inspection import Count, Counts, Holders, HoldersReply, Peek, Statistics, StatisticsReply
@@ -60,6 +60,8 @@ __all__ = [
     "Holders",
     "HoldersReply",
     "Install",
+    "Metadata",
+    "MetadataReply",
     "Names",
     "NamesPage",
     "Owners",
@@ -86,8 +88,6 @@ __all__ = [
     "Settle",
     "SettleReply",
     "Settlement",
-    "Standing",
-    "StandingReply",
     "Statistics",
     "StatisticsReply",
     "Trim",

@@ -47,7 +47,7 @@ class Page(Paging[CopyPage]):
         return CopyPage(cursor, read_copied(flat), beyond)
 
 
-class StandingReply(NamedTuple):
+class MetadataReply(NamedTuple):
     """What a server knows of a queue besides its items: how many these are, its clock, the moment before which it takes
     no put, and a page of the owners (id, number of the last claim request, milliseconds since it was fenced or -1)."""
 
@@ -59,21 +59,21 @@ class StandingReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Paging[StandingReply]):
+class Metadata(Paging[MetadataReply]):
     """Read what a server knows of a queue besides its items, a page of its owners at a time."""
 
-    script: ClassVar[str] = "standing"
+    script: ClassVar[str] = "metadata"
     queue: str
     cursor: bytes = START
 
-    def read(self, body: Body) -> StandingReply:
+    def read(self, body: Body) -> MetadataReply:
         cursor, items, clock, floor_ms, owners = body
-        return StandingReply(cursor, items, clock, floor_ms, Rows(owners))
+        return MetadataReply(cursor, items, clock, floor_ms, Rows(owners))
 
 
 @dataclass(frozen=True, slots=True)
 class Install(Call[int]):
-    """Take over what ``Standing`` has read on another server; the reply is this server's clock."""
+    """Take over what ``Metadata`` has read on another server; the reply is this server's clock."""
 
     script: ClassVar[str] = "install"
     queue: str

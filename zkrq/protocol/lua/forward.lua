@@ -2,7 +2,7 @@
 -- purpose: finish pushes that only another server knows: records that are unknown here.
 -- If the key was given to another item meanwhile, the item is removed, because its push never completed. Items pushed
 -- before floor_ms are skipped: they may be removed items whose tombstones were dropped.
--- clock: what this server's clock said (standing.lua) before the items were judged, in microseconds; after window_ms
+-- clock: what this server's clock said (metadata.lua) before the items were judged, in microseconds; after window_ms
 -- the call is too late, because another client may have done the same, and the tombstones may be dropped by now.
 -- left_ms: until due time or deadline, negative for the past.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- purpose: copy what another server knows of a queue besides its items (standing.lua), keeping the greater values.
+-- purpose: copy what another server knows of a queue besides its items (metadata.lua), keeping the greater values.
 -- clock: this server's clock, from which apply.lua is to count.
 -- KEYS: server queues owners fenced_owners lead
 -- ARGV: epoch generation queue floor_ms / owner seq fenced_ago_ms

@@ -30,7 +30,7 @@ from zkrq.testing.redis.replies import (
     SYNTAX,
     WRONG_TYPE,
     Refusal,
-    Status,
+    SimpleString,
     number_text,
 )
 
@@ -82,8 +82,8 @@ def _exists(data: Keyspace, *keys: bytes) -> int:
 
 
 @_command("TYPE", 2)
-def _type(data: Keyspace, key: bytes) -> Status:
-    return Status(KIND_NAMES[type(data[key])] if key in data else b"none")
+def _type(data: Keyspace, key: bytes) -> SimpleString:
+    return SimpleString(KIND_NAMES[type(data[key])] if key in data else b"none")
 
 
 @_command("KEYS", 2)
@@ -92,7 +92,7 @@ def _keys(data: Keyspace, pattern: bytes) -> list[bytes]:
 
 
 @_command("FLUSHALL", -1, "write")
-def _flushall(data: Keyspace, *_: bytes) -> Status:
+def _flushall(data: Keyspace, *_: bytes) -> SimpleString:
     data.clear()
     return OK
 
@@ -108,7 +108,7 @@ def _get(data: Keyspace, key: bytes) -> bytes | None:
 
 
 @_command("SET", -3, "write denyoom")
-def _set(data: Keyspace, key: bytes, value: bytes, *options: bytes) -> Status:
+def _set(data: Keyspace, key: bytes, value: bytes, *options: bytes) -> SimpleString:
     if options:
         raise Refusal(SYNTAX)
     data[key] = String(value)
@@ -275,7 +275,7 @@ def _lrange(data: Keyspace, key: bytes, start: bytes, stop: bytes) -> list[bytes
 
 
 @_command("LTRIM", 4, "write")
-def _ltrim(data: Keyspace, key: bytes, start: bytes, stop: bytes) -> Status:
+def _ltrim(data: Keyspace, key: bytes, start: bytes, stop: bytes) -> SimpleString:
     wanted = span(start, stop)
     held = data.read(key, List)
     held[:] = held[wanted.of(len(held))]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 from zkrq.errors import ConfigError
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis import packing
-from zkrq.testing.redis.replies import Status, number_text
+from zkrq.testing.redis.replies import SimpleString, number_text
 
 Call = Callable[[Sequence[bytes]], object]
 """Executes one command of a script."""
@@ -191,7 +191,7 @@ class _Interpreter:
         if type(reply) is list:
             elements = cast("list[object]", reply)
             return self._table([each if type(each) is bytes else self._enter(each) for each in elements])
-        if isinstance(reply, Status):
+        if isinstance(reply, SimpleString):
             return self._named({b"ok": bytes(reply)})
         if isinstance(reply, ErrorReply):
             return self._named({b"err": reply.text.encode()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Status(bytes):
+class SimpleString(bytes):
     """A status reply such as OK: clients see its bytes, scripts a table."""
 
 
@@ -11,7 +11,7 @@ class Refusal(Exception):
     """A command cannot be executed; the client gets an ``ErrorReply`` with this text."""
 
 
-OK = Status(b"OK")
+OK = SimpleString(b"OK")
 
 SYNTAX = "ERR syntax error"
 WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"

@@ -18,7 +18,7 @@ from zkrq.testing.redis import lua
 from zkrq.testing.redis.arguments import integer
 from zkrq.testing.redis.commands import COMMANDS, Command, plain
 from zkrq.testing.redis.keyspace import Keyspace
-from zkrq.testing.redis.replies import OK, SYNTAX, Refusal, Status, wrong_arity
+from zkrq.testing.redis.replies import OK, SYNTAX, Refusal, SimpleString, wrong_arity
 
 Dump = NewType("Dump", object)
 """All data of a server at one moment."""
@@ -74,7 +74,7 @@ class MiniRedis:
         """Execute one command; return the reply as a client's parser does: bytes, int, None, list, or
         ``ErrorReply``."""
         reply = self._execute(command, None)
-        return bytes(reply) if isinstance(reply, Status) else reply
+        return bytes(reply) if isinstance(reply, SimpleString) else reply
 
     def subscribe(self, channel: bytes, heard: Callable[[bytes], None]) -> Callable[[], None]:
         """Call ``heard`` with each message published on the channel, before PUBLISH returns.  Return a function that
@@ -155,7 +155,7 @@ class MiniRedis:
     def _ping(self, *message: bytes) -> bytes:
         if len(message) > 1:
             raise Refusal(wrong_arity("PING"))
-        return message[0] if message else Status(b"PONG")
+        return message[0] if message else SimpleString(b"PONG")
 
     def _info(self, *_: bytes) -> bytes:
         fields = {

@@ -15,7 +15,7 @@ from zkrq.items import Item as SeenItem
 RESUME_TRIES = 4
 
 
-class Steerer:
+class Administrator:
     """The calls of one client, one at a time."""
 
     def __init__(self, client: Client, lane: Lane, chance: random.Random) -> None:
