@@ -178,7 +178,7 @@ def test_a_server_that_was_given_and_does_not_belong_is_told() -> None:
     hand.infos[ServerId("d")] = info(ServerId("d"))
     joining(hand)
     assert [step.text for step in hand.seen(Log)] == [
-        "server d is none of namespace 'zkrq' (a, b, c) and is not used: add_server() adds one"
+        "server d does not belong to namespace 'zkrq' (a, b, c) and is not used: add_server() adds one"
     ]
 
 

@@ -501,7 +501,7 @@ def test_promoted_learner_is_a_member_in_the_same_life(view: View, data: st.Data
 )
 def test_only_a_learner_in_the_very_same_life_is_promoted(server: str, life: Life) -> None:
     """Catch-up (5): it names the same generation; what was copied into another life says nothing about this one."""
-    with pytest.raises(ValueError, match="no learner in this life"):
+    with pytest.raises(ValueError, match="not a learner in this life"):
         promote(view_of("a", "b", learners="c", eligible="d"), ServerId(server), life, by="me")
 
 

@@ -1,16 +1,16 @@
-"""Decisions: the primary decides, every other server of the view applies what it decided.
+"""Decide: the primary decides, every other server of the view applies its decision.
 
 A queue's primary runs the script and mints a new version for each record that it changes: its epoch, and a count.  The
-client carries these records to the other servers, which install them where they are newer than what they hold.  The
+client carries these records to the other servers, which install them if they are newer than the stored ones.  The
 answer counts only when every server of one view has them, so each survivor of the primary knows what was promised.
 
-When the view changes in between, the decision is *taken again* on the new primary.  Applying the old primary's record
-would not do: the new primary may have decided about the item meanwhile, and the old record may lose to that or, worse,
+If the view changes in between, the decision is *taken again* on the new primary.  Applying the old primary's record is
+not enough: the new primary may have decided about the item meanwhile, and the old record may lose to that or, worse,
 win on one server and lose on another.  The scripts are idempotent by token, so the new primary either finds the same
 decision and stamps it with its own epoch, or says what became of the item.
 
 Payloads go last (cutting.py), so a follower may get a decision before the push of its item.  It reports such a record
-as bare, and is given the payload before the decision counts.
+as bare, and gets the payload before the decision counts.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ R = TypeVar("R")
 
 
 class Decided(NamedTuple, Generic[R]):
-    """What the primary decided, once every server of the view has it.
+    """The primary's decision, once every server of the view has it.
 
-    ``records`` includes what the reply leaves out.  ``superseded`` are ids of which some server holds a greater
-    version, so somebody has decided about them later.  ``carried`` are further ids, decided in an attempt before the
-    view changed; every server knows of them, too.  ``epoch`` is the last attempt's, ``copies`` the number of members
-    that have it.  ``repeated``: the primary may still execute an earlier try of the call.  ``gone`` are the items that
-    every server knows as removed.
+    ``records`` includes those that the reply leaves out.  ``superseded``: ids of which some server holds a greater
+    version, because of a later decision.  ``carried``: further ids, decided in an attempt before the view changed;
+    every server knows them, too.  ``epoch``: of the last attempt.  ``copies``: number of members that have the
+    decision. ``repeated``: the primary may still execute an earlier try of the call.  ``gone``: items that every server
+    knows to be removed.
     """
 
     reply: R
@@ -72,7 +72,7 @@ class Decided(NamedTuple, Generic[R]):
 
 
 class SoFar:
-    """What the attempts of one decision have found out so far."""
+    """Results so far of one decision's attempts."""
 
     def __init__(self, puts: Sequence[Put]) -> None:
         self.effort = Effort()
@@ -82,7 +82,7 @@ class SoFar:
         self.unanswered: set[tuple[ServerId, Life]] = set()
 
     def carry(self, ids: Sequence[bytes]) -> None:
-        """These were decided now.  What was decided before, on a server that did not get to know it, is either decided
+        """Note the ids that were decided now.  Ids of the attempt before, which this primary may not know, are decided
         again or carried along."""
         self.carried.update(self.last)
         self.last = ids
@@ -90,13 +90,13 @@ class SoFar:
 
 
 class Deciding(Attempts):
-    """Decide on the primary, apply on the others."""
+    """Decide on the primary, and apply on the others."""
 
     def decide(self, call: Decision[R]) -> Operation[Decided[R]]:
-        """Have the primary decide, and every other server of the view apply what it decided.
+        """Let the primary decide, and every other server of the view apply its decision.
 
-        Raises ``NothingDone``, ``TooFewMembers``, ``Denied``; ``Unknown`` when it may have happened; ``Fenced`` when
-        the owner was declared dead.
+        Raises ``NothingDone``, ``TooFewMembers``, ``Denied``; ``Unknown`` if it may have happened; ``Fenced`` if the
+        owner was declared dead.
         """
         so_far = SoFar(call.puts)
         outcome: list[Decided[R]] = []
@@ -138,12 +138,12 @@ class Deciding(Attempts):
         return decided
 
     def may_trim(self, view: View) -> bool:
-        """Whether old tombstones may be dropped.  A learner's copy, and what an evicted server still holds, must meet
-        the tombstones of what is gone."""
+        """Tell whether old tombstones may be dropped: not while a learner's copy, or an evicted server's data, must
+        still meet them."""
         return not view.learners and not view.eligible
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
-        """Have the primary decide.  Raises ``Fenced``, ``NothingDone``."""
+        """Let the primary decide.  Raises ``Fenced``, ``NothingDone``."""
         effort, primary = so_far.effort, view.primary(call.queue)
         sent = call.under(trim=self.may_trim(view), again=effort.touched)
         answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, sent)
@@ -162,12 +162,12 @@ class Deciding(Attempts):
     def spread(
         self, view: View, call: Decision[R], records: Records, so_far: SoFar, answers: Answers
     ) -> Operation[tuple[Answers, frozenset[bytes]]]:
-        """Have the other servers apply these records.
+        """Make the other servers apply these records.
 
-        Returns all answers of the attempt, and the ids of which some server holds a greater version.
+        Return all answers of the attempt, and the ids of which some server holds a greater version.
         """
         queue, primary = call.queue, view.primary(call.queue)
-        # Also where nothing was decided ("not found", "full"): the others know whether this is still the primary.
+        # Even if nothing was decided ("not found", "full"), because the others know whether this is still the primary.
         told = records or call.fenced or so_far.carried or call.always_told
         others = {id: life for id, life in self.receivers(view).items() if id != primary} if told else {}
         if not others:
@@ -184,8 +184,8 @@ class Deciding(Attempts):
             reply = apply.read(answer.body)
             if reply.superseded:
                 superseded |= {ids[at] for at in reply.superseded}
-            # A learner as well: its catch-up may have read the queue before the push reached the source, and nobody
-            # brings the payload where the producer has died since.
+            # Also for a learner: its catch-up may have read the queue before the push reached the source, and if the
+            # producer has died since, the payload comes from nowhere else.
             if reply.bare:
                 answers |= yield from self.copy(view, queue, [ids[at] for at in reply.bare], id)
         for id in others if so_far.carried else ():
@@ -199,8 +199,8 @@ class Deciding(Attempts):
         return Apply(call.queue, records, trim=trim, fenced=call.fenced)
 
     def copy(self, view: View, queue: str, ids: Sequence[bytes], to: ServerId) -> Operation[dict[ServerId, Answer]]:
-        """Have a server learn what the primary knows of these items.  Returns the answer of the server that failed, if
-        one did."""
+        """Copy what the primary knows of these items to a server.  Return the answer of the server that failed, if one
+        did."""
         try:
             yield from copy_items(place(view, view.primary(queue)), place(view, to), queue, ids)
         except PlaceFailed as failure:

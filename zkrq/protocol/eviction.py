@@ -1,30 +1,30 @@
-"""Eviction: servers that failed are taken out of the view, so that operations complete without them.
+"""Evict servers that failed from the view, so that operations complete without them.
 
-An operation completes only when every server of the view has answered, so one dead server halts them all until it is
-evicted.  Any client evicts, by compare-and-set of the view; there is no failure detector beside the operations.  A
-wrong eviction loses nothing by itself: the server comes back under a new generation, with everything copied.  But each
-rule below is there because of a schedule that loses items, or halts all clients, without it.
+An operation completes only when every server of the view has answered, so one dead server halts all of them until it is
+evicted.  Any client evicts, by compare-and-set of the view; the operations themselves are the failure detector.  A
+wrong eviction loses nothing by itself: the server comes back under a new generation, with everything copied.  But
+without each rule below, some schedule loses items or halts all clients.
 
-* *Who stays has answered*, in this very operation or when the eviction asks.  Without it a client that is cut off from
-  the healthy servers evicts them one after the other, and keeps the one that is dead; and a view is left whose only
-  member has lost its memory.  So a client that is cut off from most servers fails itself, and so does one that a server
-  does not let in, whatever it sees of the others.
+* *The servers that stay have answered*, in this very operation or when the eviction asks.  Without this rule, a client
+  that is cut off from the healthy servers evicts them one after the other, and keeps the dead one; or a view is left
+  whose only member has lost its memory.  So a client that is cut off from most servers fails itself, and so does one
+  that a server does not let in, whatever it sees of the others.
 * *The last member stays.*  A view without members could not say whose data counts.
-* *Below min_replicas only after a grace.*  There no push completes for any client, so a short trouble of one client
+* *Below min_replicas only after a grace.*  There no push completes for any client, so a short problem of one client
   must not be enough.
-* *The view changes by compare-and-set*, and the loser begins again from the view that won.  Without it an eviction is
-  undone by a client that had not seen it, and the server counts as in sync again without the writes in between.
+* *The view changes by compare-and-set*, and the loser starts again from the view that won.  Without this rule, a client
+  that has not seen an eviction undoes it, and the server counts as in sync without the writes in between.
 * *Silence counts only with standing.*  What a server says itself (another life, no such generation, not a master) is
-  the same for every client, and evicts it.  Silence is one client's impression.  A client behind a broken link that
-  evicts for silence evicts a healthy server, the others bring it back, and so on for as long as the link is broken:
-  every turn copies everything.  So a client evicts for silence a server that has answered it in this life, which every
-  client sees to (``attend``), so that a usual death costs milliseconds.
-* *An eviction for silence costs standing* against that process.  A link that breaks again and again would give the
-  client standing with each admission; this way it errs once about a process.
-* *Without standing a client accuses*: it writes into the view that the server does not answer it.  Any client that the
+  the same for every client, and evicts it.  Silence is one client's impression.  If a client behind a broken link
+  evicted for silence, it would evict a healthy server, others would bring it back, and so on while the link is broken:
+  every turn copies everything.  So a client evicts for silence only a server that has answered it in this life, which
+  every client ensures (``attend``), so that a usual death costs milliseconds.
+* *An eviction for silence costs standing* against that process.  A link that breaks again and again would restore the
+  client's standing with each admission; with this rule, the client errs once about a process.
+* *A client without standing accuses*: it writes into the view that the server does not answer it.  Any client that the
   server answers refutes that.  An accusation that stands for long enough becomes an eviction, so a server that died
-  before the only client came is not kept for ever.  Without the refutation accusations would be evictions, only later;
-  without the accusation a newcomer could never get rid of a server that is dead for all.
+  before the only client connected does not stay forever.  Without refutation, accusations would only be delayed
+  evictions; without accusation, a new client could never evict a server that is dead for all.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ from zkrq.protocol.view import (
 from zkrq.protocol.witness import Witness, contradiction
 
 EVICTION_GRACE = 5.0
-"""Seconds that servers must have failed this client before it takes the view below ``min_replicas``."""
+"""Seconds for which servers must have failed this client before it takes the view below ``min_replicas``."""
 
 REFUTE_SPREAD = 0.05
 """Seconds over which the clients that refute an accusation are spread: one of them is enough."""
 
 REFUTE_TRIES = 5
-"""Compare-and-sets of one refutation that may be lost."""
+"""Lost compare-and-sets after which one refutation is given up."""
 
 
 class Evicting:
@@ -78,18 +78,18 @@ class Evicting:
     """
 
     def __init__(self, witness: Witness) -> None:
-        """``witness`` is what this client has experienced of the servers; the runner keeps it up to date."""
+        """``witness``: this client's experience of the servers; the runner keeps it up to date."""
         self.witness: Final = witness
 
     def evict(self, known: View, failed: Answers, answered: Set[ServerId]) -> Operation[View]:
-        """Take servers that failed under ``known`` out of the view; returns the view to go on with.
+        """Evict servers that failed under ``known``; return the view to continue with.
 
-        ``answered`` names the servers that did answer.  A view of the same epoch is returned where nothing can be done
-        yet: the caller waits and tries again until its time runs out.  A client makes one change of the view at a time,
-        so that the many operations that run into the same dead server evict it once.
+        ``answered`` names the servers that did answer.  A view of the same epoch is returned if nothing can be done
+        yet: the caller waits and retries until its time runs out.  A client makes one change of the view at a time, so
+        that many operations that meet the same dead server evict it once.
 
-        Raises ``Denied`` where a server does not let this client in, ``NothingDone`` where another client has
-        contradicted it.
+        Raises ``Denied`` if a server does not let this client in, ``NothingDone`` if another client has contradicted
+        it.
         """
         view: View = yield Look()
         if view.epoch > known.epoch:
@@ -121,14 +121,13 @@ class Evicting:
         return written
 
     def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
-        """Ask the members that would stay and have not answered yet; returns the answers of those that fail.  One that
-        knows a later epoch has answered."""
+        """Ask the members that would stay and have not answered yet; return the answers of those that fail.  A server
+        that knows a later epoch has answered."""
         answers = yield from seal(view, unasked)
         return {id: answer for id, answer in answers.items() if answer.status not in (Status.OK, Status.STALE)}
 
     def weigh(self, view: View, quiet: Iterable[ServerId], now: float) -> dict[ServerId, Silence]:
-        """What this client may do about each of the receivers that are silent.  Raises ``NothingDone`` where one of
-        them answers others."""
+        """Decide about each of the silent receivers.  Raises ``NothingDone`` if one of them answers other clients."""
         silences: dict[ServerId, Silence] = {}
         for id in quiet:
             silences[id] = self.witness.weigh(view, id, now)
@@ -140,7 +139,7 @@ class Evicting:
     # -- accusations of others -----------------------------------------------------------------------------------------
 
     def attend(self) -> Operation[None]:
-        """Ask the servers that live a new life, which gives this client standing, and those that are accused; refute
+        """Ask the servers that are in a new life, which gives this client standing, and those that are accused; refute
         the accusations of those that answer."""
         view: View = yield Look()
         doubted = accused(view)

@@ -1,9 +1,9 @@
-"""How a client comes to its first view: it reads the one that there is, or founds the namespace if it was told to.
+"""Find a client's first view: read the existing one, or found the namespace if this is allowed.
 
-The first client writes a plan into the register: which servers, in which lives.  Every client that finds a plan carries
-it out: it enrols each server, by compare-and-set on its generation, and then makes the plan the first view.  Without a
-plan two clients that found a namespace at the same time would each enrol the servers under generations of their own,
-and the view of the one would name generations that the other has replaced.
+The first client writes a plan into the register: which servers, in which lives.  Every client that finds a plan
+executes it: it enrols each server, by compare-and-set on its generation, and then makes the plan the first view.
+Without a plan, two clients that found a namespace at the same time would enrol the servers under generations of their
+own, and the view of one would name generations that the other has replaced.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from zkrq.protocol.steps import (
 from zkrq.protocol.view import FOUNDING, Life, ServerId, View, found, plan
 
 TRIES = 5
-"""Times that the view is read, or a plan is made or carried out, before a client gives up."""
+"""Number of times that the view is read, or a plan is made or executed, before a client gives up."""
 
 AHEAD_PAUSE = 0.2
-"""Seconds until the view is read again when a server has seen a later one, which may be on its way to ZooKeeper."""
+"""Seconds until the view is read again if a server has seen a later one, which may not have reached ZooKeeper yet."""
 
 Identities = Mapping[ServerId, ServerInfo | Answer]
-"""What each server said of itself, or why it said nothing."""
+"""Each server's identity, or why there is none."""
 
 
 class Charter(Protocol):
-    """The settings that clients must agree about."""
+    """Settings that clients must agree on."""
 
     @property
     def namespace(self) -> str: ...
@@ -52,19 +52,19 @@ class Charter(Protocol):
 
     @property
     def min_replicas(self) -> int | None:
-        """None: as the namespace was founded; when it is founded here: 2, or 1 if there is one server."""
+        """None: as the namespace was founded; to found it: 2, or 1 if there is one server."""
         ...
 
 
 class Location(NamedTuple):
-    """Where a server is: for messages here, and as all clients may know it."""
+    """URLs of a server: for messages here, and for all clients."""
 
     shown: str
     public: str
 
 
 class Beginning(NamedTuple):
-    """The view to begin with, the register's version, and what the servers said that were asked."""
+    """The first view, the register's version, and the identities of the servers."""
 
     view: View
     version: int
@@ -88,7 +88,7 @@ class Founding:
         """
         ahead: ServerId | None = None
         for _ in range(TRIES):
-            # Before the view: whatever epoch a server has seen, the view is at least as new.
+            # Asked before the view is read, so the view is at least as new as any epoch that a server has seen.
             identities = yield from identify(self._servers)
             yield from self._check_identities(identities)
             register: Register = yield ReadRegister()
@@ -112,7 +112,7 @@ class Founding:
     # -- what the servers say of themselves ----------------------------------------------------------------------------
 
     def _check_identities(self, identities: Identities) -> Operation[None]:
-        """Raises ``Invalid`` where two are one, ``NothingDone`` where none answers."""
+        """Raise ``Invalid`` if two servers are one, ``NothingDone`` if none answers."""
         by_run_id: dict[str, ServerId] = {}
         for id, who in identities.items():
             if isinstance(who, Answer):
@@ -127,7 +127,8 @@ class Founding:
             raise NothingDone(f"no Redis server can be reached: {reasons}")
 
     def _refuse_unfit(self, identities: Identities) -> None:
-        """To begin with every server must be as it should; later the others can do without one.  Raises ``Invalid``."""
+        """Raise ``Invalid`` if a server is unfit, because founding needs every server; later, the others can do without
+        one."""
         for id, who in identities.items():
             if isinstance(who, ServerInfo):
                 self._check_name(id, who.name)
@@ -141,8 +142,8 @@ class Founding:
             raise Invalid(text)
 
     def _check_clocks(self, identities: Identities, needed: Collection[ServerId]) -> Operation[None]:
-        """Name the clocks that are far apart.  Raises ``Invalid`` where that of a ``needed`` server is so far apart
-        that every push of this client would be refused."""
+        """Log the clocks that differ much.  Raises ``Invalid`` if that of a ``needed`` server differs so much that it
+        would refuse every push of this client."""
         ahead = {id: who.ahead for id, who in identities.items() if isinstance(who, ServerInfo)}
         for text in find_apart(ahead, CLOCK_WARNING):
             yield Log(text)
@@ -153,7 +154,7 @@ class Founding:
     # -- there is no view yet ------------------------------------------------------------------------------------------
 
     def _found(self, planned: View | None, identities: Identities, version: int) -> Operation[None]:
-        """Carry out the plan that there is; make one if there is none, or if a server is no longer as planned."""
+        """Execute the existing plan; make one if there is none, or if a server is no longer as planned."""
         if planned is None and not self._may_found:
             raise NoNamespace(self._namespace)
         self._refuse_unfit(identities)
@@ -165,7 +166,7 @@ class Founding:
         yield from self._plan(identities, version)
 
     def _plan(self, identities: Identities, version: int) -> Operation[None]:
-        """Write down in which lives the servers are to begin."""
+        """Write a plan with the lives of the servers."""
         lives: dict[ServerId, Life] = {}
         for id, who in identities.items():
             if isinstance(who, Answer):
@@ -183,7 +184,7 @@ class Founding:
         yield WriteRegister(plan(lives, urls, min_replicas=min_replicas, by=(yield Nonce())), version)
 
     def _enrol(self, planned: View, identities: Identities, version: int) -> Operation[bool]:
-        """Carry out a plan; False where a server is no longer as planned, so that another plan is needed."""
+        """Execute a plan; return False if a server is no longer as planned, so that another plan is needed."""
         if set(planned.servers) != set(self._servers):
             raise Invalid(
                 f"namespace {self._namespace!r} is being founded with the servers {', '.join(planned.servers)}; this "
@@ -204,10 +205,10 @@ class Founding:
     # -- there is one --------------------------------------------------------------------------------------------------
 
     def _check_belongs(self, view: View, identities: Identities) -> Operation[None]:
-        """Check whether this client belongs here.  Raises ``Invalid``.
+        """Check whether this client belongs to this namespace.  Raises ``Invalid``.
 
-        The view names the servers; the list that a client was given is where it looks first, and may be older or newer
-        than the last change.
+        The view lists the servers; the list that a client was given only leads it there, and may be older or newer than
+        the last change.
         """
         given = ", ".join(sorted(self._servers))
         if not set(view.servers) & set(self._servers):
@@ -217,10 +218,11 @@ class Founding:
             )
         for id in sorted(set(self._servers) - set(view.servers)):
             names = ", ".join(view.servers)
-            text = f"server {id} is none of namespace {self._namespace!r} ({names}) and is not used"
+            text = f"server {id} does not belong to namespace {self._namespace!r} ({names}) and is not used"
             yield Log(f"{text}: add_server() adds one", id)
         self._check_min_replicas(view)
-        # By its life, not by the name that is stored in it: one that was another's replica brings the other's name.
+        # By its life, not by the name that is stored in it: a former replica of another server carries that server's
+        # name.
         for id, who in identities.items():
             if isinstance(who, ServerInfo):
                 self._check_name(id, view.id_of(who.run_id) or "")
@@ -236,13 +238,14 @@ class Founding:
 
 
 def _find_ahead(view: View, identities: Identities) -> ServerId | None:
-    """A server of the view that has seen a later epoch, if there is one."""
+    """Return a server of the view that has seen a later epoch, or None."""
     later = [id for id, who in identities.items() if isinstance(who, ServerInfo) and who.epoch > view.epoch]
     return next((id for id in later if id in view.servers), None)
 
 
 def misnamed(id: ServerId, name: str, url: str, namespace: str) -> str | None:
-    """Why the server at ``url`` cannot be ``id``, None if it can: it is known as ``name``; empty: under no name."""
+    """Explain why the server at ``url`` cannot be ``id``, None if it can; ``name``: the one that it is known by, empty:
+    none."""
     if not name or name == id:
         return None
     return (

@@ -1,8 +1,8 @@
-"""Pushes: put on every server at once, or decided by the primary where only that can.
+"""Push items: put them on every server in parallel, or let the primary decide if only it can.
 
-A plain push carries version (0, 1), which every decision beats, so servers may take it in any order and any number of
-times.  It needs no primary and one round trip.  A server that knows the id as gone leaves it so and says which version
-its tombstone has; only the primary can say whether that tombstone still counts, so such a push is decided.
+A plain push has version (0, 1), which every decision beats, so servers may apply it in any order and any number of
+times.  It needs no primary and one round trip.  A server that knows the id to be gone leaves it so and reports its
+tombstone's version; only the primary can say whether that tombstone still counts, so it decides such a push.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from zkrq.protocol.view import Life, ServerId, View
 
 
 class Duplicate(NamedTuple):
-    """Nothing was pushed, because the item ``first`` has the key; that one is on so many servers."""
+    """Nothing was pushed, because the item ``first`` has the key; ``replicas`` servers have that one."""
 
     first: str
     replicas: int
 
 
 class Done(NamedTuple):
-    """Nothing was pushed, because an item of this id was pushed before and is gone; ``replicas`` servers know it."""
+    """Nothing was pushed, because an item with this id was pushed before and is gone; ``replicas`` servers know it."""
 
     replicas: int
 
 
 class Late(NamedTuple):
-    """Nothing was pushed, because the push was too old for the servers, or from too far ahead."""
+    """Nothing was pushed, because the push was too old for the servers, or too far in the future."""
 
 
 class Full(NamedTuple):
@@ -51,7 +51,7 @@ class Full(NamedTuple):
 
 
 class InDoubt(NamedTuple):
-    """The item may have been pushed; ``reason`` is what kept the answer away, empty: servers contradict each other."""
+    """The item may have been pushed; ``reason``: why there is no answer, empty: servers contradict each other."""
 
     reason: str = ""
     cause: Failure | None = None
@@ -67,14 +67,14 @@ Exceptional = Duplicate | Done | Late | Full | InDoubt | NotPushed
 
 
 class Pushes(NamedTuple):
-    """What became of pushes: each is on ``replicas`` servers but for the exceptional ones, by position."""
+    """Results of pushes: each is on ``replicas`` servers except the exceptional ones, by position."""
 
     replicas: int
     exceptional: Mapping[int, Exceptional]
 
 
 class _Round:
-    """What the attempts of one ``put`` have found out so far."""
+    """Results so far of one ``put``'s attempts."""
 
     def __init__(self) -> None:
         self.covered: set[tuple[ServerId, Life]] = set()
@@ -97,7 +97,7 @@ class _Round:
 
 
 class Putting(Deciding):
-    """The two ways to push."""
+    """Implement the two ways to push."""
 
     def put(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
         """Apply new items on every server of the view.  Raises ``TooFewMembers``, ``NothingDone``."""
@@ -136,12 +136,12 @@ class Putting(Deciding):
         return Pushes(so_far.copies, exceptional)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
-        """The servers of the view whose answer a plain push still lacks; ``covered`` have answered OK."""
+        """Return the servers of the view whose answer a plain push still lacks; ``covered`` have answered OK."""
         receivers = self.receivers(view)
         return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
     def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[int, Exceptional]]:
-        """Have the primary say whether ids that some server knows as gone may begin a new life."""
+        """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
         tombstones, taken = so_far.tombstones, len(so_far.covered)
         again = {at: puts[at].above(max(known.values())) for at, known in tombstones.items()}
         results: dict[int, Exceptional] = {}
@@ -156,13 +156,13 @@ class Putting(Deciding):
             if isinstance(result, NotPushed | Late | Full) and was_put:
                 result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
             elif isinstance(result, Done) and was_put and not was_gone:
-                result = None  # it was there by this push, and a consumer was done with it already
+                result = None  # this push had already stored the item, and a consumer has finished it
             if result is not None:
                 results[at] = result
         return results
 
     def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> Operation[Pushes]:
-        """Have the primary decide about new items.  ``max_size``: the queue's limit, 0: none.
+        """Let the primary decide about new items.  ``max_size``: the queue's limit, 0: none.
 
         Raises ``TooFewMembers``, ``NothingDone``, ``Unknown``.
         """
@@ -179,9 +179,9 @@ class Putting(Deciding):
 
 
 def _judge(outcome: bytes, decided: Decided[PushReply]) -> Exceptional:
-    """What ``push.lua`` says became of a push.
+    """Read what became of a push from the outcome of ``push.lua``.
 
-    A refused one may still be executed by an earlier try of the call, once the key is free or there is room.
+    An earlier try of the call may still execute a refused push, once the key is free or there is room.
     """
     match outcome[:1]:
         case b"D":

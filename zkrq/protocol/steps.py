@@ -1,16 +1,15 @@
-"""What an operation of the protocol consists of.
+"""Define the steps of which the protocol's operations consist.
 
-An operation is a generator.  It yields *steps*, small values that say what is to be asked of whom or what is to be
-waited for, and is sent what became of each.  Between two yields nothing else of this client happens, so a decision
-and what is recorded of it cannot be torn apart.  The operation reads from top to bottom in the order in which things
-happen, and knows no event loop, no Redis, no clock and no chance; h11 did the same for HTTP.
+An operation is a generator.  It yields *steps*, small values that say which server to ask what, or what to wait for,
+and is sent the result of each.  Between two yields nothing else of this client happens, so a decision cannot be
+separated from its record.  The operation reads from top to bottom in the order in which things happen, and knows no
+event loop, no Redis, no clock and no randomness; h11 did the same for HTTP.
 
-Whatever carries out the steps is called a runner: asyncio over real servers in production and, in virtual time, in the
-simulation; a random scheduler in the model of the protocol, which runs these very generators with one rule switched
-off at a time.
+A runner executes the steps: asyncio over real servers in production and, in virtual time, in the simulation; a random
+scheduler in the model of the protocol, which runs these very generators with one rule switched off at a time.
 
-A runner may also throw a ``Failure`` into the operation where it yields: ``TimeUp`` when the operation has no time
-left, ``StepFailed`` when a step could not be carried out.
+A runner may also throw a ``Failure`` into the operation where it yields: ``TimeUp`` if the operation has no time left,
+``StepFailed`` if a step failed.
 """
 
 from __future__ import annotations
@@ -37,23 +36,22 @@ class Look(NamedTuple):
 
 
 class CheckTime(NamedTuple):
-    """Go on only if time is left.  Sent: None.  ``TimeUp`` is thrown when none is."""
+    """Continue only if time is left.  Sent: None.  ``TimeUp`` is thrown if none is."""
 
 
 class Begin(NamedTuple):
-    """Begin an attempt to write under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown when no time is left.
+    """Begin an attempt to write under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown if no time is left.
 
-    Calls that only read or look do without: asking a server is how a client finds out that nothing is in the way any
-    more.
+    Calls that only read do without it, because a client finds out by asking a server that an obstacle is gone.
     """
 
     view: View
 
 
 class Obstacles(NamedTuple):
-    """What this client knows to be in the way of an attempt.
+    """Known reasons why an attempt of this client would fail.
 
-    ``kept_out``: answers of servers that do not let it in.  ``full``: members that refused an item lately.
+    ``kept_out``: answers of servers that do not let it in.  ``full``: members that recently refused an item.
     """
 
     kept_out: Answers
@@ -61,9 +59,9 @@ class Obstacles(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Make the same call on several servers, each in the life that is given.  Sent: ``Answers``.
+    """Make the same call on several servers, each in the given life.  Sent: ``Answers``.
 
-    ``once``: a call whose connection breaks is not made again.
+    ``once``: do not repeat a call whose connection breaks.
     """
 
     epoch: int
@@ -73,8 +71,8 @@ class Ask(NamedTuple):
 
 
 class Evict(NamedTuple):
-    """Take servers that failed under this view out of it; ``answered`` names those that did answer.  Sent: the view to
-    go on with, the same where nothing can be done yet."""
+    """Evict servers that failed under this view; ``answered`` names those that did answer.  Sent: the view to continue
+    with, unchanged if nothing can be done yet."""
 
     view: View
     failed: Answers
@@ -82,7 +80,7 @@ class Evict(NamedTuple):
 
 
 class Refresh(NamedTuple):
-    """Read the view again.  Sent: the view to go on with."""
+    """Read the view again.  Sent: the view to continue with."""
 
     view: View
 
@@ -92,13 +90,13 @@ class Rest(NamedTuple):
 
 
 class Hurry(NamedTuple):
-    """Leave the operation no more time than these seconds.  Sent: None."""
+    """Limit the operation's remaining time to these seconds.  Sent: None."""
 
     seconds: float
 
 
 class Removed(NamedTuple):
-    """Take note that every server of the view knows these items of a queue as gone.  Sent: None."""
+    """Note that every server of the view knows these items of a queue to be gone.  Sent: None."""
 
     queue: str
     ids: Sequence[bytes]
@@ -108,26 +106,27 @@ class Removed(NamedTuple):
 
 
 class Identify(NamedTuple):
-    """Ask servers who they are.  Sent: a ``ServerInfo`` of each, or the ``Answer`` that says why there is none."""
+    """Ask servers for their identity.  Sent: a ``ServerInfo`` of each, or the ``Answer`` that says why there is
+    none."""
 
     servers: Collection[ServerId]
 
 
 class Change(NamedTuple):
-    """Write what ``change`` makes of the view, by compare-and-set, unless that is the same.  Sent: the view to go on
-    with, this one or the one that was written before it."""
+    """Write the result of ``change`` by compare-and-set, unless it equals the view.  Sent: the view to continue with,
+    which is this one or one written before it."""
 
     view: View
     change: ViewChange
 
 
 class Nonce(NamedTuple):
-    """Make a text that was never used before.  Sent: it."""
+    """Make a new unique text.  Sent: the text."""
 
 
 class Report(NamedTuple):
-    """Report how many items were copied, of about ``total``.  Sent: whether the reservations of the servers are to be
-    renewed now."""
+    """Report how many items were copied, of about ``total``.  Sent: whether to renew the reservations of the servers
+    now."""
 
     copied: int
     total: int
@@ -138,7 +137,7 @@ class Now(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """Let these seconds pass.  Sent: None."""
+    """Wait this many seconds.  Sent: None."""
 
     seconds: float
 
@@ -149,27 +148,26 @@ class Breathe(NamedTuple):
 
 
 class Jitter(NamedTuple):
-    """Let a random part of these seconds pass, so that clients do not all act together.  Sent: None."""
+    """Wait a random part of these seconds, so that clients do not all act together.  Sent: None."""
 
     seconds: float
 
 
-# Steps of an eviction, which the runner carries out for ``Evict`` while no other change of the view is made here.
+# Steps of an eviction, which the runner executes for ``Evict`` while this client makes no other change of the view.
 
 
 class Monotonic(NamedTuple):
-    """Read this client's clock that only runs forward.  Sent: seconds."""
+    """Read this client's monotonic clock.  Sent: seconds."""
 
 
 class Swap(NamedTuple):
-    """Write a view in place of the one that this client knows, by compare-and-set.  Sent: that very view, or the one
-    that was written before it."""
+    """Replace the view that this client knows, by compare-and-set.  Sent: the new view, or one written before it."""
 
     view: View
 
 
 class Evicted(NamedTuple):
-    """Take note that this client has evicted servers, for what they answered.  Sent: None."""
+    """Note that this client has evicted servers because of these answers.  Sent: None."""
 
     failed: Answers
     epoch: int
@@ -182,25 +180,25 @@ EvictionStep = Monotonic | Swap | Evicted
 
 
 class ReadRegister(NamedTuple):
-    """Read what ZooKeeper holds.  Sent: a ``Register``."""
+    """Read ZooKeeper's register.  Sent: a ``Register``."""
 
 
 class Register(NamedTuple):
-    """The view, or the plan of one, that ZooKeeper holds, None if it was never written; and its version."""
+    """The view, or a plan, in ZooKeeper's register, None if it was never written; and the register's version."""
 
     view: View | None
     version: int
 
 
 class WriteRegister(NamedTuple):
-    """Write a view, or the plan of one, if the register still has this version.  Sent: None, also if it has not."""
+    """Write a view, or a plan, if the register still has this version.  Sent: None in any case."""
 
     view: View
     version: int
 
 
 class Log(NamedTuple):
-    """Write a record about a server, or about this client, into the log; ``warns``: as a warning.  Sent: None."""
+    """Log a record about a server, or about this client; ``warns``: as a warning.  Sent: None."""
 
     text: str
     server: ServerId | None = None
@@ -234,7 +232,7 @@ class Unknown(Failure):
 
 
 class TooFewMembers(Failure):
-    """No push completes with ``members`` members where ``needed`` are needed; nothing was written."""
+    """No push completes, because ``members`` members are in sync and ``needed`` are needed; nothing was written."""
 
     def __init__(self, members: int, needed: int) -> None:
         super().__init__(f"{members} in sync, {needed} needed")
@@ -247,7 +245,7 @@ class Fenced(Failure):
 
 
 class Denied(Failure):
-    """A server does not let this client in: something has to be corrected first."""
+    """A server does not let this client in, until somebody corrects the cause."""
 
 
 class TimeUp(Failure):
@@ -255,7 +253,7 @@ class TimeUp(Failure):
 
 
 class StepFailed(Failure):
-    """A step could not be carried out, for the reason in ``error``; thrown in by the runner."""
+    """A step failed, for the reason in ``error``; thrown in by the runner."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -263,11 +261,11 @@ class StepFailed(Failure):
 
 
 class Invalid(Failure):
-    """What was asked for cannot be done; nothing was changed."""
+    """The request cannot be fulfilled; nothing was changed."""
 
 
 class NoNamespace(Failure):
-    """The namespace does not exist, and this client was not told to found it."""
+    """The namespace does not exist, and this client may not found it."""
 
     def __init__(self, namespace: str) -> None:
         super().__init__(f"namespace {namespace!r} does not exist")
@@ -275,7 +273,7 @@ class NoNamespace(Failure):
 
 
 class NotNow(Failure):
-    """A repair cannot go on now; it is tried again later."""
+    """A repair cannot continue now; it is retried later."""
 
 
 class Taken(NotNow):
@@ -283,7 +281,7 @@ class Taken(NotNow):
 
 
 class PlaceFailed(Exception):
-    """One server did not answer OK where it had to; never leaves an operation."""
+    """A server did not answer OK as it had to; never leaves an operation."""
 
     def __init__(self, server: ServerId, answer: Answer) -> None:
         super().__init__(f"{server}: {answer.reason}")
@@ -296,14 +294,14 @@ class PlaceFailed(Exception):
 
 @dataclass(slots=True)
 class Effort:
-    """What an operation remembers of its attempts: whether anything may have happened, and what kept the last one from
-    completing."""
+    """Remember about an operation's attempts whether anything may have happened, and why the last one did not
+    complete."""
 
     touched: bool = False
     trouble: str = ""
 
     def note(self, answers: Answers) -> bool:
-        """Take note of answers; returns whether all are OK."""
+        """Note answers; return whether all are OK."""
         for answer in answers.values():
             if answer.status is not Status.OK:
                 self.touched = self.touched or any(answer.may_have_happened for answer in answers.values())
@@ -313,11 +311,11 @@ class Effort:
         return True
 
     def why(self, failure: Failure) -> str:
-        """What ended the operation, for people."""
+        """Describe what ended the operation."""
         return self.trouble or "no time left" if isinstance(failure, TimeUp) else str(failure)
 
     def end(self, failure: Failure, nothing: str) -> NoReturn:
-        """End an operation that failed; ``nothing`` says in words that nothing happened.  Raises a ``Failure``."""
+        """End an operation that failed; ``nothing``: words that say that nothing happened.  Raises a ``Failure``."""
         if self.touched:
             raise Unknown(f"it may have happened: {self.why(failure)}") from failure
         if isinstance(failure, TimeUp):
@@ -326,12 +324,12 @@ class Effort:
 
 
 def reasons(answers: Answers) -> str:
-    """Which servers kept an attempt from completing, and why."""
+    """Describe which servers kept an attempt from completing, and why."""
     return "; ".join(f"{id}: {answer.reason}" for id, answer in answers.items() if answer.verdict is not Verdict.DONE)
 
 
 def check_let_in(answers: Answers) -> None:
-    """Raises ``Denied`` where a server does not let this client in."""
+    """Raise ``Denied`` if a server does not let this client in."""
     for id, answer in answers.items():
         if answer.verdict is Verdict.CORRECT:
             raise Denied(denial(id, answer))
@@ -363,9 +361,9 @@ class Place(NamedTuple):
         return call.read(answer.body)
 
     def each_page(self, call: Paging[P], act: Callable[[P], Operation[None]]) -> Operation[None]:
-        """Make the call again and again, each time from where the last page ended, and act on every page.
+        """Make the call repeatedly, each time from the end of the last page, and act on every page.
 
-        What is there from the beginning to the end is on some page.  Raises ``PlaceFailed``.
+        Everything that exists during the whole scan is on some page.  Raises ``PlaceFailed``.
         """
         while True:
             page = yield from self.ask(call)
@@ -375,7 +373,7 @@ class Place(NamedTuple):
             call = call.at(page.cursor)
 
     def names(self, call: Paging[NamesPage]) -> Operation[set[bytes]]:
-        """The names on all pages.  Raises ``PlaceFailed``."""
+        """Return the names on all pages.  Raises ``PlaceFailed``."""
         found = set[bytes]()
 
         def note(page: NamesPage) -> Operation[None]:
@@ -387,11 +385,11 @@ class Place(NamedTuple):
 
 
 def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
-    """Have servers of the view adopt its epoch, which also shows which of them answer."""
+    """Make servers of the view adopt its epoch, which also shows which of them answer."""
     lives = {id: view.receivers[id] for id in sorted(servers)}
     return (yield Ask(view.epoch, lives, Seal())) if lives else {}
 
 
 def place(view: View, server: ServerId) -> Place:
-    """A server of the view, in the life that the view names."""
+    """Return a server of the view, in the life that the view names."""
     return Place(server, view.receivers[server], view.epoch)

@@ -1,8 +1,9 @@
-"""The view: which servers may be believed, under a number that only grows.
+"""Define the view: which servers are in sync, under a number that only grows.
 
-Plain values and functions, without I/O: what founding, eviction, admission and recovery make of a view, and the choice
-of a queue's primary.  The operations of the same names call them; membership.py writes the result by compare-and-set.
-The family is Vertical Paxos II and PacificA: an outside master holds the configuration, writes go to all of it.
+Plain values and functions, without I/O: how founding, eviction, admission and recovery change a view, and the choice of
+a queue's primary.  The operations of the same names call them; membership.py writes the result by compare-and-set.
+Related designs: Vertical Paxos II and PacificA, where an external master holds the configuration and writes go to all
+of it.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ ServerId = NewType("ServerId", str)
 
 
 class Life(NamedTuple):
-    """One life of a server: Redis' own name for one life of its process, and the nonce written when it was enrolled."""
+    """One life of a server: Redis' own name for one life of its process, and the nonce of its enrolment."""
 
     run_id: str
     generation: str
 
 
 class Accusation(NamedTuple):
-    """Client ``by`` has no answer from a server in the life of this generation; ``refuted``: another client has."""
+    """Client ``by`` gets no answer from a server in the life of this generation; ``refuted``: another client does."""
 
     by: str
     generation: str
@@ -34,13 +35,13 @@ class Accusation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` were evicted
-    while the view was falling below ``min_replicas``: since no push completes there, they still hold every pushed
-    item.  ``servers`` names all that belong to the namespace, in the view or not, with the URL (without credentials)
-    for clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
-    founded and is written into every server that is enrolled: one that names another holds somebody else's items.
+    """``members`` are in sync, ``learners`` are being caught up; both receive every write.  ``eligible`` servers were
+    evicted while the view fell below ``min_replicas``: since no push completes there, they still hold every pushed
+    item. ``servers``: all servers of the namespace, in the view or not, with their URL (without credentials) for
+    clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
+    founded and is written into every enrolled server: one with another nonce belongs to another deployment.
 
-    ``accusations`` has at most one of each receiver, in its present life.  It changes nothing about who is in sync, so
+    ``accusations`` has at most one per receiver, in its present life.  It does not change which servers are in sync, so
     it changes without a new epoch: views of the same epoch differ in nothing else."""
 
     epoch: int
@@ -53,7 +54,7 @@ class View:
     deployment: str = ""
     accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
-    """Every server that a write goes to."""
+    """All servers that get every write."""
     _primaries: dict[str, ServerId] = field(default_factory=dict[str, ServerId], init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,13 +74,13 @@ class View:
         return len(self.members) >= self.min_replicas
 
     def id_of(self, run_id: str) -> ServerId | None:
-        """Under which name this life of a process is known here, None if it is not."""
+        """Return the name of the server with this life of a process, None if there is none."""
         lives = (*self.receivers.items(), *self.eligible.items())
         return next((server for server, life in lives if life.run_id == run_id), None)
 
     def primary(self, queue: str) -> ServerId:
-        """The member that decides for this queue: rendezvous hashing (Thaler and Ravishankar, 1998), so that a change
-        of members moves only the queues of the member that came or went."""
+        """Return the member that decides for this queue, by rendezvous hashing (Thaler and Ravishankar, 1998): a change
+        of members moves only the queues of the member that came or left."""
         known = self._primaries.get(queue)
         if known is None:
             if len(self._primaries) >= _PRIMARIES_KEPT:
@@ -90,17 +91,17 @@ class View:
 
 
 _PRIMARIES_KEPT = 10_000
-"""Queues whose primary is remembered within one view."""
+"""Queues whose primary is cached within one view."""
 
 
 class ViewChange(Protocol):
-    """One of the functions below with everything given but the view and ``by``, the new view's nonce."""
+    """A function below with all arguments bound except the view and ``by``, the new view's nonce."""
 
     def __call__(self, view: View, /, *, by: str) -> View: ...
 
 
 def encode(view: View) -> bytes:
-    """The view as the register holds it."""
+    """Encode the view for the register."""
     content: dict[str, object] = {
         "epoch": view.epoch,
         "members": view.members,
@@ -117,7 +118,7 @@ def encode(view: View) -> bytes:
 
 
 def decode(data: bytes) -> View:
-    """Read what ``encode`` wrote.  Raises ``ValueError`` for anything else."""
+    """Decode the result of ``encode``.  Raises ``ValueError`` for anything else."""
     try:
         content: dict[str, Any] = json.loads(data)
         return View(
@@ -144,22 +145,22 @@ def _accusations(content: Mapping[str, tuple[str, str, bool]]) -> Mapping[Server
 
 
 FOUNDING = 0
-"""The epoch of a view that is only a plan: its servers are being enrolled, nothing is stored under it."""
+"""Epoch of a view that is only a plan: its servers are being enrolled, nothing is stored under it."""
 
 
 def plan(lives: Mapping[ServerId, Life], urls: Mapping[ServerId, str], *, min_replicas: int, by: str) -> View:
-    """What a namespace is to begin with: every server a member, in the lives that the plan names.  The plan's nonce
-    becomes the deployment's."""
+    """Plan a namespace: every server a member, in the lives that the plan names.  The plan's nonce becomes the
+    deployment's."""
     return View(FOUNDING, dict(lives), {}, {}, {id: urls[id] for id in sorted(lives)}, min_replicas, by, by)
 
 
 def found(planned: View, *, by: str) -> View:
-    """The first view: the plan, once all its servers are enrolled."""
+    """Return the first view: the plan, after all its servers are enrolled."""
     return replace(planned, epoch=FOUNDING + 1, by=by)
 
 
 class Eviction(enum.Enum):
-    """What an eviction does to the view."""
+    """The effect of an eviction on the view."""
 
     HARMLESS = "pushes still complete afterwards"
     HALTING = "fewer than min_replicas members are left: no push completes until one is back"
@@ -167,7 +168,7 @@ class Eviction(enum.Enum):
 
 
 def weigh_eviction(view: View, failed: Iterable[ServerId]) -> Eviction:
-    """What removing ``failed`` would mean."""
+    """Tell the effect of removing ``failed``."""
     left = len(view.members.keys() - set(failed))
     if left == 0:
         return Eviction.IMPOSSIBLE
@@ -177,7 +178,7 @@ def weigh_eviction(view: View, failed: Iterable[ServerId]) -> Eviction:
 
 
 def evict(view: View, failed: Iterable[ServerId], *, by: str) -> View:
-    """The view without ``failed``.  The caller has made sure that every remaining member answered it just now."""
+    """Return the view without ``failed``.  The caller has checked that every remaining member has just answered it."""
     gone = set(failed)
     members = {server: life for server, life in view.members.items() if server not in gone}
     if not members:
@@ -196,13 +197,13 @@ def _without(lives: Mapping[ServerId, Life], *servers: ServerId) -> dict[ServerI
 
 
 ACCUSATION_GRACE = 5.0
-"""Seconds that others have to refute an accusation; more than two command_timeouts of a usual client."""
+"""Seconds during which others may refute an accusation; more than two command_timeouts of a usual client."""
 
 WITNESS_GRACE = 1.0
-"""The same where a second client does not reach the server either; enough for one that does."""
+"""The same if a second client does not reach the server either; enough time for a client that does."""
 
 ACCUSE_AGAIN = 60.0
-"""Seconds after which a client that was contradicted accuses the same life again: the others may have gone since."""
+"""Seconds after which a contradicted client accuses the same life again, because the others may have left since."""
 
 
 class Silence(enum.Enum):
@@ -215,11 +216,11 @@ class Silence(enum.Enum):
 
 
 def weigh_silence(view: View, server: ServerId, client: str, *, standing: bool, seconds: float) -> Silence:
-    """What ``client`` may do about a receiver that does not answer it.
+    """Decide what ``client`` may do about a receiver that does not answer it.
 
-    Silence is an impression, and may be the client's own fault.  One with ``standing`` evicts: the server has answered
-    it in this life, and it has not evicted this process lately.  One without asks the others.  ``seconds``: for how
-    long it has known what the view says about this server.
+    Silence is an impression, and may be the client's own fault.  A client with ``standing`` evicts: the server has
+    answered it in this life, and it has not evicted this process recently.  A client without asks the others.
+    ``seconds``: how long it has known what the view says about this server.
     """
     accusation = view.accusations.get(server)
     if standing:
@@ -235,7 +236,7 @@ def weigh_silence(view: View, server: ServerId, client: str, *, standing: bool, 
 
 
 def accuse(view: View, servers: Iterable[ServerId], *, client: str) -> View:
-    """The view in which ``client`` says that these receivers do not answer it; another's open accusation stays."""
+    """Return the view in which ``client`` accuses these receivers of silence; another's open accusation stays."""
     new = {
         server: Accusation(client, view.receivers[server].generation)
         for server in servers
@@ -245,12 +246,13 @@ def accuse(view: View, servers: Iterable[ServerId], *, client: str) -> View:
 
 
 def accused(view: View) -> set[ServerId]:
-    """The servers whose accusation nobody has refuted yet."""
+    """Return the servers with an accusation that has not been refuted."""
     return {server for server, accusation in view.accusations.items() if not accusation.refuted}
 
 
 def refute(view: View, servers: Iterable[ServerId], *, client: str) -> View:
-    """The view in which ``client`` says that these accused servers answer it; its own accusations it withdraws."""
+    """Return the view in which ``client`` refutes the accusations of these servers; its own accusations are
+    withdrawn."""
     left = dict(view.accusations)
     for server in servers:
         accusation = left.pop(server)
@@ -260,10 +262,10 @@ def refute(view: View, servers: Iterable[ServerId], *, client: str) -> View:
 
 
 def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:
-    """The view with a server as a learner: from here on every write goes to it too.
+    """Return the view with a server as a learner: from here on every write goes to it too.
 
-    One that was eligible and has kept what it holds (its generation follows the one that the view knows) stays eligible
-    until it is a member; one that was wiped does not.
+    An eligible server that has kept its data (its generation follows the one that the view knows) stays eligible until
+    it is a member; one that was wiped does not.
     """
     if server in view.receivers:
         raise ValueError(f"{server} is in the view already")
@@ -275,22 +277,22 @@ def admit(view: View, server: ServerId, life: Life, *, by: str) -> View:
 
 
 def promote(view: View, server: ServerId, life: Life, *, by: str) -> View:
-    """The view with a learner that has everything as a member; it must be a learner in this very life.
+    """Return the view with a caught-up learner as a member; it must be a learner in this very life.
 
-    Eligible servers stay so until ``dismiss``, also where pushes complete without them from now on.  The learner may
-    have lost its memory since it was last asked.
+    Eligible servers stay so until ``dismiss``, even if pushes now complete without them, because the learner may have
+    lost its memory since it was last asked.
     """
     if view.learners.get(server) != life:
-        raise ValueError(f"{server} is no learner in this life")
+        raise ValueError(f"{server} is not a learner in this life")
     members = {**view.members, server: life}
     eligible, learners = _without(view.eligible, server), _without(view.learners, server)
     return replace(view, epoch=view.epoch + 1, members=members, learners=learners, eligible=eligible, by=by)
 
 
 def dismiss(view: View) -> View:
-    """The view without its eligible servers, once enough members hold every pushed item.
+    """Return the view without its eligible servers, once enough members hold every pushed item.
 
-    The caller has made sure that every member answered under this epoch.  The view keeps its epoch, because the same
+    The caller has checked that every member answered under this epoch.  The view keeps its epoch, because the same
     servers are in sync as before.
     """
     if not view.writable:
@@ -299,28 +301,29 @@ def dismiss(view: View) -> View:
 
 
 def restored(life: Life) -> str:
-    """The generation that follows this one on a server that keeps what it holds.
+    """Return the next generation of a server that keeps its data.
 
-    Made of the old one alone, so that whoever carries on what another began recognises it, also after the view moved.
+    Made of the old one alone, so that another client that continues the work recognises it, even after the view
+    changed.
     """
     return hashlib.blake2b(life.generation.encode(), digest_size=8).hexdigest()
 
 
 def recover(view: View, lives: Mapping[ServerId, Life], *, by: str) -> View:
-    """The view after everybody was restarted: ``lives`` hold what the disks gave back, merged."""
+    """Return the view after all servers were restarted: ``lives`` hold the merged data of their disks."""
     if not lives:
         raise ValueError("a view without members")
     return replace(view, epoch=view.epoch + 1, members=dict(lives), learners={}, eligible={}, by=by)
 
 
 def extend(view: View, server: ServerId, url: str, *, by: str) -> View:
-    """The view of a namespace with one server more, which is outside at first."""
+    """Return the view with one more server in the namespace, outside the view at first."""
     servers = dict(sorted({**view.servers, server: url}.items()))
     return replace(view, epoch=view.epoch + 1, servers=servers, by=by)
 
 
 def remove(view: View, server: ServerId, *, by: str) -> View:
-    """The view of a namespace with one server less.  Raises ``ValueError`` where too few would be left."""
+    """Return the view with one server less in the namespace.  Raises ``ValueError`` if too few would be left."""
     servers = {id: url for id, url in view.servers.items() if id != server}
     members = _without(view.members, server)
     if len(servers) < view.min_replicas:

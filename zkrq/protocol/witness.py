@@ -1,10 +1,11 @@
-"""What one client has experienced of the servers of its view, and what it may conclude from a server's silence.
+"""Remember what one client has experienced of the servers of its view, and what it may conclude from a server's
+silence.
 
-A server that crashed and a link that broke look the same to one client.  So a client judges a server by its silence
-only if it has *standing* against it: the server has answered it in this life, and it has not evicted this process
-lately.  ``eviction.py`` says which schedule breaks without that.
+A crashed server and a broken link look the same to one client.  So a client judges a server by its silence only if it
+has *standing* against it: the server has answered it in this life, and it has not evicted this process recently.
+``eviction.py`` says which schedule breaks without that.
 
-There is no clock inside: the caller passes the time, in seconds by a clock that only runs forward.
+This module reads no clock: the caller passes the time, in seconds by a monotonic clock.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ EVICTED_LATELY = 600.0
 
 
 class News(NamedTuple):
-    """What a view asks of this client.
+    """What a new view asks of this client.
 
-    ``doubtful``: whether servers are to be asked, because they live a new life or another client accuses them.
-    ``contradicted``: servers that this client accused and that have answered another one, as is known from now on.
+    ``doubtful``: whether to ask servers, because they are in a new life or another client accuses them.
+    ``contradicted``: servers that this client accused and that have since answered another client.
     """
 
     doubtful: bool
@@ -30,21 +31,21 @@ class News(NamedTuple):
 
 
 class Witness:
-    """Remembers which life of each server has answered this client, and since when each one fails it."""
+    """Remember which life of each server has answered this client, and since when each one fails it."""
 
     def __init__(self, client: str) -> None:
-        """``client`` names this client in accusations."""
+        """``client``: name of this client in accusations."""
         self.client: Final = client
         self.lives: Mapping[ServerId, Life] = {}
-        """The receivers of the view, in the lives that it names."""
+        """Receivers of the view, in the lives that it names."""
         self.unmet = set[ServerId]()
         """Receivers that have not answered this client in their present life."""
         self.contradicted = set[ServerId]()
-        """Receivers that do not answer this client, but do answer others."""
+        """Receivers that answer other clients, but not this one."""
         self.nobody_answers = False
         """Whether all members have failed this client, as far as it knows."""
         self.in_doubt = False
-        """Whether an answer of a server would tell this client anything new; ``heard`` has an effect only then."""
+        """Whether an answer of a server would change anything here; ``heard`` has an effect only then."""
         self._epoch = -1
         self._accused = set[ServerId]()
         self._accusations: dict[ServerId, tuple[Accusation, float]] = {}
@@ -55,11 +56,11 @@ class Witness:
     # -- what is learned -----------------------------------------------------------------------------------------------
 
     def meet(self, server: ServerId, life: Life) -> None:
-        """Note that a server has answered in this life, before the view is known."""
+        """Note that a server has answered in this life, before this client knows a view."""
         self._met[server] = life
 
     def follow(self, view: View, now: float) -> News:
-        """Note a view that is newer than the last one, by its epoch or by its accusations alone."""
+        """Note a view that is newer than the last one, by its epoch or only by its accusations."""
         newer = view.epoch > self._epoch
         if newer:
             self._epoch, self.lives, self.nobody_answers = view.epoch, view.receivers, False
@@ -72,7 +73,7 @@ class Witness:
         return News(by_others or (newer and bool(self.unmet)), contradicted)
 
     def _note_accusations(self, view: View, now: float) -> list[ServerId]:
-        """Note since when each accusation is known; returns the servers about which this client was contradicted."""
+        """Note since when each accusation is known; return the servers about which this client was contradicted."""
         before, self._accused = self._accusations, accused(view)
         self._accusations = {
             id: before[id] if id in before and before[id][0] == accusation else (accusation, now)
@@ -84,8 +85,8 @@ class Witness:
         return new
 
     def heard(self, server: ServerId, life: Life) -> bool:
-        """Note that a receiver has answered in the life that the view names, which gives this client standing; returns
-        whether an accusation of that server is to be refuted now."""
+        """Note that a receiver has answered in the life that the view names, which gives this client standing; return
+        whether to refute an accusation of that server now."""
         self.nobody_answers = False
         self._failing_since.pop((server, life), None)
         self._met[server] = life
@@ -101,7 +102,7 @@ class Witness:
     # -- what is concluded ---------------------------------------------------------------------------------------------
 
     def note_failed(self, servers: Iterable[ServerId], now: float) -> float:
-        """Note receivers that have failed this client; returns since when all of them have."""
+        """Note receivers that have failed this client; return since when all of them have."""
         self.in_doubt = True
         return max(self._failing_since.setdefault((id, self.lives[id]), now) for id in servers)
 
@@ -110,7 +111,7 @@ class Witness:
         self.in_doubt = self.nobody_answers = True
 
     def note_contradicted(self, server: ServerId) -> None:
-        """Note that this receiver answers others only."""
+        """Note that this receiver answers only other clients."""
         self.in_doubt = True
         self.contradicted.add(server)
 
@@ -119,19 +120,19 @@ class Witness:
         self._evicted.update({id: (life.run_id, now) for id, life in lives.items()})
 
     def has_standing(self, server: ServerId, now: float) -> bool:
-        """Whether this client may judge a receiver by its silence."""
+        """Tell whether this client may judge a receiver by its silence."""
         life = self.lives[server]
         run_id, evicted_at = self._evicted.get(server, ("", 0.0))
         lately = run_id == life.run_id and now - evicted_at < EVICTED_LATELY
         return self._met.get(server) == life and not lately
 
     def weigh(self, view: View, server: ServerId, now: float) -> Silence:
-        """What this client may do about a receiver that does not answer it."""
+        """Decide what this client may do about a receiver that does not answer it."""
         _, since = self._accusations.get(server, (None, now))
         standing = self.has_standing(server, now)
         return weigh_silence(view, server, self.client, standing=standing, seconds=now - since)
 
 
 def contradiction(server: ServerId) -> str:
-    """What is wrong where a server answers other clients only, for people."""
+    """Describe the problem with a server that answers only other clients."""
     return f"server {server} does not answer this client, but it does answer others: check the network between them"

@@ -1,7 +1,7 @@
-"""Has this client's witness learn from every answer and every view, and asks the servers that are in doubt.
+"""Let this client's witness learn from every answer and every view, and ask the servers that are in doubt.
 
 Every client asks every server in each new life, so that a client that meets a silent server usually has standing to
-evict it; and it answers the accusations of other clients.  See ``protocol/eviction.py``.
+evict it; and it refutes the accusations of other clients.  See ``protocol/eviction.py``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zkrq.tasks import Rounds
 
 
 class Attendance:
-    """Learns what the witness and the known obstacles remember; ``run`` asks the servers that are in doubt."""
+    """Update the witness and the known obstacles; ``run`` asks the servers that are in doubt."""
 
     def __init__(self, runner: Runner, evicting: Evicting, obstacles: KnownObstacles, *, namespace: str) -> None:
         self._runner = runner
@@ -29,7 +29,7 @@ class Attendance:
         self._obstacles = obstacles
         self._rounds = Rounds(self._attend, seconds=None)
         self.run = self._rounds.run
-        """Ask servers that live a new life or are accused, until cancelled."""
+        """Ask servers that are in a new life or accused, until cancelled."""
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.view"), {"cluster": namespace})
         runner.membership.fleet.report_to(self._note_answers)
         runner.membership.watch_all(self._follow)
@@ -49,8 +49,8 @@ class Attendance:
             self._obstacles.note_contradicted(id)
 
     def _note_answers(self, lives: Mapping[ServerId, Life], answers: Mapping[ServerId, Answer]) -> None:
-        """Learn from the answers of servers that were called in the lives that the view names.  Those that repair calls
-        in other lives say nothing about the servers of the view."""
+        """Learn from the answers of servers that were called in the lives that the view names.  Servers that repair
+        calls in other lives say nothing about the view's."""
         known, kept_out = self._witness.lives, self._obstacles.kept_out
         for id, answer in answers.items():
             life = lives[id]

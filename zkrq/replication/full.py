@@ -1,8 +1,8 @@
-"""Servers that have reached their ``maxmemory``, as this client has found out by its pushes.
+"""Remember servers that have reached their ``maxmemory``, as this client's pushes have shown.
 
-A full server stays in the view: it drains, since claims and acks are still taken there.  No push completes meanwhile,
-because one that the other servers took and this one did not has an unknown outcome.  So a server that is known
-to be full is asked for room before anything is written.
+A full server stays in the view: it drains, since it still executes claims and acks.  No push completes meanwhile,
+because one that the other servers executed and this one did not has an unknown outcome.  So a server that is known to
+be full is asked for room before anything is written.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import ServerId, View
 
 FULL_SECONDS = 10.0
-"""Seconds since the last refusal until a server that takes items again is no longer asked beforehand."""
+"""Seconds since the last refusal until a server that accepts items again is no longer asked beforehand."""
 
 
 class FullServers:
-    """Remembers when each of them last refused."""
+    """Remember when each server last refused."""
 
     def __init__(self, namespace: str, events: Events) -> None:
         self._namespace = namespace
@@ -29,16 +29,16 @@ class FullServers:
 
     @property
     def any(self) -> bool:
-        """Whether any server refused lately."""
+        """Tell whether any server refused recently."""
         return bool(self._refused_at)
 
     def among(self, view: View) -> list[ServerId]:
-        """The members that are to be asked for room."""
+        """Return the members to ask for room."""
         return [id for id in self._refused_at if id in view.members] if self._refused_at else []
 
     def note(self, view: View, answers: Mapping[ServerId, Answer]) -> list[ServerId]:
-        """Take note of answers to what needs memory; returns the members that refused it.  A learner that is full is
-        evicted instead."""
+        """Note answers to calls that need memory; return the members that refused.  A full learner is evicted
+        instead."""
         refused = [id for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members]
         if not refused and not self._refused_at:
             return refused

@@ -1,6 +1,6 @@
-"""The view as this client knows it: read again when a server calls it old, changed by compare-and-set.
+"""Hold the view as this client knows it: read it again when a server calls it old, change it by compare-and-set.
 
-A client whose compare-and-set is lost begins again from the view that won.  A client makes one change at a time, so
+A client whose compare-and-set is lost starts again from the view that won.  A client makes one change at a time, so
 that many operations that meet the same dead server evict it once.
 """
 
@@ -22,12 +22,12 @@ from zkrq.replication.fleet import Fleet
 
 
 class Membership:
-    """Holds the present view and changes it; ``fleet`` follows it.  ``begin`` comes first."""
+    """Hold the present view and change it; ``fleet`` follows it.  Call ``begin`` first."""
 
     def __init__(self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events) -> None:
         self.fleet: Final = fleet
         self.changing: Final = asyncio.Lock()
-        """Held while a change of the view is made."""
+        """Held during a change of the view."""
         self._coordinator = coordinator
         self._namespace = namespace
         self._events = events
@@ -40,17 +40,17 @@ class Membership:
 
     @property
     def view(self) -> View:
-        """The latest view that this client knows."""
+        """Latest view that this client knows."""
         assert self._view is not None, "begin() comes first"
         return self._view
 
     def watch(self, changed: Callable[[View], None]) -> None:
-        """Have ``changed`` called with every view of a greater epoch."""
+        """Call ``changed`` with every view of a greater epoch."""
         self._watchers.append(changed)
 
     @contextmanager
     def watching(self, changed: Callable[[View], None]) -> Generator[None]:
-        """Have ``changed`` called with every view of a greater epoch for a while."""
+        """Call ``changed`` with every view of a greater epoch, inside the context."""
         self._watchers.append(changed)
         try:
             yield
@@ -58,7 +58,7 @@ class Membership:
             self._watchers.remove(changed)
 
     def watch_all(self, changed: Callable[[View], None]) -> None:
-        """Have ``changed`` called with every newer view, also within an epoch, before the other watchers."""
+        """Call ``changed`` with every newer view, even within an epoch, before the other watchers."""
         self._first.append(changed)
 
     def begin(self, view: View, version: int) -> None:
@@ -73,18 +73,19 @@ class Membership:
             return self.view if self.view.epoch > known.epoch else await self._read()
 
     async def change(self, known: View, change: ViewChange) -> View:
-        """Write what ``change`` makes of ``known``, unless that is the same; return the view to go on with: that one,
-        or the one that was written before it.  Raises ``Unavailable``: it may have been written."""
+        """Write the result of ``change``, unless it equals ``known``; return the view to continue with, which is this
+        one or one written before it.  Raises ``Unavailable``: it may have been written."""
         async with self.changing:
             if self.view.epoch > known.epoch:
                 return self.view
-            # Not of ``known`` even then: an accusation may have come since, within the same epoch.
+            # Based on the present view even then, because an accusation within the same epoch may be newer than
+            # ``known``.
             wanted = change(self.view, by=secrets.token_hex(8))
             return self.view if wanted == self.view else await self.swap(wanted)
 
     async def swap(self, view: View) -> View:
-        """Write ``view`` in place of the present one, while ``changing`` is held; return that very view, or the one
-        that was written before it.  Raises ``Unavailable``: it may have been written."""
+        """Replace the present view by ``view``, while ``changing`` is held; return it, or the one that was written
+        before it.  Raises ``Unavailable``: it may have been written."""
         written = await self.write(view, self._version)
         if written is None:
             return await self._read()
@@ -122,7 +123,7 @@ class Membership:
     # -- the register --------------------------------------------------------------------------------------------------
 
     async def read(self) -> Register:
-        """Read the register.  Raises ``ConfigError`` where it holds no view of ours, ``Unavailable``."""
+        """Read the register.  Raises ``ConfigError`` if it holds no view of zkrq, ``Unavailable``."""
         register = await self._coordinator.read_view()
         try:
             return Register(None if register.data is None else decode(register.data), register.version)

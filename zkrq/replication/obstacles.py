@@ -1,7 +1,7 @@
-"""What is in the way of this client and perhaps of no other, as far as it knows.
+"""Remember what keeps this client, and perhaps no other, from completing writes.
 
-It begins no write while it knows of a server that keeps it out: a write that the other servers take and this one does
-not has an unknown outcome.  Nobody is evicted for an obstacle, since other clients may well use the server.
+It begins no write while it knows of a server that keeps it out: a write that the other servers execute and this one
+does not has an unknown outcome.  No server is evicted for an obstacle, since other clients may well use it.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from zkrq.replication.fleet import Fleet
 from zkrq.replication.full import FullServers
 
 KEPT_OUT_SECONDS = 1.0
-"""Seconds for which a client that a server keeps out takes that for granted; then it asks the server again."""
+"""Seconds during which an answer that keeps this client out is trusted; then the server is asked again."""
 
 
 class KnownObstacles:
-    """Remembers servers that are full, that keep this client out, and that answer other clients only."""
+    """Remember servers that are full, that keep this client out, or that answer only other clients."""
 
     def __init__(self, fleet: Fleet, witness: Witness, *, namespace: str, events: Events) -> None:
         self.full: Final = FullServers(namespace, events)
         self.kept_out: Final = dict[ServerId, tuple[Answer, float]]()
-        """What each server that keeps this client out answered, and when."""
+        """Answer of each server that keeps this client out, and when it came."""
         self._fleet = fleet
         self._witness = witness
         self._namespace = namespace
@@ -39,20 +39,20 @@ class KnownObstacles:
 
     @property
     def any(self) -> bool:
-        """Whether anything is known to be in the way of a write."""
+        """Tell whether any obstacle to a write is known."""
         return bool(self.kept_out or self._witness.contradicted or self.full.any)
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What keeps this client, and perhaps no other, from using servers of the view, for people."""
+        """Why this client, and perhaps no other, cannot use servers of the view."""
         kept_out = [f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self.kept_out.items())]
         return (*kept_out, *map(contradiction, sorted(self._witness.contradicted)))
 
     async def find(self, view: View) -> Obstacles:
-        """Find out what is in the way of a write under this view.
+        """Find the obstacles to a write under this view.
 
-        Servers that kept this client out are asked again after ``KEPT_OUT_SECONDS``.  Raises ``Unavailable`` where a
-        server answers others only; that one is asked by the probe.
+        Servers that kept this client out are asked again after ``KEPT_OUT_SECONDS``.  Raises ``Unavailable`` if a
+        server answers only other clients; the probe asks that one.
         """
         for id in sorted(self._witness.contradicted):
             raise Unavailable(contradiction(id))
@@ -66,7 +66,7 @@ class KnownObstacles:
     # -- what is learned -----------------------------------------------------------------------------------------------
 
     def note_failure(self, server: ServerId, answer: Answer) -> None:
-        """Remember an answer that lies with this client; forget the last one."""
+        """Remember an answer whose cause is this client; forget the previous one."""
         known = self.kept_out.pop(server, None)
         if answer.verdict in (Verdict.CORRECT, Verdict.WAIT):
             self.kept_out[server] = answer, asyncio.get_running_loop().time()
@@ -74,11 +74,11 @@ class KnownObstacles:
                 self._report(server, denial(server, answer))
 
     def note_contradicted(self, server: ServerId) -> None:
-        """Report a server that was found to answer others only."""
+        """Report a server that answers only other clients."""
         self._report(server, contradiction(server))
 
     def keep_only(self, servers: Mapping[ServerId, object]) -> None:
-        """Forget the servers that are no longer among these."""
+        """Forget all other servers."""
         for id in self.kept_out.keys() - servers.keys():
             del self.kept_out[id]
 

@@ -1,8 +1,8 @@
-"""Carries out the protocol's operations on real servers: the only place that waits, and that knows what time it is.
+"""Run the protocol's operations on real servers: the only place that waits, and that reads clocks.
 
-An operation (see ``protocol/steps.py``) says what to do next; the runner does it and sends it what came of that.  When
-the operation's time is up, the runner throws ``TimeUp`` into it, and the operation says what that means: nothing
-happened, or nobody knows.
+An operation (see ``protocol/steps.py``) says what to do next; the runner does it and sends it the result.  When the
+operation's time is up, the runner throws ``TimeUp`` into it, and the operation says what that means: nothing happened,
+or the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -89,19 +89,19 @@ NEEDS_MEMORY = (PutAll, Push, ApplyNew, Room)
 NO_OBSTACLES = Obstacles({}, ())
 
 RETRY_PAUSE = 0.1
-"""Seconds between two attempts under the same view, while an eviction has to wait for instance."""
+"""Seconds between two attempts under the same view, for instance while an eviction has to wait."""
 
 REST = 10.0
-"""A scrub rests this many times as long as it has worked, so that it takes a tenth of a server at most."""
+"""Factor by which a scrub rests longer than it works, so that it takes at most a tenth of a server's time."""
 
 _log = logging.getLogger("zkrq.view")
 
 Reporter = Callable[[int, int], None]
-"""Is given the number of items copied so far, and about how many there are."""
+"""Called with the number of items copied so far, and the approximate total."""
 
 
 class _Time:
-    """The time that one operation has, and what it has spent."""
+    """The time of one operation: its limit, and what it has spent."""
 
     __slots__ = ("loop", "reserved_at", "until", "worked_since")
 
@@ -111,12 +111,12 @@ class _Time:
         self.until = self.worked_since + seconds
 
     def check(self) -> None:
-        """Raises ``TimeUp`` when no time is left."""
+        """Raise ``TimeUp`` if no time is left."""
         if self.loop.time() >= self.until:
             raise TimeUp
 
     def must_reserve(self) -> bool:
-        """Whether half of the time of a reservation is over."""
+        """Tell whether half of the time of a reservation is over."""
         now = self.loop.time()
         if now - self.reserved_at <= HOLD_MS / 2000:
             return False
@@ -124,7 +124,7 @@ class _Time:
         return True
 
     async def wait(self, seconds: float) -> None:
-        """Let time pass that does not count as work."""
+        """Wait without counting the time as work."""
         await asyncio.sleep(seconds)
         self.worked_since += seconds
 
@@ -134,7 +134,7 @@ class _Time:
 
 
 class Runner:
-    """Runs operations over the view of a ``Membership``."""
+    """Run operations over the view of a ``Membership``."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Runner:
         events: Events,
         removed: Callable[[str, Iterable[bytes]], None],
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows as gone."""
+        """``removed`` is called with the items of a queue that every server of the view knows to be gone."""
         self.membership = membership
         self.operation_timeout = settings.operation_timeout
         self._namespace = settings.namespace
@@ -157,14 +157,14 @@ class Runner:
         self._clocks = Clocks()
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
-        """Carry an operation out within ``operation_timeout``.  Raises ``ZkrqError``.
+        """Run an operation within ``operation_timeout``.  Raises ``ZkrqError``.
 
-        Cancelled in the middle, what was sent may be executed; nothing else is done.
+        If this is cancelled, calls that were sent may still be executed; nothing else is done.
         """
         return self._run(operation, _Time(self.operation_timeout), None)
 
     def repair(self, operation: Operation[T], report: Reporter | None = None) -> Awaitable[T]:
-        """Carry a repair out, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
+        """Run a repair, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
         return self._run(operation, _Time(math.inf), report)
 
     async def _run(self, operation: Operation[T], time: _Time, report: Reporter | None) -> T:
@@ -282,7 +282,7 @@ class Runner:
         return self.membership.fleet.ask(step.epoch, step.lives, call, once=step.once)
 
     async def _ask_with_clock(self, step: Ask, call: Clocked[Any]) -> Answers:
-        """Tell the server what its clock should say by now, so that it notices when its clock is set."""
+        """Make a call with the expected time of the server's clock, so that the server notices if its clock was set."""
         ((server, life),) = step.lives.items()
         sent_at = asyncio.get_running_loop().time()
         known = self.membership.fleet.servers.get(server)
@@ -301,7 +301,7 @@ def _cause(failure: Failure) -> BaseException | None:
 
 
 def translate(failure: Failure) -> ZkrqError:
-    """The error for the caller of an operation."""
+    """Return the error for the caller of an operation."""
     match failure:
         case StepFailed(error=ZkrqError() as error):
             return error

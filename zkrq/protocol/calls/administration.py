@@ -1,4 +1,4 @@
-"""What an operator decides: cancel, redrive, clear, pause."""
+"""Let an operator decide: cancel, redrive, clear, pause."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class CancelReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cancel(Trimming[CancelReply]):
-    """Remove items: the ones named in ``items``, or, where none is, the ``count`` dead letters that died first.
+    """Remove items: those named in ``items``, or, if none is named, the ``count`` dead letters that died first.
 
-    ``wanted``: the state that they must be in, empty: any.  ``call`` names this call, so that a repetition is known.
+    ``wanted``: the state that they must be in, empty: any.  ``call``: id of this call, so that a repetition is
+    recognised.
     """
 
     script: ClassVar[str] = "cancel"
@@ -47,7 +48,7 @@ class RedriveReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Redrive(Decision[RedriveReply]):
-    """Queue dead letters again: the ones named in ``items``, or ``count`` of them, after the first ``skip``."""
+    """Queue dead letters again: those named in ``items``, or ``count`` of them, after the first ``skip``."""
 
     script: ClassVar[str] = "redrive"
     queue: str
@@ -62,7 +63,7 @@ class Redrive(Decision[RedriveReply]):
 
 
 class ClearReply(NamedTuple):
-    """``before_ms``: what was pushed later stays.  ``cursor`` is empty at the end."""
+    """``before_ms``: items pushed later stay.  ``cursor`` is empty at the end."""
 
     executed_before: bool
     before_ms: int
@@ -72,7 +73,7 @@ class ClearReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Clear(Trimming[ClearReply]):
-    """Remove a page of the items that are ready or scheduled and were pushed up to ``before_ms``."""
+    """Remove a page of the items that are ready or scheduled and were pushed until ``before_ms``."""
 
     script: ClassVar[str] = "clear"
     queue: str
@@ -89,7 +90,7 @@ class Clear(Trimming[ClearReply]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Decision[Records]):
-    """Pause the queue (``state`` P) or let it go on (X)."""
+    """Pause the queue (``state`` P) or resume it (X)."""
 
     script: ClassVar[str] = "pause"
     queue: str

@@ -1,4 +1,4 @@
-"""Install on the other servers what one has decided; drop the payloads of removed items."""
+"""Install decisions of the primary on the other servers; drop the payloads of removed items."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkrq.protocol.calls.call import FROM_NOW, Body, Call, from_0
 from zkrq.protocol.calls.rows import Rows, Word
 
 NO_PAYLOADS, ALL_PAYLOADS, SOME_PAYLOADS = 0, 1, 2
-"""Whether the items of ``Apply`` have a payload each; of some payloads the empty ones are none."""
+"""Whether the items of ``Apply`` have a payload each; with ``SOME_PAYLOADS`` an empty one means none."""
 
 
 class ApplyReply(NamedTuple):
@@ -25,7 +25,7 @@ _ALL_APPLIED = ApplyReply((), ())
 
 @dataclass(frozen=True, slots=True)
 class Apply(Call[ApplyReply]):
-    """Install decided records where they are newer than what is held.
+    """Install decided records that are newer than the stored ones.
 
     ``fenced``: an owner to refuse from now on, or empty.  ``clock``: the moment from which durations count.
     """

@@ -1,4 +1,4 @@
-"""One call of one script: its arguments in the order of the header, and its reply as a value."""
+"""Describe one call of one script: its arguments in the order of the header, and its reply as a value."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from zkrq.protocol.scripts import SCRIPTS
 R_co = TypeVar("R_co", covariant=True)
 
 Body = Sequence[Any]
-"""What follows OK in a reply."""
+"""Values after OK in a reply."""
 
 START = b"0"
-"""The cursor with which a scan begins; its last page returns it again."""
+"""Cursor that begins a scan; the last page returns it again."""
 
 FROM_NOW = 0
-"""In place of a clock: durations count from the moment at which the server executes the call."""
+"""Used instead of a clock: durations count from the moment at which the server executes the call."""
 
 
 class Call(Generic[R_co]):
-    """One call of one script; ``R_co`` is what an OK reply says."""
+    """One call of one script; ``R_co`` is the value of an OK reply."""
 
     __slots__ = ()
 
     script: ClassVar[str]
     put_window_ms: ClassVar[int] = PUT_WINDOW_MS
     queue: str
-    """The queue whose keys the script uses, empty where it concerns the server alone."""
+    """Queue whose keys the script uses, empty if the call is about the server itself."""
     items: Any
-    """The arguments that repeat, where the script has such."""
+    """Repeated arguments, if the script has any."""
 
     def words(self) -> list[Word]:
-        """The arguments that follow epoch and generation, as they are sent."""
+        """Return the arguments after epoch and generation, as they are sent."""
         single, width = _shape(self.script)
         words = [int(word) if isinstance(word, bool) else word for word in single(self)]
         if width:
@@ -54,12 +54,12 @@ class Call(Generic[R_co]):
 
     @abstractmethod
     def read(self, body: Body) -> R_co:
-        """What the values after OK say."""
+        """Read the values after OK."""
 
 
 @cache
 def _shape(script: str) -> tuple[Callable[[object], tuple[Word, ...]], int]:
-    """How to get the arguments that do not repeat, and how many do."""
+    """Return a function that gets the arguments that do not repeat, and the number of those that do."""
     header = SCRIPTS[script]
     names = header.arguments[2:]
     match len(names):
@@ -73,39 +73,39 @@ def _shape(script: str) -> tuple[Callable[[object], tuple[Word, ...]], int]:
 
 
 class Paging(Call[R_co]):
-    """A call whose reply is one page of many, with the cursor to go on from."""
+    """A call whose reply is one page of many, with the cursor to continue from."""
 
     __slots__ = ()
 
     def at(self, cursor: bytes) -> Self:
-        """The same call for the page that begins there."""
+        """Return the same call for the page that begins there."""
         return cast("Self", replace(cast("Any", self), cursor=cursor))
 
 
 class Clocked(Call[R_co]):
-    """A call that says what the server's clock should show, so that the server notices that it was set, and whose reply
-    says what it shows."""
+    """A call that says what the server's clock should show, so that the server notices if it was set, and whose reply
+    has its time."""
 
     __slots__ = ()
 
     @abstractmethod
     def at_clock(self, expected: Expected) -> Self:
-        """The same call with what is expected when it is sent."""
+        """Return the same call with the expected time when it is sent."""
 
     @abstractmethod
     def clock_of(self, body: Body) -> int:
-        """What the server's clock showed, in microseconds."""
+        """Return the time of the server's clock, in microseconds."""
 
 
 class Names(NamedTuple):
-    """One page of names, and the cursor to go on from."""
+    """One page of names, and the cursor to continue from."""
 
     cursor: bytes
     names: Sequence[bytes]
 
 
 class NamesPage(Protocol):
-    """A reply with one page of names; some tell more."""
+    """A reply with one page of names, and possibly more."""
 
     @property
     def cursor(self) -> bytes: ...
@@ -115,5 +115,5 @@ class NamesPage(Protocol):
 
 
 def from_0(positions: Sequence[int]) -> Sequence[int]:
-    """Positions as Python counts, of those that a script counts from 1."""
+    """Convert positions that a script counts from 1 to positions from 0."""
     return [position - 1 for position in positions]

@@ -14,10 +14,9 @@ from zkrq.protocol.records import Record, State, Version, pack
 
 
 class ClaimReply(NamedTuple):
-    """``next_ms`` until something becomes ready by itself, 0: ask again immediately, -1: nothing is on its way.
+    """``next_ms``: time until an item becomes ready by itself, 0: ask again immediately, -1: none will.
 
-    ``payloads`` are those of the first records, None for a record that was decided and not handed out.  ``clock`` is
-    the server's.
+    ``payloads``: of the first records, None for a record that was decided and not handed out.  ``clock``: the server's.
     """
 
     next_ms: int
@@ -31,14 +30,14 @@ class ClaimReply(NamedTuple):
 class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
     """Claim up to ``count`` items for ``lease_ms``; a request that is repeated under its ``seq`` gets the same items.
 
-    ``waiter`` is the channel to wake when something becomes ready, empty: none.  An item that was delivered
-    ``max_attempts`` times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to
-    live.  ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: without limit.  ``clock``: what the server's clock
-    should say by now; ``known_ms``: for how long the client has known that clock.
+    ``waiter``: channel to wake when an item becomes ready, empty: none.  An item that was delivered ``max_attempts``
+    times is a dead letter, 0: no limit.  ``expired``: the state of an item that outlived its time to live.
+    ``dead_max`` dead letters are kept for ``dead_age_ms``, 0: no limit.  ``clock``: what the server's clock should say
+    now; ``known_ms``: how long the client has known that clock.
     """
 
     script: ClassVar[str] = "claim"
-    always_told: ClassVar[bool] = False  # made again and again, mostly in vain
+    always_told: ClassVar[bool] = False  # made very often, mostly without a decision
     queue: str
     owner: str
     seq: int
@@ -65,15 +64,15 @@ class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
 
 
 Settlement = tuple[str, bytes, str, str]
-"""What is to become of one claim: id, version, token, how.  ``version`` is the record's, ``token`` names the claim
-request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, with a space between.  A plain
-tuple, because one is made for every item that is settled."""
+"""The settlement of one claim: id, version, token, how.  ``version`` is the record's, ``token`` identifies the claim
+request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, separated by spaces.  A plain
+tuple, because one is made for every settled item."""
 
 
 class SettleReply(NamedTuple):
     """``outcomes`` by position: 0 the claim is lost, 1 done, more: acked, and the ``n`` of the item's version now.
 
-    ``records`` tell of everything but those acks; ``buried_us`` is the moment that their tombstones carry.
+    ``records`` has everything except those acks; ``buried_us`` is the time in their tombstones.
     """
 
     dropped_letters: int
@@ -84,7 +83,7 @@ class SettleReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Settle(Trimming[SettleReply]):
-    """Decide what becomes of claimed items; ``dead_max`` and ``dead_age_ms`` as for ``Claim``."""
+    """Settle claims; ``dead_max`` and ``dead_age_ms`` as for ``Claim``."""
 
     script: ClassVar[str] = "settle"
     queue: str
@@ -108,7 +107,7 @@ class Settle(Trimming[SettleReply]):
                     known = n, token
                     record = pack(_tombstone(epoch, n, token, reply.buried_us))
                 flat += (id.encode(), record, 0)
-                record = b""  # those that follow are alike
+                record = b""  # the following ones are the same
         return Records([*reply.records.flat, *flat]) if flat else reply.records
 
 

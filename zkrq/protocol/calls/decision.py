@@ -1,4 +1,4 @@
-"""Decisions: calls by which a queue's primary decides for all servers."""
+"""Define decisions: calls by which a queue's primary decides for all servers."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ class Decision(Call[R]):
     __slots__ = ()
 
     always_told: ClassVar[bool] = True
-    """Whether the other servers are asked where nothing was decided, too: they know if this is still the primary."""
+    """Whether the other servers are called even if nothing was decided: they know whether this is still the primary."""
 
     @property
     def fenced(self) -> str:
-        """The owner that every server refuses from then on, or empty."""
+        """Owner that every server refuses from then on, or empty."""
         return ""
 
     @property
     def puts(self) -> Sequence[Put]:
-        """The new items that the call decides about."""
+        """New items that the call decides about."""
         return ()
 
     def under(self, *, trim: bool, again: bool) -> Self:
-        """The call as it is sent under one view.
+        """Return the call as it is sent under one view.
 
         ``trim``: it may drop old tombstones.  ``again``: another primary may have decided the same before.
         """
         return self
 
     def decided(self, reply: R, epoch: int) -> Records:
-        """The records of everything that was decided under this epoch: those of the reply, where it has all."""
+        """Return the records of everything decided under this epoch: those of the reply, if it has all."""
         records: Any = getattr(reply, "records", reply)
         return records
 

@@ -1,4 +1,4 @@
-"""Give back what dead owners hold."""
+"""Give back the claims of dead owners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zkrq.protocol.clocks import Expected
 
 
 class FenceReply(NamedTuple):
-    """The cursor to go on from, and the claims that were requeued."""
+    """The cursor to continue from, and the requeued claims."""
 
     cursor: bytes
     records: Records
@@ -38,7 +38,7 @@ class Fence(Decision[FenceReply]):
 
 
 class OwnersReply(NamedTuple):
-    """A page of owners, the cursor to go on from, and the server's clock."""
+    """A page of owners, the cursor to continue from, and the server's clock."""
 
     cursor: bytes
     names: Sequence[bytes]
@@ -47,7 +47,8 @@ class OwnersReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owners(Paging[OwnersReply], Clocked[OwnersReply]):
-    """Name a page of the owners that have claimed and were not retired.  ``clock``: what the server's should show."""
+    """List a page of the owners that have claimed and were not retired.  ``clock``: what the server's clock should
+    show."""
 
     script: ClassVar[str] = "owners"
     queue: str
@@ -66,7 +67,7 @@ class Owners(Paging[OwnersReply], Clocked[OwnersReply]):
 
 @dataclass(frozen=True, slots=True)
 class Claims(Paging[Names]):
-    """Name a page of the items that an owner holds."""
+    """List a page of the items that an owner holds."""
 
     script: ClassVar[str] = "claims"
     queue: str

@@ -26,7 +26,7 @@ class Peek(Call[Copies]):
 
 
 class Counts(NamedTuple):
-    """Items by state."""
+    """Numbers of items by state."""
 
     ready: int
     scheduled: int
@@ -46,7 +46,7 @@ class Count(Call[Counts]):
 
 
 class StatisticsReply(NamedTuple):
-    """A queue at a glance; ``waited_ms`` is how long the oldest ready item has been due, negative: none is ready."""
+    """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready."""
 
     ready: int
     scheduled: int
@@ -71,7 +71,7 @@ class Statistics(Call[StatisticsReply]):
 
 
 class HoldersReply(NamedTuple):
-    """How many claims each owner has, and the cursor to go on from."""
+    """Number of claims of each owner, and the cursor to continue from."""
 
     cursor: bytes
     claims: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""Pushes: applied on every server alike, or decided by the primary."""
+"""Push items: apply them on every server, or let the primary decide."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from zkrq.protocol.calls.rows import Put, Records
 
 
 class PutReply(NamedTuple):
-    """Positions of the puts that were refused for their age, and, of those whose id is gone, the ``n`` of its
-    tombstone by position."""
+    """Positions of the puts that were refused because of their age, and, by position, the ``n`` of the tombstones of
+    ids that are gone."""
 
     late: Sequence[int]
     gone: Mapping[int, int]
@@ -38,7 +38,7 @@ class PutAll(Call[PutReply]):
 
 
 class PushReply(NamedTuple):
-    """``outcomes`` by position: ``+`` there, ``=`` and the id of the item that has the key, ``D`` pushed before and
+    """``outcomes`` by position: ``+`` pushed, ``=`` and the id of the item that has the key, ``D`` pushed before and
     gone, ``F`` the queue is full, ``L`` too late."""
 
     outcomes: Sequence[bytes]

@@ -1,4 +1,4 @@
-"""Values of items as they are on the wire, in both directions."""
+"""Hold values of items as they are on the wire, in both directions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from zkrq.protocol.records import GONE_BYTE, STATE_AT, above
 
 Word = bytes | str | int
-"""What a command is made of."""
+"""Parts of a command."""
 
 
 class Rows:
-    """Values of many items in one flat list, as they are on the wire: no object for each item."""
+    """Values of many items in one flat list, as on the wire: no object per item."""
 
     __slots__ = ("flat",)
 
@@ -21,9 +21,9 @@ class Rows:
 
 
 class Records(Rows):
-    """Decided records: id, record, left_ms of each item; an empty record is like the one before it.
+    """Decided records: id, record, left_ms of each item; an empty record is the same as the one before it.
 
-    ``left_ms`` is the time until the item is due, or until its claim ends; negative for what is past.
+    ``left_ms``: time until the item is due, or until its claim ends; negative for the past.
     """
 
     __slots__ = ()
@@ -43,7 +43,7 @@ class Records(Rows):
         return self.flat[::3]
 
     def gone(self) -> list[bytes]:
-        """Ids of the items that were removed."""
+        """Return the ids of the items that were removed."""
         ids: list[bytes] = []
         is_gone = False
         for id, record, _ in self:
@@ -54,7 +54,7 @@ class Records(Rows):
         return ids
 
     def with_payloads(self, payloads: Mapping[bytes, bytes]) -> Rows:
-        """The rows with a payload each, empty for an item that is not among these."""
+        """Return the rows with a payload each, empty for an item without one here."""
         flat: list[Word] = []
         for id, record, left_ms in self:
             flat += (id, record, left_ms, payloads.get(id, b""))
@@ -62,8 +62,8 @@ class Records(Rows):
 
 
 class Put(NamedTuple):
-    """One push: the record that the producer made, the milliseconds until the item is due (as a text also, after a
-    space, until it expires), and the encoded item."""
+    """One push: the record that the producer made, the milliseconds until the item is due (or a text of these and,
+    after a space, those until it expires), and the encoded item."""
 
     id: str
     record: bytes
@@ -71,12 +71,12 @@ class Put(NamedTuple):
     payload: bytes
 
     def above(self, n: int) -> Put:
-        """The same push, of an id that has tombstones of up to this ``n``."""
+        """Return the same push, for an id that has tombstones of up to this ``n``."""
         return self._replace(record=above(self.record, n))
 
 
 class Copied(NamedTuple):
-    """One item as one server holds it.  ``payload`` is None where that server has none."""
+    """One item as one server holds it.  ``payload`` is None if that server has none."""
 
     id: bytes
     record: bytes
@@ -85,13 +85,13 @@ class Copied(NamedTuple):
 
 
 class Copies(NamedTuple):
-    """Items, and the ids of those for which the reply had no room."""
+    """Items, and the ids of those that did not fit into the reply."""
 
     items: Sequence[Copied]
     beyond: Sequence[bytes]
 
 
 def read_copied(flat: Sequence[Any]) -> list[Copied]:
-    """The items of a reply that lists their values in one flat list."""
+    """Read the items of a reply that lists their values in one flat list."""
     parts = iter(flat)
     return [Copied(*item) for item in zip(parts, parts, parts, parts, strict=True)]

@@ -1,4 +1,4 @@
-"""Compare what the servers hold, decide what is right, and drop old tombstones."""
+"""Compare the servers' items, decide the right version, and drop old tombstones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zkrq.protocol.calls.rows import Copied, Records
 
 
 class HeadsReply(NamedTuple):
-    """The beginning of each record (format, version, state) by id, and the cursor to go on from."""
+    """The first bytes of each record (format, version, state) by id, and the cursor to continue from."""
 
     cursor: bytes
     heads: Mapping[bytes, bytes]
@@ -34,8 +34,8 @@ class Heads(Paging[HeadsReply]):
 
 
 class Differences(NamedTuple):
-    """Positions of the heads whose items are unknown, and of those that the server knows otherwise or without their
-    payload."""
+    """Positions of the heads whose items are unknown, and of those that the server has in another version or without
+    their payload."""
 
     unknown: Sequence[int]
     different: Sequence[int]
@@ -43,7 +43,7 @@ class Differences(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Compare(Call[Differences]):
-    """Compare another server's heads with what is known here."""
+    """Compare another server's heads with the records of this one."""
 
     script: ClassVar[str] = "compare"
     queue: str
@@ -56,7 +56,7 @@ class Compare(Call[Differences]):
 
 @dataclass(frozen=True, slots=True)
 class Affirm(Decision[Records]):
-    """Decide that items are what they are on the primary."""
+    """Decide items again as they are on the primary."""
 
     script: ClassVar[str] = "affirm"
     queue: str
@@ -68,7 +68,7 @@ class Affirm(Decision[Records]):
 
 @dataclass(frozen=True, slots=True)
 class Forward(Decision[Records]):
-    """Finish pushes of which only another server knows, if ``clock`` is at most ``window_ms`` ago."""
+    """Finish pushes that only another server knows, if ``clock`` is at most ``window_ms`` ago."""
 
     script: ClassVar[str] = "forward"
     queue: str
@@ -81,7 +81,7 @@ class Forward(Decision[Records]):
 
 
 class TrimReply(NamedTuple):
-    """How many tombstones were dropped, and how far back removals are remembered, -1: as far as promised."""
+    """Number of dropped tombstones, and how far back removals are remembered, -1: as far as promised."""
 
     dropped: int
     remembered_ms: int

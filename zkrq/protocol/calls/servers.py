@@ -1,4 +1,4 @@
-"""What concerns a whole server: its life, its room, its queues' names."""
+"""Call a server about itself: its life, its room, the names of its queues."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zkrq.protocol.calls.call import START, Body, Call, Names, Paging
 
 @dataclass(frozen=True, slots=True)
 class Seal(Call[None]):
-    """Have the server adopt the epoch; the answer also shows that it is in sync."""
+    """Make the server adopt the epoch; the answer also shows that it is in sync."""
 
     script: ClassVar[str] = "seal"
     queue: str = ""
@@ -21,7 +21,7 @@ class Seal(Call[None]):
 
 @dataclass(frozen=True, slots=True)
 class Room(Call[None]):
-    """Ask whether the server takes what needs memory."""
+    """Ask whether the server accepts calls that need memory."""
 
     script: ClassVar[str] = "room"
     queue: str = ""
@@ -65,7 +65,7 @@ class Reserve(Call[None]):
 
 @dataclass(frozen=True, slots=True)
 class Queues(Paging[Names]):
-    """Name a page of the queues that ever had an item or a consumer."""
+    """List a page of the queues that ever had an item or a consumer."""
 
     script: ClassVar[str] = "queues"
     cursor: bytes = START
