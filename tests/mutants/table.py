@@ -287,8 +287,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "view-changes-from-an-old-one",
         "zkrq/replication/membership.py",
-        "return self.view\n            # Not of",
-        "pass\n            # Not of",
+        "return self.view\n            # Based on",
+        "pass\n            # Based on",
         "a change is made of the view that the compare-and-set compares with",
         Suite("tests/simulation/test_scenarios.py", "-k", "made_of_an_old_view"),
     ),

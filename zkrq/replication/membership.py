@@ -78,8 +78,7 @@ class Membership:
         async with self.changing:
             if self.view.epoch > known.epoch:
                 return self.view
-            # Based on the present view even then, because an accusation within the same epoch may be newer than
-            # ``known``.
+            # Based on the present view, which may have a newer accusation than ``known`` within the same epoch.
             wanted = change(self.view, by=secrets.token_hex(8))
             return self.view if wanted == self.view else await self.swap(wanted)
 
