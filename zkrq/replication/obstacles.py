@@ -40,7 +40,7 @@ class KnownObstacles:
     @property
     def any(self) -> bool:
         """Tell whether any obstacle to a write is known."""
-        return bool(self.kept_out or self._witness.contradicted or self.full.any)
+        return bool(self.kept_out or self._witness.contradicted or self.full.refused_at)
 
     @property
     def trouble(self) -> tuple[str, ...]:
