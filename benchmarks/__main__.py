@@ -26,6 +26,7 @@ from benchmarks import (
     bars,
     client_memory,
     contest,
+    fates,
     growth,
     hot_path,
     latency,
@@ -61,6 +62,7 @@ def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
         "throughput": Benchmark(throughput.run, 240),
         "latency": Benchmark(latency.run, 240),
         "growth": Benchmark(growth.run, 300),
+        "fates": Benchmark(fates.run, 240),
         "memory": Benchmark(client_memory.run, 180),
         "peers": Benchmark(partial(contest.run, folder=folder), 600),
     }

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
-from benchmarks import bare, brokers, environments, load, processes
+from benchmarks import bare, brokers, environments, load, processes, server_time
 from benchmarks.peers.common import Job, Rates
 from benchmarks.plan import Plan
 from benchmarks.raw import RawRedis
@@ -33,7 +34,7 @@ PEERS = Topic(
     "the znodes.",
     "items/s",
     "system",
-    plot="bars",
+    plot="dots",
     log=True,
 )
 RATIOS = Topic(
@@ -44,6 +45,18 @@ RATIOS = Topic(
     "system",
 )
 
+SERVERS = Topic(
+    "peer-servers",
+    "Processor time of the servers",
+    "Of all servers of a system together, ZooKeeper's among zkrq's, from the start of the run's client to its end, for "
+    "each item that is pushed, claimed and acked. Three copies of zkrq, NATS and RabbitMQ; one of all others but the "
+    "znodes.",
+    "µs per item",
+    "system",
+    plot="dots",
+    log=True,
+)
+
 ZKRQ, LIMIT_TITLE = "zkrq", "zkrq's scripts, bare"
 LIMIT_BATCH = 250
 """Calls in one batch of the bare scripts: about as many as zkrq gathers from 256 tasks."""
@@ -51,6 +64,8 @@ LIMIT_BATCH = 250
 ITEMS = 20_000
 PATIENCE = 150.0
 ROOT = Path(__file__).parents[1]
+
+R = TypeVar("R")
 
 Place = Literal["redis", "nats", "rabbitmq", "zookeeper"]
 
@@ -85,20 +100,39 @@ class PeerFailed(Exception):
     """A peer's program printed no figures; the text says why, in one line."""
 
 
+class _Servers(NamedTuple):
+    """Where clients find the servers of a kind, and processes of them, one of each group."""
+
+    urls: list[str]
+    pids: list[int]
+
+
 @dataclass(slots=True)
 class _Arena:
     """Servers of all contestants; ``places`` lacks those that could not be started."""
 
     ours: Servers
-    places: Mapping[Place, list[str]]
+    places: Mapping[Place, _Servers]
     pythons: Mapping[str, Path]
+    sheet: Sheet
+
+    async def measure(self, row: str, items: int, pids: Sequence[int], work: Awaitable[R]) -> R:
+        """Await a run, and write down what it cost the servers."""
+        groups = {os.getpgid(pid) for pid in pids}
+        before = server_time.of_groups(groups)
+        result = await work
+        if server_time.available():
+            self.sheet.add(SERVERS, row, all_servers=(server_time.of_groups(groups) - before) / items * 1e6)
+        return result
 
 
 async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
     pythons = environments.prepare(folder, sheet)
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(load.servers())
-        arena = _Arena(ours, await _places(stack, sheet, ours), pythons)
+        arena = _Arena(ours, await _places(stack, sheet, ours), pythons, sheet)
+        if not server_time.available():
+            sheet.remark("processor time of the servers: not measured, this system has no /proc")
         failed: set[Peer] = set()
         for _ in range(plan.repetitions):
             await _limit(plan, sheet, arena)
@@ -116,11 +150,11 @@ async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
                 sheet.note(PEERS, peer.title, rates.settings)
 
 
-async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping[Place, list[str]]:
+async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping[Place, _Servers]:
     redis = await stack.enter_async_context(local.servers(redis=1, zookeeper=0))
-    places: dict[Place, list[str]] = {"redis": [redis.redis[0].url]}
+    places: dict[Place, _Servers] = {"redis": _Servers([redis.redis[0].url], _pids(redis))}
     if ours.zookeeper:
-        places["zookeeper"] = list(ours.redis_urls.values())
+        places["zookeeper"] = _Servers(list(ours.redis_urls.values()), _pids(ours))
     else:
         sheet.remark("a znode per item: not measured, ZooKeeper is not installed")
     kinds: dict[Place, type[brokers.Nats | brokers.RabbitMQ]] = {"nats": brokers.Nats, "rabbitmq": brokers.RabbitMQ}
@@ -130,12 +164,17 @@ async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping
         except brokers.BrokerFailed as error:
             sheet.remark(f"{kind.__name__}: not measured: {error}")
         else:
-            places[place] = broker.urls
+            places[place] = _Servers(broker.urls, [process.pid for process in broker.processes])
     return places
 
 
+def _pids(group: Servers) -> list[int]:
+    return [server.pid for server in group.all if server.pid is not None]
+
+
 async def _zkrq(plan: Plan, sheet: Sheet, arena: _Arena) -> Rates:
-    rates = await processes.together(arena.ours, 1, plan.items(ITEMS))
+    items = plan.items(ITEMS)
+    rates = await arena.measure(ZKRQ, items, _pids(arena.ours), processes.together(arena.ours, 1, items))
     found = Rates(
         rates.push, rates.consume, rates.cycle, f"{load.TASKS} tasks, JSON, every setting as it is by default"
     )
@@ -148,7 +187,9 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
     tape = await bare.capture(arena.ours, bare.Sizes(LIMIT_BATCH, LIMIT_BATCH, LIMIT_BATCH), plan.items(ITEMS))
     zkrq = await _zkrq(plan, sheet, arena)
     async with load.meter(arena.ours.redis_urls.values()) as meter:
-        limit = await bare.replay(arena.ours, tape, meter)
+        limit = await arena.measure(
+            LIMIT_TITLE, plan.items(ITEMS), _pids(arena.ours), bare.replay(arena.ours, tape, meter)
+        )
     settings = (
         f"no library: three servers in parallel, batches of {LIMIT_BATCH}, {bare.IN_FLIGHT} of each kind in flight, "
         "hiredis"
@@ -158,12 +199,17 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
 
 
 async def _peer(plan: Plan, arena: _Arena, peer: Peer) -> Rates:
+    servers, items = arena.places[peer.place], plan.items(peer.items)
     if peer.place == "redis":
-        wire = await RawRedis.open(arena.places["redis"][0])
+        wire = await RawRedis.open(servers.urls[0])
         await wire.ask("FLUSHALL")
         wire.close()
     python = arena.pythons[peer.environment]
-    job = Job(arena.places[peer.place], plan.items(peer.items), load.TASKS, arena.ours.zookeeper_hosts)
+    job = Job(servers.urls, items, load.TASKS, arena.ours.zookeeper_hosts)
+    return await arena.measure(peer.title, items, servers.pids, _run(peer, python, job))
+
+
+async def _run(peer: Peer, python: Path, job: Job) -> Rates:
     try:
         program = await asyncio.create_subprocess_exec(
             *(str(python), "-m", f"benchmarks.peers.{peer.program}", json.dumps(job._asdict())),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 import zkrq
@@ -67,9 +67,18 @@ QUEUES = Topic(
 MEMORY = Topic(
     "memory",
     "Memory of a queued item",
-    "Growth of `used_memory` per item, beyond the 100 bytes of payload, on the server with the most.",
+    "Growth of `used_memory` per item, beyond the 100 bytes of payload, on the server with the most. The items are pushed "
+    "by `push_many`.",
     "bytes per item",
     "items",
+)
+PUSHED = Topic(
+    "memory-by-push",
+    "Memory of a queued item, by how it was pushed",
+    "The same for items that one caller pushes one after the other, that many tasks push at the same time, and that "
+    "one call of `push_many` brings.",
+    "bytes per item",
+    "pushed",
 )
 
 FILL = 10_000
@@ -80,6 +89,7 @@ async def run(plan: Plan, sheet: Sheet) -> None:
     async with load.servers(config=load.NO_REWRITE) as group, load.meter(group.redis_urls.values()) as meter:
         async with load.open_cluster(group) as cluster:
             await _cycle(cluster.queue("warm-up"), 2_000)
+            await _memory_by_push(plan, sheet, meter, cluster)
             await _depth(plan, sheet, meter, cluster)
             await _delayed(plan, sheet, meter, cluster)
             await _consumers(plan, sheet, meter, cluster)
@@ -89,19 +99,35 @@ async def run(plan: Plan, sheet: Sheet) -> None:
                 await _clients(plan, sheet, meter, group, count, repetition)
 
 
+async def _beyond_payload(meter: load.Meter, items: int, pushing: Awaitable[None]) -> float:
+    """Bytes that a server keeps of each item beside its payload; the server with the most."""
+    empty = await meter.memory()
+    await pushing
+    grown = [after - before for before, after in zip(empty, await meter.memory(), strict=True)]
+    return max(grown) / items - len(PAYLOAD)
+
+
+async def _memory_by_push(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
+    items = plan.items(20_000)
+    for row, pushing in (
+        ("one after the other", load.push(cluster.queue("memory-1"), items, tasks=1)),
+        (f"by {load.TASKS} tasks", load.push(cluster.queue("memory-tasks"), items)),
+        ("by push_many", fill(cluster.queue("memory-many"), items)),
+    ):
+        sheet.add(PUSHED, row, beyond_payload=await _beyond_payload(meter, items, pushing))
+
+
 async def _depth(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
     items = plan.items(10_000)
     depths = plan.rows((1_000, 10_000, 100_000, 1_000_000), (1_000, 100_000))
     for depth in depths:
-        empty = await meter.memory()
-        await fill(cluster.queue(f"depth-{depth}"), depth)
+        beyond = await _beyond_payload(meter, depth, fill(cluster.queue(f"depth-{depth}"), depth))
         if depth >= 10_000:
-            grown = [after - before for before, after in zip(empty, await meter.memory(), strict=True)]
-            sheet.add(MEMORY, f"{depth:,}", beyond_payload=max(grown) / depth - len(PAYLOAD))
+            sheet.add(MEMORY, f"{depth:,}", beyond_payload=beyond)
     for _ in range(2 * plan.repetitions):
         for depth in depths:
             cost = await meter.cost(_cycle(cluster.queue(f"depth-{depth}"), items))
-            _note(sheet, DEPTH, depth, cost, items)
+            note(sheet, DEPTH, f"{depth:,}", cost, items)
 
 
 async def _delayed(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
@@ -112,7 +138,7 @@ async def _delayed(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster
     for _ in range(plan.repetitions):
         for count in delayed:
             cost = await meter.cost(_cycle(cluster.queue(f"delayed-{count}"), items))
-            _note(sheet, DELAYED, count, cost, items)
+            note(sheet, DELAYED, f"{count:,}", cost, items)
 
 
 async def _consumers(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
@@ -121,7 +147,7 @@ async def _consumers(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Clust
         for count in (1, 4, 10, 100):
             items = plan.items(1_000 * min(count, 10))
             await load.push(queue, items)
-            _note(sheet, CONSUMERS, count, await meter.cost(load.consume(queue, count)), items)
+            note(sheet, CONSUMERS, f"{count:,}", await meter.cost(load.consume(queue, count)), items)
 
 
 async def _queues(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster) -> None:
@@ -133,7 +159,7 @@ async def _queues(plan: Plan, sheet: Sheet, meter: load.Meter, cluster: Cluster)
             await _consume_all(queues)
             pushing = await meter.cost(_push_to_all(queues, items))
             consuming = await meter.cost(_consume_all(queues))
-            _note(sheet, QUEUES, count, pushing + consuming, items)
+            note(sheet, QUEUES, f"{count:,}", pushing + consuming, items)
 
 
 async def _clients(plan: Plan, sheet: Sheet, meter: load.Meter, group: Servers, count: int, repetition: int) -> None:
@@ -149,15 +175,16 @@ async def _clients(plan: Plan, sheet: Sheet, meter: load.Meter, group: Servers, 
         await load.push(clusters[0].queue(name), items)
         loops = 16 // count
         work = asyncio.gather(*(load.consume(cluster.queue(name), loops) for cluster in clusters))
-        _note(sheet, CLIENTS, count, await meter.cost(work), items)
+        note(sheet, CLIENTS, f"{count:,}", await meter.cost(work), items)
     finally:
         for cluster in clusters:
             await cluster.aclose()
 
 
-def _note(sheet: Sheet, topic: Topic, row: int, cost: load.Cost, items: int) -> None:
+def note(sheet: Sheet, topic: Topic, row: str, cost: load.Cost, items: int) -> None:
+    """Write down what each of so many items cost."""
     each = cost.each(items)
-    sheet.add(topic, f"{row:,}", by_the_clock=each.wall, processor=each.client + each.servers)
+    sheet.add(topic, row, by_the_clock=each.wall, processor=each.client + each.servers)
 
 
 async def fill(queue: zkrq.Queue[Any], items: int, delay: float | None = None) -> None:

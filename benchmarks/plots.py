@@ -1,4 +1,7 @@
-"""Draw the figures: bars for comparisons, lines for growth.  Needs matplotlib."""
+"""Draw the figures: bars or dots for comparisons, lines for growth.  Needs matplotlib.
+
+The length of a bar shows a ratio only if its axis begins at zero, so figures that spread over decades are dots.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def _draw(topic: Topic, rows: Mapping[str, Mapping[str, Spread]], foot: str, fil
     picture: Any
     axes: Any
     picture, axes = pyplot.subplots(figsize=(WIDTH, max(HEIGHT, 0.35 * len(rows) + 1.6)))  # pyright: ignore[reportUnknownMemberType]
-    (_bars if topic.plot == "bars" else _lines)(axes, topic, rows)
+    {"bars": _bars, "dots": _dots, "lines": _lines}[topic.plot](axes, topic, rows)
     axes.set_title(topic.title, loc="left")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
@@ -69,6 +72,30 @@ def _bars(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> 
         )
     axes.set_yticks([place + 0.4 - thick / 2 for place in range(len(rows))], list(rows))
     axes.invert_yaxis()
+    axes.set_xlabel(topic.unit)
+
+
+def _dots(axes: Any, topic: Topic, rows: Mapping[str, Mapping[str, Spread]]) -> None:
+    """A line for each row, the greatest of the last column on top, with a dot and a whisker for each column."""
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    ranked = sorted(rows.items(), key=lambda row: row[1][columns[-1]].median if columns[-1] in row[1] else 0)
+    for n, column in enumerate(columns):
+        points = [(place, row[column]) for place, (_, row) in enumerate(ranked) if column in row]
+        axes.errorbar(
+            [spread.median for _, spread in points],
+            [place for place, _ in points],
+            xerr=(
+                [spread.median - min(spread.values) for _, spread in points],
+                [max(spread.values) - spread.median for _, spread in points],
+            ),
+            fmt="o",
+            label=column,
+            color=COLOURS[n % len(COLOURS)],
+            elinewidth=0.8,
+        )
+    axes.set_yticks(range(len(ranked)), [name for name, _ in ranked])
+    axes.grid(visible=True, color="#dddddd", linewidth=0.5)
+    axes.set_axisbelow(True)
     if topic.log:
         axes.set_xscale("log")
     axes.set_xlabel(topic.unit)

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-Plot = Literal["bars", "lines", ""]
+Plot = Literal["bars", "dots", "lines", ""]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Topic:
     rows: str
     plot: Plot = ""
     log: bool = False
-    """Whether the picture's axes are logarithmic: both axes of lines, the vertical one of bars."""
+    """Whether an axis is logarithmic: that of the figures for dots, that of the rows for lines."""
 
 
 @dataclass(frozen=True, slots=True)
