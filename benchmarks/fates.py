@@ -1,4 +1,4 @@
-"""Whether an item's cost depends on what becomes of its neighbours, and on how many are claimed in one call.
+"""Measure how an item's cost depends on the fate of its neighbours, and on the number of items claimed in one call.
 
 Items that are pushed together are mostly claimed and acked together.  Here some are nacked, or each is claimed alone.
 """
