@@ -67,8 +67,8 @@ QUEUES = Topic(
 MEMORY = Topic(
     "memory",
     "Memory of a queued item",
-    "Growth of `used_memory` per item, beyond the 100 bytes of payload, on the server with the most. The items are pushed "
-    "by `push_many`.",
+    "Growth of `used_memory` per item, beyond the 100 bytes of payload, on the server with the most. The items are "
+    "pushed by `push_many`.",
     "bytes per item",
     "items",
 )
