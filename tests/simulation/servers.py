@@ -72,9 +72,10 @@ class SimServer:
 
     def _begin(self) -> MiniRedis:
         self.lives += 1
-        return MiniRedis(run_id=f"{self._chance.getrandbits(160):040x}", clock_us=self._clock_us)
+        return MiniRedis(run_id=f"{self._chance.getrandbits(160):040x}", clock_us=self.clock_us)
 
-    def _clock_us(self) -> int:
+    def clock_us(self) -> int:
+        """What its clock shows, in microseconds."""
         return int((EPOCH + self._loop.skipped + self.clock + self._loop.now) * 1e6)
 
     # -- connections -------------------------------------------------------------------------------------------------
