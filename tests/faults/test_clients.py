@@ -193,8 +193,9 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         monkeypatch.setattr(Runner, "_send", drop_first_applies)
         assert await queue.clear() == 3
         assert dropped == 2
-        counts = await membership.fleet.ask_in(cluster.view, cluster.view.members, Count("jobs"))
-        assert [answer.body for answer in counts.values()] == [(0, 0, 0, 0)] * 3
+        count = Count("jobs")
+        answers = await membership.fleet.ask_in(cluster.view, cluster.view.members, count)
+        assert [count.read(answer.body) for answer in answers.values()] == [(0, 0, 0, 0)] * 3
 
 
 async def test_answers_that_have_arrived_count_though_this_process_was_late(servers: local.Servers) -> None:

@@ -276,8 +276,9 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         hub.expire(claims[0].owner)
 
         async def nobody_holds_anything() -> bool:
-            answers = await membership.fleet.ask_in(view, view.members, Count(QUEUE))
-            return [answer.body[2] for answer in answers.values()] == [0, 0, 0]
+            count = Count(QUEUE)
+            answers = await membership.fleet.ask_in(view, view.members, count)
+            return [count.read(answer.body).claimed for answer in answers.values()] == [0, 0, 0]
 
         await settled(nobody_holds_anything)
         leading = next(server for server in servers.redis if server.name == view.primary(QUEUE))

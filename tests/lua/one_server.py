@@ -141,7 +141,7 @@ class Applied(NamedTuple):
     payload: bytes = b""
 
 
-class Call(NamedTuple):
+class Settlement(NamedTuple):
     """What ``settle`` takes for one item."""
 
     id: str
@@ -153,7 +153,7 @@ class Call(NamedTuple):
     text: str = ""
 
     @property
-    def settlement(self) -> calls.Settlement:
+    def call(self) -> calls.Settlement:
         version = pack(Record(Version(self.epoch, self.n), State.CLAIMED))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
         return self.id, version, self.token, how
@@ -170,10 +170,10 @@ class Decided(NamedTuple):
     def record(self) -> Record:
         return unpack(self.packed)
 
-    def settle(self, verb: str, ms: int = 0, text: str = "") -> Call:
+    def settle(self, verb: str, ms: int = 0, text: str = "") -> Settlement:
         """The call that settles this claim."""
         record = self.record
-        return Call(self.id, *record.version, record.token, verb, ms, text)
+        return Settlement(self.id, *record.version, record.token, verb, ms, text)
 
     def apply(self, payload: bytes = b"") -> Applied:
         return Applied(*self, payload)
@@ -197,7 +197,7 @@ class Claimed(NamedTuple):
         (id,) = self.handed
         return self.decided[id]
 
-    def settle(self, verb: str, ms: int = 0, text: str = "") -> list[Call]:
+    def settle(self, verb: str, ms: int = 0, text: str = "") -> list[Settlement]:
         """The calls that settle every claim alike."""
         return [self.decided[id].settle(verb, ms, text) for id in self.handed]
 
@@ -456,9 +456,9 @@ class OneServer(Connection):
         payloads = {id: each for id, each in zip(records, reply.payloads, strict=True) if each is not None}
         return Claimed(reply.next_ms, payloads, records, reply.dropped_letters)
 
-    def settle(self, *claims: Call, trim: int = 1, **options: Argument) -> Settled:
+    def settle(self, *claims: Settlement, trim: int = 1, **options: Argument) -> Settled:
         """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
-        call = calls.Settle(self.queue, 0, 0, [claim.settlement for claim in claims], trim=bool(trim))
+        call = calls.Settle(self.queue, 0, 0, [claim.call for claim in claims], trim=bool(trim))
         reply = self._ask(call, options)
         records = read_decided(reply.records.flat)
         epoch = cast("int", options.get("epoch", self.epoch))

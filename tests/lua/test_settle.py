@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import Call, Decided, OneServer, Put, put_and_claim
+from tests.lua.one_server import Decided, OneServer, Put, Settlement, put_and_claim
 from zkrq.protocol.records import Record, State, Version, pack
 
 VERBS = {"ack": State.GONE, "nack": State.QUEUED, "release": State.QUEUED, "bury": State.DEAD, "extend": State.CLAIMED}
@@ -100,7 +100,7 @@ def test_bury_keeps_the_key(server: OneServer) -> None:
     """The tail of a record is carried along; only the note in it is new."""
     packed = pack(Record(Version(1, 2), State.CLAIMED, token="ann/1", key="welcome:ann", note="old"))
     server.apply(Decided("a", packed, 60_000).apply(b"p"), payloads=True)
-    record = server.settle(Call("a", 1, 2, "ann/1", "bury", 0, "new")).decided["a"].record
+    record = server.settle(Settlement("a", 1, 2, "ann/1", "bury", 0, "new")).decided["a"].record
     assert (record.key, record.note) == ("welcome:ann", "new")
 
 
@@ -122,7 +122,7 @@ def test_claim_may_be_extended_to_end_earlier(server: OneServer) -> None:
 # -- who may -------------------------------------------------------------------------------------------------------
 
 
-def lost(server: OneServer, call: Call, epoch: int = 1) -> Decided | None:
+def lost(server: OneServer, call: Settlement, epoch: int = 1) -> Decided | None:
     """A call that must be lost and change nothing; the record that the reply carries."""
     before = server.contents()
     settled = server.settle(call, epoch=epoch)
@@ -161,7 +161,7 @@ def test_older_version_named_is_enough(server: OneServer, verb: str) -> None:
 @every_verb
 def test_unknown_item_is_lost(server: OneServer, verb: str) -> None:
     """Its tombstone may have been dropped: there is nothing to tell."""
-    assert lost(server, Call("never", 1, 2, "ann/1", verb, 1_000)) is None
+    assert lost(server, Settlement("never", 1, 2, "ann/1", verb, 1_000)) is None
 
 
 @every_verb
@@ -262,7 +262,7 @@ def test_settling_wins_over_the_expiry_that_another_primary_decided_before(serve
 def test_outcomes_are_by_position(server: OneServer) -> None:
     claims = put_and_claim(server, "a", "b", "c").decided
     calls = [claims["a"].settle("ack"), claims["b"].settle("ack")._replace(token="x/1"), claims["c"].settle("nack", 5)]
-    settled = server.settle(*calls, Call("never", 1, 2, "ann/1", "ack"))
+    settled = server.settle(*calls, Settlement("never", 1, 2, "ann/1", "ack"))
     assert settled.outcomes == [1, 0, 1, 0]
     assert set(settled.decided) == {"a", "b", "c"}
     assert server.contents().faults == []

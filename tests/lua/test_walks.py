@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.lua.one_server import PAUSE, Applied, Call, Claimed, Contents, Decided, OneServer, Put, Refused
+from tests.lua.one_server import PAUSE, Applied, Claimed, Contents, Decided, OneServer, Put, Refused, Settlement
 from zkrq.protocol.records import Record, State, Version
 
 STEPS = 300
@@ -289,7 +289,7 @@ class Walk:
     def settle(self) -> str:
         if not self.claims:
             return "nothing to settle"
-        calls: list[Call] = []
+        calls: list[Settlement] = []
         expected: list[int] = []
         letters = self.in_state(State.DEAD)
         for claim in self.random.choices(self.claims, k=self.random.randint(1, 4)):
