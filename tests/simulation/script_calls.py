@@ -85,6 +85,9 @@ class Load:
     def draw_clock(self) -> Word:
         return self._mostly(self.now_us - 1_000_000, self.now_us - 9_000_000)
 
+    def draw_known_ms(self) -> Word:
+        return self.rng.choice([0, 500, 5_000, 120_000])
+
     def draw_deployment(self) -> Word:
         return self.rng.choice(("d", "d", "d", "other"))
 
