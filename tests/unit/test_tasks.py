@@ -165,9 +165,10 @@ async def test_loop_that_finds_all_closed_ends() -> None:
         await tasks.supervise(close, "close")
 
 
-async def test_rounds_follow_a_call_and_a_pause() -> None:
+@pytest.mark.parametrize("seconds", [3600.0, None])
+async def test_rounds_follow_a_call_and_a_pause(seconds: float | None) -> None:
     ran = asyncio.Queue[None]()
-    rounds = Rounds(lambda: ran.put(None), seconds=3600)
+    rounds = Rounds(lambda: ran.put(None), seconds=seconds)
     async with Tasks("test") as tasks:
         tasks.supervise(rounds.run, "called")
         await ran.get()  # the first one needs no call
@@ -265,8 +266,8 @@ async def test_cancellation_of_the_waiter_names_the_failure() -> None:
     assert isinstance(raised.value.__cause__, LookupError)
 
 
-@pytest.mark.parametrize(("is_set", "seconds"), [(True, 3600.0), (True, 0.0), (False, 0.0)])
-async def test_event_is_waited_for_within_a_bound(is_set: bool, seconds: float) -> None:
+@pytest.mark.parametrize(("is_set", "seconds"), [(True, 3600.0), (True, 0.0), (False, 0.0), (True, None)])
+async def test_event_is_waited_for_within_a_bound(is_set: bool, seconds: float | None) -> None:
     event = asyncio.Event()
     if is_set:
         event.set()
