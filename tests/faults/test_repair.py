@@ -330,7 +330,7 @@ async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> Non
         with pytest.raises(zkrq.Unavailable, match="redis-3"):
             async with in_process(servers, namespace, hub):
                 pass
-        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
+        with pytest.raises(zkrq.ConfigError, match="not a server of this namespace"):
             await in_process(servers, namespace, hub).recover(["redis-9"])
         await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1", "redis-2"])
         recovered = next(event for event in told if isinstance(event, events.Recovered))
@@ -518,7 +518,7 @@ async def test_adding_what_cannot_be_added(servers: local.Servers) -> None:
 async def test_adding_another_ensembles_server_or_another_under_a_known_name(servers: local.Servers) -> None:
     namespace = new_namespace()
     async with one_more_redis() as other, over_zookeeper(servers, namespace) as cluster:
-        with pytest.raises(zkrq.ConfigError, match="take another name"):
+        with pytest.raises(zkrq.ConfigError, match="use another name"):
             await cluster.add_server(other.url, name="redis-1")
         await command(other, "HSET", f"{{{namespace}}}:server", "generation", "g", "epoch", "500", "name", "theirs")
         with pytest.raises(zkrq.ConfigError, match="another deployment"):
@@ -597,7 +597,7 @@ async def _holds(cluster: Cluster, items: int) -> bool:
 async def test_removing_what_cannot_be_removed(servers: local.Servers) -> None:
     async with over_zookeeper(servers, new_namespace(), min_replicas=3) as cluster:
         view = cluster.view
-        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
+        with pytest.raises(zkrq.ConfigError, match="not a server of this namespace"):
             await cluster.remove_server("nobody")
         with pytest.raises(zkrq.ConfigError, match="min_replicas is 3"):
             await cluster.remove_server("redis-1")
