@@ -38,7 +38,7 @@ class Claim(Generic[T]):
     def __init__(
         self, issuer: Issuer, id: str, packed: bytes, item: T, owner: str, request: str, deadline_at: float
     ) -> None:
-        """Called by the prefetcher; users get claims from ``pop``."""
+        """Make a claim for the prefetcher; users get claims from ``pop``."""
         self.item = item
         self._lease = lease = Lease(self)
         lease.begin(issuer, id, packed, owner, request, deadline_at)
@@ -48,7 +48,7 @@ class Claim(Generic[T]):
         lost = self._lease.loss
         return f"<Claim {self.id} {f'lost: {lost.reason}' if lost else self.settled or 'held'}>"
 
-    # -- seeing ----------------------------------------------------------------------------------------------------
+    # -- looking ---------------------------------------------------------------------------------------------------
 
     @property
     def id(self) -> str:

@@ -148,7 +148,7 @@ class Cluster:
         self._client.check_open()
         return await self._client.replicas.names(calls.Queues())
 
-    # -- seeing ------------------------------------------------------------------------------------------------------
+    # -- looking -----------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> View:

@@ -49,7 +49,7 @@ class Inspection(Generic[T]):
     """Provide the part of a queue that only reads."""
 
     def __init__(self, parts: QueueParts[T]) -> None:
-        """Called by the client; users get queues from ``Cluster.queue``."""
+        """Make a queue for the client; users get queues from ``Cluster.queue``."""
         self.name = parts.name
         self._parts = parts
         self._codec = parts.codec

@@ -107,8 +107,8 @@ class Rounds:
         seconds: float | None,
         delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """``seconds``: the pause after each round, unless ``call`` ends it; None: until ``call`` does.  ``delay``:
-        seconds before a round that ``call`` asked for."""
+        """Repeat ``act``.  ``seconds``: the pause after each round, unless ``call`` ends it; None: until ``call`` does.
+        ``delay``: seconds before a round that ``call`` asked for."""
         self._act = act
         self._seconds = seconds
         self._delay = delay

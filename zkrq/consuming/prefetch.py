@@ -98,7 +98,7 @@ class Prefetcher(Generic[T]):
         self._looks = 0
         self._trouble: ZkrqError | None = None
 
-    # -- what consumers call -----------------------------------------------------------------------------------------
+    # -- called by consumers -----------------------------------------------------------------------------------------
 
     def join(self, limit: PrefetchLimit) -> None:
         """Claim ahead for one more stream."""

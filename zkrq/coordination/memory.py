@@ -96,7 +96,7 @@ class Hub:
         """Lose the answer to the next request of ``coordinator``; the request itself is executed."""
         coordinator.replies_to_lose += 1
 
-    # -- what clients ask; each is one atomic step, and idempotent ------------------------------------------------
+    # -- requests of clients; each is atomic and idempotent -------------------------------------------------------
 
     def join(self, coordinator: MemoryCoordinator) -> str:
         """Begin a session and return its id."""

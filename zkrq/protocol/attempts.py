@@ -89,7 +89,7 @@ class Attempts:
         if refused:
             raise NothingDone(f"refused, nothing was written: no room on {reasons(refused)}")
 
-    # -- on every server of the view, and reading ----------------------------------------------------------------------
+    # -- calls on every server of the view, and reading calls ----------------------------------------------------------
 
     def tell_all(self, call: Call[None]) -> Operation[None]:
         """Make a repeatable call on every server of the view.  Raises ``NothingDone``."""

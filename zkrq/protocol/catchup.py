@@ -59,7 +59,7 @@ class CatchUp(Attempts):
     """Take one server from outside the view to membership."""
 
     def __init__(self, server: ServerId, *, repairer: str) -> None:
-        """``repairer``: name of this client in reservations."""
+        """Catch up this server.  ``repairer``: name of this client in reservations."""
         self._id = server
         self._repairer = repairer
         self.copied = 0
@@ -235,7 +235,7 @@ class CatchUp(Attempts):
         yield Report(self.copied, self._total)
 
     def copy_of(self, queue: str) -> QueueCopy:
-        """A copy of a queue that is not begun yet."""
+        """Make the copy of a queue, which has not begun."""
         return QueueCopy(queue)
 
     def _note(self, items: int) -> Operation[None]:

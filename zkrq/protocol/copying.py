@@ -110,7 +110,7 @@ class QueueCopy:
             yield from copied(len(items) + len(beyond))
 
     def install(self, target: Place, items: Sequence[Copied], moments: Moments) -> Operation[None]:
-        """Have ``target`` learn the items of one page.  Raises ``PlaceFailed``."""
+        """Apply the items of one page on ``target``.  Raises ``PlaceFailed``."""
         yield from install_items(target, self._queue, items, moments)
 
 

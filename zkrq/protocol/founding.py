@@ -109,7 +109,7 @@ class Founding:
             )
         raise NothingDone("the namespace could not be founded: its servers change, or others try as well; retry")
 
-    # -- what the servers say of themselves ----------------------------------------------------------------------------
+    # -- the servers' identities ---------------------------------------------------------------------------------------
 
     def _check_identities(self, identities: Identities) -> Operation[None]:
         """Raise ``Invalid`` if two servers are one, ``NothingDone`` if none answers."""
@@ -151,7 +151,7 @@ class Founding:
         if apart:
             raise Invalid(f"{'; '.join(apart)}. Pushes are refused beyond {PUT_WINDOW:g} s: set the clocks right")
 
-    # -- there is no view yet ------------------------------------------------------------------------------------------
+    # -- without a view ------------------------------------------------------------------------------------------------
 
     def _found(self, planned: View | None, identities: Identities, version: int) -> Operation[None]:
         """Execute the existing plan; make one if there is none, or if a server is no longer as planned."""
@@ -202,7 +202,7 @@ class Founding:
         yield WriteRegister(found(planned, by=(yield Nonce())), version)
         return True
 
-    # -- there is one --------------------------------------------------------------------------------------------------
+    # -- with a view ---------------------------------------------------------------------------------------------------
 
     def _check_belongs(self, view: View, identities: Identities) -> Operation[None]:
         """Check whether this client belongs to this namespace.  Raises ``Invalid``.

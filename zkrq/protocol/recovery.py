@@ -1,15 +1,14 @@
-"""All servers were restarted, after a power cut say: what the disks gave back is merged, the greatest version wins.
+"""Recover after all servers were restarted, for instance by a power cut: merge the data of their disks by version.
 
-This happens by itself only if nothing can be missed: all members and all eligible servers answer, and those whose data
-is of the view's generation take part.  Otherwise an operator names the servers to go on with, which is reported as a
-possible loss.
+This happens automatically only if nothing can be missed: all members and all eligible servers answer, and those whose
+data is of the view's generation take part.  Otherwise an operator names the servers to continue with, which is
+reported as a possible loss.
 
 A server that was out of the view has missed removals, and the tombstones of those may be gone by now.  Merging its data
 with that of the view's servers would bring acked items back, so it takes part only if no named server has theirs.
 
-The generation that a server is given afterwards follows from its old one alone.  So a recovery that was left in the
-middle is recognised and continued, even if the view has moved; and a dump from before it is never taken for one from
-after it.
+A server's next generation follows from its old one alone.  So a recovery that was left in the middle is recognised and
+continued, even if the view has changed; and a dump from before it is never mistaken for one from after it.
 """
 
 from __future__ import annotations
@@ -39,21 +38,21 @@ from zkrq.protocol.view import Life, ServerId, View, recover, restored
 
 
 class Recovered(NamedTuple):
-    """The view after a recovery, and the servers that were to take part and did not."""
+    """The view after a recovery, and the servers that should have taken part and did not."""
 
     view: View
     missing: tuple[ServerId, ...]
 
 
 class Recovery:
-    """One attempt.  Left in the middle it is continued by the client that tries next: merging twice is merging once."""
+    """One attempt.  If it is left in the middle, the next client continues it: merging twice has the effect of once."""
 
     def __init__(self, *, repairer: str) -> None:
-        """``repairer`` names this client in reservations."""
+        """Recover once.  ``repairer``: name of this client in reservations."""
         self._repairer = repairer
 
     def run(self) -> Operation[Recovered | None]:
-        """Recover if all members were restarted; None if that is not needed.  Raises ``NotNow``."""
+        """Recover if all members were restarted; return None if that is not needed.  Raises ``NotNow``."""
         view: View = yield Refresh((yield Look()))
         wanted = self.wanted(view)
         if (yield from self._is_alive(view)):
@@ -70,16 +69,16 @@ class Recovery:
         if not taking_part:
             raise NotNow(
                 f"all servers were restarted, and none of {', '.join(sorted(wanted))} has brought its data back: "
-                "`zkrq servers recover` begins anew with the servers that it is given"
+                "`zkrq servers recover` starts again with the servers that it is given"
             )
         missing = tuple(sorted(wanted.keys() - taking_part.keys()))
         return (yield from self._carry_out(view, taking_part, missing))
 
     def run_with(self, named: frozenset[ServerId]) -> Operation[Recovered]:
-        """Go on with what these servers hold, without waiting for others: for operators.
+        """Continue with the data of these servers, without waiting for others: for operators.
 
         If some of them have the data of the view, the others count as empty and come back by catch-up.  If none has,
-        whatever they hold is merged.  Raises ``Invalid`` if there is no need or no such server, ``NotNow``.
+        all their data is merged.  Raises ``Invalid`` if there is no need or no such server, ``NotNow``.
         """
         view: View = yield Refresh((yield Look()))
         unknown = sorted(named - view.servers.keys())
@@ -95,36 +94,36 @@ class Recovery:
             raise Invalid(f"server {foreign[0]} holds the items of another deployment: go on without it")
         wanted = self.wanted(view)
         current = {id: who for id, who in met.items() if id in wanted and self.takes_part(view, wanted[id], who)}
-        # Those that hold nothing are no copies of those that do: they come back by catch-up.
+        # Empty servers are not copies of the others: they come back by catch-up.
         taking_part = current or {id: who for id, who in met.items() if who.generation} or met
         missing = (wanted.keys() | named) - taking_part.keys()
         return (yield from self._carry_out(view, taking_part, tuple(sorted(missing))))
 
-    # -- who takes part ------------------------------------------------------------------------------------------------
+    # -- participants --------------------------------------------------------------------------------------------------
 
     def wanted(self, view: View) -> Mapping[ServerId, Life]:
-        """The servers that may hold something that the view promises: also those that were evicted last hold every
-        pushed item."""
+        """Return the servers that may hold promised items, including those evicted last, which hold every pushed
+        item."""
         return {**view.members, **view.eligible}
 
     def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
-        """Ask servers who they are; one that does not answer may hold what the others have lost.  Raises ``NotNow``."""
+        """Ask servers for their identity; a silent one may hold what the others have lost.  Raises ``NotNow``."""
         return meet(servers)
 
     def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
-        """Whether a member was met in the life that the view names; see the function."""
+        """Tell whether a member was met in the life that the view names; see the function."""
         return has_live_member(view, identities)
 
     def _is_alive(self, view: View) -> Operation[bool]:
         return self.has_live_member(view, (yield from identify(_present(view, view.members))))
 
     def takes_part(self, view: View, known: Life, who: ServerInfo) -> bool:
-        """Whether a server has the data that the view knows it by, perhaps under the next generation already, given by
-        a recovery that was left in the middle."""
+        """Tell whether a server has the data that the view knows, possibly under the next generation, given by a
+        recovery that was left in the middle."""
         return who.generation in (known.generation, self.renewed(view, known))
 
     def renewed(self, view: View, known: Life) -> str:
-        """The generation that follows: made of the old one alone, so that it is recognised after ``view`` has moved."""
+        """Return the next generation: made of the old one alone, so that it is recognised when ``view`` has changed."""
         return restored(known)
 
     # -- merging -------------------------------------------------------------------------------------------------------
@@ -164,10 +163,10 @@ class Recovery:
             yield from QueueCopy(queue).go_on(source, target, copied)
 
     def renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
-        """Give a server that took part the generation that follows its own; a new one to one that holds nothing."""
+        """Give a server that took part its next generation, or a new one if it is empty."""
         known = self.wanted(view).get(id, Life(who.run_id, who.generation))
         life = Life(who.run_id, self.renewed(view, known) if who.generation else (yield Nonce()))
-        # Merging took its time.  Only the clock is asked for again, so that a server that was flushed is found out.
+        # Merging took time.  Only the clock is read again, so that a flushed server is detected.
         again = (yield from meet([id]))[id]
         who = replace(who, clock_us=again.clock_us)
         answer = yield from enrol(id, who, view.epoch, life, deployment=view.deployment, holding=True)
@@ -177,13 +176,13 @@ class Recovery:
 
 
 def has_live_member(view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
-    """Whether a member was met in the life that the view names."""
+    """Tell whether a member was met in the life that the view names."""
     lives = ((identities.get(id), life) for id, life in view.members.items())
     return any(isinstance(who, ServerInfo) and (who.run_id, who.generation) == life for who, life in lives)
 
 
 def _present(view: View, ids: Iterable[ServerId]) -> list[ServerId]:
-    """The ids, sorted.  Raises ``NotNow`` where one was removed from the namespace."""
+    """Return the ids, sorted.  Raises ``NotNow`` if one was removed from the namespace."""
     missing = [id for id in ids if id not in view.servers]
     if missing:
         raise NotNow(f"the view moved meanwhile: {missing[0]} was removed")

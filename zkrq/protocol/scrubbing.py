@@ -116,7 +116,7 @@ class Scrub(Deciding):
         return found
 
     def judge(self, record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
-        """Say what is to be done about an item that the primary does not know; see the function."""
+        """Judge an item that the primary does not know; see the function."""
         return judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
 
 

@@ -289,7 +289,7 @@ class PlaceFailed(Exception):
         self.answer = answer
 
 
-# -- what operations have in common -----------------------------------------------------------------------------------
+# -- shared by operations ---------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ class Witness:
     """Remember which life of each server has answered this client, and since when each one fails it."""
 
     def __init__(self, client: str) -> None:
-        """``client``: name of this client in accusations."""
+        """Begin without experience.  ``client``: name of this client in accusations."""
         self.client: Final = client
         self.lives: Mapping[ServerId, Life] = {}
         """Receivers of the view, in the lives that it names."""
@@ -53,7 +53,7 @@ class Witness:
         self._met: dict[ServerId, Life] = {}
         self._evicted: dict[ServerId, tuple[str, float]] = {}
 
-    # -- what is learned -----------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------------
 
     def meet(self, server: ServerId, life: Life) -> None:
         """Note that a server has answered in this life, before this client knows a view."""
@@ -99,7 +99,7 @@ class Witness:
         doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.nobody_answers
         self.in_doubt = bool(doubts)
 
-    # -- what is concluded ---------------------------------------------------------------------------------------------
+    # -- conclusions ---------------------------------------------------------------------------------------------------
 
     def note_failed(self, servers: Iterable[ServerId], now: float) -> float:
         """Note receivers that have failed this client; return since when all of them have."""

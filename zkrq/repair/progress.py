@@ -23,7 +23,7 @@ class Meter:
     """Turn counts of copied items into reports of progress."""
 
     def __init__(self, now: Callable[[], float], report: Callable[[Progress], None], before: int = 0) -> None:
-        """``now``: returns seconds by a monotonic clock.  ``before``: items that an earlier try has copied."""
+        """Begin to measure.  ``now``: returns seconds, monotonic.  ``before``: items that an earlier try has copied."""
         self._now = now
         self._report = report
         self._before = before

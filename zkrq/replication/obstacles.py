@@ -63,7 +63,7 @@ class KnownObstacles:
         kept_out = {id: answer for id, (answer, _) in self.kept_out.items() if id in view.receivers}
         return Obstacles(kept_out, tuple(self.full.among(view)))
 
-    # -- what is learned -----------------------------------------------------------------------------------------------
+    # -- observations --------------------------------------------------------------------------------------------------
 
     def note_failure(self, server: ServerId, answer: Answer) -> None:
         """Remember an answer whose cause is this client; forget the previous one."""

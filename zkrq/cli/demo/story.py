@@ -88,7 +88,7 @@ class _Story:
         self._tellers: dict[str, str] = {}
         self._owners: dict[str, str] = {}
 
-    # -- the two ways to tell it -----------------------------------------------------------------------------------
+    # -- with ZooKeeper, and without -------------------------------------------------------------------------------
 
     async def tell_in_full(self, servers: local.Servers) -> Result:
         urls, hosts = servers.redis_urls, servers.zookeeper_hosts
@@ -188,7 +188,7 @@ class _Story:
                 return
             await asyncio.sleep(DRAIN_POLL)
 
-    # -- the deeds -------------------------------------------------------------------------------------------------
+    # -- the kills -------------------------------------------------------------------------------------------------
 
     async def _kill_consumer(self, cluster: Cluster, processes: Sequence[ConsumerProcess]) -> None:
         """Kill the consumer that works on the most items."""

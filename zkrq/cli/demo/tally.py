@@ -80,7 +80,7 @@ class Tally:
         self._push_gap = Gap()
         self._ack_gap = Gap()
 
-    # -- what happens ----------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def note_push(self, id: str, at: float) -> None:
         """Note that a push has returned."""
@@ -122,7 +122,7 @@ class Tally:
         self._in_hand[consumer].discard(id)
         self._acking[consumer].discard(id)
 
-    # -- what that amounts to --------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------------
 
     @property
     def pushed(self) -> int:

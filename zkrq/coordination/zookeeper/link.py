@@ -170,7 +170,7 @@ class ZooKeeperLink:
         self._connection = _Connection(address.host, address.port, self._on_watch, read_timeout=None)
         self._on_event = on_event
 
-    # -- its life: open, serve, close -----------------------------------------------------------------------------
+    # -- open, serve, close ---------------------------------------------------------------------------------------
 
     async def open(self, wish: Greeting, zxid: int, auth: tuple[str, str] | None) -> Greeting:
         """Connect, and begin or continue a session; the caller bounds the time.
@@ -228,7 +228,7 @@ class ZooKeeperLink:
         with anyio.move_on_after(CLOSE_SECONDS, shield=True), suppress(OSError):
             await self._connection.writer.wait_closed()
 
-    # -- what can be asked ----------------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------------------------
 
     async def sync(self) -> None:
         """Make the server catch up with the leader, so that the next read is no older than this call."""

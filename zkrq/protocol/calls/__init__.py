@@ -1,11 +1,11 @@
-"""Typed calls: for every script a class whose fields are its arguments, and a value for its reply.
+"""Define typed calls: one class per script, whose fields are its arguments, and a value for its reply.
 
 Nothing else knows a script's arguments by their positions, or reads a reply by positions.  A field has the name that
 the argument has in the header of its Lua file, and a reply's values come in the header's order; a test compares both.
 Arguments that repeat in the header (after its slash) are the field ``items``.
 
 Units: names in ``_ms`` are milliseconds; ``clock`` and names in ``_us`` are microseconds since 1970 by the clock of
-the server that is called, 0 where that is unknown.  Scripts count positions in a list from 1; the values here count
+the called server, 0 if it is unknown.  Scripts count positions in a list from 1; the values here count
 from 0.
 """
 

@@ -1,4 +1,4 @@
-"""Copy a queue to a server that comes back, after what it held there is forgotten."""
+"""Copy a queue to a server that comes back, after the old copy there is forgotten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Read(Call[Copies]):
 
 
 class CopyPage(NamedTuple):
-    """A page of items, and the cursor to go on from."""
+    """A page of items, and the cursor to continue from."""
 
     cursor: bytes
     items: Sequence[Copied]
@@ -48,8 +48,8 @@ class Page(Paging[CopyPage]):
 
 
 class MetadataReply(NamedTuple):
-    """What a server knows of a queue besides its items: how many these are, its clock, the moment before which it takes
-    no put, and a page of the owners (id, number of the last claim request, milliseconds since it was fenced or -1)."""
+    """A server's knowledge of a queue besides its items: their number, its clock, the moment before which it accepts no
+    put, and a page of the owners (id, number of the last claim request, milliseconds since it was fenced or -1)."""
 
     cursor: bytes
     items: int
@@ -73,7 +73,7 @@ class Metadata(Paging[MetadataReply]):
 
 @dataclass(frozen=True, slots=True)
 class Install(Call[int]):
-    """Take over what ``Metadata`` has read on another server; the reply is this server's clock."""
+    """Store what ``Metadata`` has read on another server; the reply is this server's clock."""
 
     script: ClassVar[str] = "install"
     queue: str
