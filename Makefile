@@ -27,7 +27,7 @@ simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a see
 mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be found; about 10 minutes.
 	$(PYTHON) -m tests.mutants $(ARGS)
 
-model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 5 minutes.
+model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES)
 
 soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.

@@ -4,17 +4,23 @@ A schedule is one seed: producers, consumers, a reaper, repairers and a scrubber
 lost, doubled and late, servers losing their memory or coming back with an old dump, clients dying in the middle, the
 power cut.  With all rules no promise is broken, and without a rule that bears load one soon is.
 
+The clients run the operations of ``zkrq.protocol`` themselves.  A rule of theirs is switched off by overriding one
+small piece, a rule of the scripts by a flag of the model's server.
+
     rules.py        the rules, what they say, what goes wrong without
-    server.py       a server and its scripts
-    operations.py   what every client does: evict, put, decide and apply
+    altered.py      the library's operations, in which rules can be switched off
+    scripts.py      what the scripts do to one queue; test_scripts.py holds it against the real ones
+    server.py       a server's life, its disk, and the door of its scripts
+    membership.py   the view as one client knows it, and eviction
+    runner.py       carries out operations, as requests to servers
     clients.py      producers, consumers, the reaper
-    repair.py       catch-up, recovery, scrub
+    repair.py       when servers are caught up, recovered and scrubbed
     world.py        servers, view and chance, shared by all
     schedule.py     whose turn it is, which message arrives, what fails
     promises.py     what clients were told, and what follows from it
     explore.py      many schedules; trace.py tells what happened in one
 
-Changes of the view are those of ``zkrq.protocol.view``.  Left out: time (a lease is over when the reaper says so, a
-push is old when its producer has gone), priorities and delays, several queues, several items in one claim, memory
-pressure, and ZooKeeper's own failures.  ``python -m tests.model --help`` explores and replays.
+Left out: time (a lease is over when the reaper says so, a push is old when a scrub finds that its producer has gone),
+priorities and delays, keys and limits, several queues, several items in one claim, memory pressure, reservations, and
+ZooKeeper's own failures.  ``python -m tests.model --help`` explores and replays.
 """

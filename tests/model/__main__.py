@@ -10,11 +10,12 @@ python -m tests.model --trace 31 --off decided-again               what happened
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Collection
 
-from tests.model.explore import Findings, explore
+from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
 from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
@@ -46,15 +47,17 @@ def main() -> int:
         help=f"faults of servers and clients in a schedule (default: {FAULTS})",
     )
     parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
+    cores = os.cpu_count() or 1
+    parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, given.links)
     seeds = range(given.first, given.first + given.schedules)
     if given.ablate:
-        return ablate(seeds, given.off, given.faults, given.links)
+        return ablate(seeds, given.off, given.faults, given.links, given.jobs)
     began = time.perf_counter()
-    findings = explore(seeds, off=given.off, faults=given.faults, links=given.links)
+    findings = explore_together(seeds, jobs=given.jobs, off=given.off, faults=given.faults, links=given.links)
     took = time.perf_counter() - began
     without = ", ".join(rule.label for rule in given.off)
     print(f"{findings.schedules:,} schedules, {'without ' + without if without else 'all rules'}, {took:.0f} s")
@@ -77,10 +80,10 @@ def replay(seed: int, off: Collection[Rule], faults: int, links: bool) -> int:
     return 0
 
 
-def ablate(seeds: range, off: Collection[Rule], faults: int, links: bool) -> int:
+def ablate(seeds: range, off: Collection[Rule], faults: int, links: bool, jobs: int) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
     for rule in Rule:
-        findings = explore(seeds, off=[*off, rule], faults=faults, links=links)
+        findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, links=links)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
         print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)
     return 0

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tests.model.operations import PAUSE, TRIES, Client, Outcome, Steps
+from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
-from tests.model.server import By, Item, Server, Status, Token
+from tests.model.runner import Client
+from tests.model.scripts import QUEUE, Item, Token, owner_of
 from tests.model.world import World
+from zkrq.protocol.calls import Claim, ClaimReply, Put, Seal, Settle
+from zkrq.protocol.deciding import Decided
+from zkrq.protocol.putting import Done
+from zkrq.protocol.records import VERSION_BYTES, fresh
+from zkrq.protocol.replies import Status
+from zkrq.protocol.steps import Failure, NothingDone
 from zkrq.protocol.view import accused, refute
+
+LEASE_MS = 1
+"""Leases end when the schedule says so, not after a time."""
 
 
 class Producer(Client):
+    """Pushes items one by one; a push that does not return is retried under the same id."""
+
+    PUSHES = 3
+
     def __init__(self, world: World, items: Iterable[Item]) -> None:
         super().__init__(world)
         self.items = items
@@ -21,11 +35,24 @@ class Producer(Client):
         for item in self.items:
             ledger.pushing.add(item)
             try:
-                if (yield from self.put(item)):
+                if (yield from self.push(item)):
                     ledger.pushed.add(item)
                     self.world.log("pushed", item)
             finally:
                 ledger.pushing.discard(item)
+
+    def push(self, item: Item) -> Steps[bool]:
+        """Whether the push has returned."""
+        put = Put(item.decode(), fresh(0, int(item)), 0, b"payload")
+        for _ in range(self.PUSHES):
+            try:
+                pushes = yield from self.run(self.operations.put(QUEUE, [put]))
+            except Failure:
+                yield from self.refresh()
+                continue
+            if isinstance(pushes.exceptional.get(0), Done | None):
+                return True
+        return False
 
 
 class Cut(Producer):
@@ -33,14 +60,14 @@ class Cut(Producer):
 
     ROUNDS = 8
     DOWN = 0.8
-    PATIENCE = 60
+    PATIENCE = 200
     """Turns for which it waits until the server is in the view again."""
 
     def work(self) -> Steps[None]:
         world = self.world
         links = world.links
         assert links
-        for item in range(6, 6 + self.ROUNDS):
+        for item in items(7, 6 + self.ROUNDS):
             for _ in range(self.PATIENCE):
                 yield PAUSE
                 self.view = world.view
@@ -64,10 +91,10 @@ class Watcher(Client):
             for id in sorted(accused(world.view)):
                 self.view = view = world.view
                 if id in accused(view):
-                    (answer,) = yield [self.request(id, Server.seal)]
+                    (answer,) = yield self.requests([id], Seal())
                     if answer.status is Status.OK:
                         world.ledger.counts["refutations"] += 1
-                        yield from self.swap(view, refute(view, [id], client=self.name))
+                        yield from self.swap(refute(view, [id], client=self.name))
 
 
 class Consumer(Client):
@@ -84,20 +111,33 @@ class Consumer(Client):
         for _ in range(self.CLAIMS):
             token = self.world.token()
             self.tokens.append(token)
-            outcome = yield from self.decide(Server.claim, token)
-            if outcome is Outcome.NOTHING:
+            try:
+                decided = yield from self.run(self.operations.decide(self.request(token)))
+            except Failure:
+                yield from self.give_up(token)
+                continue
+            handed = self.handed(decided)
+            if not decided.records:
                 yield PAUSE
                 if chance(0.3):
                     self.view = self.world.view
-            elif outcome is not Outcome.DONE or token in ledger.lapsed:
+            elif decided.superseded or token in ledger.lapsed:
                 yield from self.give_up(token)
             else:
-                mine = By("claim", token)
-                for item in [item for item, record in self.decided.items() if record.by == mine]:
+                for item, record in handed.items():
                     if token not in ledger.lapsed:
-                        yield from self.handle(item, token)
+                        yield from self.handle(item, record, token)
 
-    def handle(self, item: Item, token: Token) -> Steps[None]:
+    def request(self, token: Token) -> Claim:
+        """Every claim request is that of an owner of its own."""
+        return Claim(QUEUE, owner_of(token), 1, 1, LEASE_MS, "", 0, "X", 0, 0)
+
+    def handed(self, decided: Decided[ClaimReply]) -> dict[Item, bytes]:
+        """The records of the items that the consumer is given."""
+        told = zip(decided.records, decided.reply.payloads, strict=True)
+        return {id: record for (id, record, _), payload in told if payload is not None}
+
+    def handle(self, item: Item, record: bytes, token: Token) -> Steps[None]:
         world, ledger = self.world, self.world.ledger
         world.log("holds", item, token)
         ledger.hold(item, token)
@@ -111,27 +151,26 @@ class Consumer(Client):
             yield from self.give_up(token)
             return
         ledger.let_go(item, token)
-        verb = "ack" if world.chance(self.ACKS) else "nack"
-        ledger.settling(item, token, verb)
-        if Rule.PRIMARY_DECIDES in self.on:
-            outcome = yield from self.decide(Server.settle, item, token, verb)
-        else:
-            outcome = yield from self.settle_everywhere(item, token, verb)
-        world.log(verb, item, token, outcome)
-        if outcome is Outcome.DONE:
-            ledger.settled_by(item, token, verb)
-        elif outcome is Outcome.REFUSED:
-            ledger.refused(item, token, verb)
+        yield from self.settle(item, record, token, "ack" if world.chance(self.ACKS) else "nack")
 
-    def settle_everywhere(self, item: Item, token: Token, verb: str) -> Steps[Outcome]:
-        """What a settlement would be if there were no primary."""
-        for _ in range(TRIES):
-            servers = list(self.receivers)
-            answers = yield [self.request(id, Server.settle_alone, item, token, verb) for id in servers]
-            if (yield from self.all_well(servers, answers)):
-                lost = any(answer.status is Status.LOST for answer in answers)
-                return Outcome.REFUSED if lost else Outcome.DONE
-        return Outcome.UNKNOWN
+    def settle(self, item: Item, record: bytes, token: Token, verb: str) -> Steps[None]:
+        world, ledger = self.world, self.world.ledger
+        ledger.settling(item, token, verb)
+        how = verb if verb == "ack" else f"{verb} 0 "
+        call = Settle(QUEUE, 0, 0, [(item.decode(), record[VERSION_BYTES], token, how)])
+        try:
+            decided = yield from self.run(self.operations.settle(call))
+        except Failure as failure:
+            world.log(verb, item, token, str(failure))
+            if isinstance(failure, NothingDone):
+                ledger.not_settled(item, token)
+            return
+        (outcome,) = decided.reply.outcomes
+        world.log(verb, item, token, "done" if outcome else "refused")
+        if outcome:
+            ledger.settled_by(item, token, verb)
+        else:
+            ledger.refused(item, token, verb)
 
     def give_up(self, token: Token) -> Steps[None]:
         self.world.ledger.lapse(token)
@@ -158,3 +197,7 @@ class Reaper(Client):
                 yield PAUSE
             self.view = world.view
             yield from self.fence(token)
+
+
+def items(first: int, last: int) -> list[Item]:
+    return [b"%02d" % number for number in range(first, last + 1)]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.model.promises import Broken, Promise
 from tests.model.rules import ALL_RULES, Rule
@@ -23,6 +25,14 @@ class Findings:
     @property
     def broken(self) -> int:
         return self.violations.total()
+
+    def add(self, others: Findings) -> None:
+        """Take those of other schedules in."""
+        self.schedules += others.schedules
+        self.violations.update(others.violations)
+        self.counts.update(others.counts)
+        for promise, seed in others.first.items():
+            self.first[promise] = min(seed, self.first.get(promise, seed))
 
 
 def explore(
@@ -49,4 +59,18 @@ def explore(
                 break
         finally:
             findings.counts.update(schedule.counts)
+    return findings
+
+
+def explore_together(
+    seeds: range, *, jobs: int, off: Collection[Rule] = (), faults: int = FAULTS, links: bool = False
+) -> Findings:
+    """The same, by several processes."""
+    if jobs == 1:
+        return explore(seeds, off=off, faults=faults, links=links)
+    findings = Findings()
+    run = partial(explore, off=tuple(off), faults=faults, links=links)
+    with ProcessPoolExecutor(jobs) as pool:
+        for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
+            findings.add(found)
     return findings

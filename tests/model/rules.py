@@ -16,12 +16,12 @@ class Rule(enum.Enum):
     SUPERSEDED_IS_TOLD = (
         1,
         "apply says when it holds a greater version, and a claim that hears it is not given out",
-        "a consumer works on an item that somebody else has decided about since",
+        "a consumer works on an item about which another client has decided since",
     )
     CLAIM_IS_EVERYWHERE = (
         2,
         "an item is handed to a consumer only after every server of the view has its claim",
-        "the primary dies, and the next one hands the item to somebody else",
+        "the primary dies, and the next one hands the item to another consumer",
     )
     OLD_EPOCH_IS_STALE = (
         3,
@@ -41,7 +41,7 @@ class Rule(enum.Enum):
     RUN_ID_IS_COMPARED = (
         3,
         "every connection checks that it leads to the life of the server that the view names",
-        "a server that came back from an old dump, generation and all, is believed",
+        "a server that came back from an old dump, generation and all, counts as in sync",
     )
     LAST_VIEW_IS_COVERED = (
         4,
@@ -70,18 +70,18 @@ class Rule(enum.Enum):
     )
     SETTLING_CHECKS_THE_TOKEN = (
         6,
-        "only who holds the claim may settle it",
-        "a consumer that was paused beyond its lease acks what somebody else works on",
+        "only the holder of a claim may settle it",
+        "a consumer that was paused beyond its lease acks an item that another consumer works on",
     )
     REFUSAL_IS_SPREAD = (
         6,
-        "who is refused learns the record that refuses him, and sees to it that every server has it",
+        "a refused settlement learns the record that refuses it, and has every server apply it",
         "the refusal rests on a record that only the primary has, and goes with it",
     )
     VIEW_BY_COMPARE_AND_SET = (
         7,
         "the view changes only by compare-and-set, and the loser starts again from the new one",
-        "an eviction is undone by somebody who had not seen it",
+        "an eviction is undone by a client that had not seen it",
     )
     TOMBSTONE_STAYS = (
         8,
@@ -118,6 +118,11 @@ class Rule(enum.Enum):
         "wiping a server names the generation that it has",
         "a late duplicate wipes a server that is in sync again",
     )
+    BYTES_GO_LAST = (
+        8,
+        "a payload is dropped only once every server of the view knows of the removal",
+        "a late ack takes it from all servers that a new primary has the item live on again",
+    )
     PRIMARY_DECIDES = (
         0,
         "the primary alone decides, the others apply",
@@ -125,23 +130,23 @@ class Rule(enum.Enum):
     )
     CLAIMS_HAVE_A_DEADLINE = (
         0,
-        "a claim ends by its deadline, whoever knows of it",
+        "a claim ends by its deadline, also where no client knows of it",
         "a claim request executed late claims an item for a consumer that will never hear of it",
     )
 
     SURVIVORS_ANSWER = (
         0,
-        "who evicts a server has an answer of every member that stays",
+        "a client that evicts a server has an answer of every member that stays",
         "a client that is cut off from the healthy servers evicts them, and keeps one that is dead",
     )
     PUSH_NEEDS_MIN_REPLICAS = (
         0,
         "no push completes in a view with fewer than min_replicas members",
-        "who was evicted last does not hold every pushed item, and the last member's disk may have lost it",
+        "the server evicted last does not hold every pushed item, and the last member's disk may have lost it",
     )
     ELIGIBLE_TAKE_PART = (
         0,
-        "in a recovery, who was evicted while the view fell below min_replicas counts like a member",
+        "in a recovery, a server that was evicted while the view fell below min_replicas counts like a member",
         "the last member's disk has lost what the evicted one still holds",
     )
     ELIGIBLE_IS_KEPT = (
@@ -151,27 +156,27 @@ class Rule(enum.Enum):
     )
     ELIGIBLE_UNTIL_ANSWERED = (
         0,
-        "who is eligible stays so until all members have answered in a view in which pushes complete without it",
+        "a server stays eligible until all members have answered in a view in which pushes complete without it",
         "the new member has lost its memory just before, the last one fails, and the only full copy no longer counts",
     )
     CATCH_UP_NEEDS_ALL_MEMBERS = (
         0,
-        "a server is wiped and brought back only by who reaches all members",
+        "a server is wiped and brought back only by a client that reaches all members",
         "after a power cut, what an eligible server holds is wiped before the recovery",
     )
     RECOVERY_ONLY_OF_THE_DEAD = (
         0,
-        "there is a recovery only when no member lives the life that the view knows",
+        "there is a recovery only when no member is in the life that the view knows",
         "a member goes on taking writes while others are given what it had before",
     )
     RECOVERY_WAITS_FOR_ALL = (
         0,
         "a recovery waits until all members and all eligible servers answer",
-        "the one that is waited for had what the disks of the others lost",
+        "the server that does not answer had what the disks of the others lost",
     )
     RECOVERY_MERGES = (
         0,
-        "in a recovery the greatest version of every item wins, whoever has it",
+        "in a recovery the greatest version of every item wins, whichever server has it",
         "one disk is taken for the truth, and it has lost something",
     )
     RECOVERY_BY_GENERATION = (
@@ -197,13 +202,13 @@ class Rule(enum.Enum):
     )
     EVICTING_COSTS_STANDING = (
         0,
-        "who has evicted a process for its silence has no standing against the next life of that process",
+        "a client that has evicted a process for its silence has no standing against the next life of that process",
         "a client whose link breaks again and again evicts as often",
     )
     ACCUSATION_IS_REFUTED = (
         0,
-        "who reaches an accused server says so",
-        "nobody contradicts a client behind a broken link, and its accusations become evictions",
+        "a client that reaches an accused server refutes the accusation",
+        "no client contradicts one behind a broken link, and its accusations become evictions",
     )
 
     SCRUB_DECIDES = (

@@ -14,41 +14,40 @@ from itertools import pairwise
 
 import pytest
 
-from tests.model.explore import Findings, explore
+from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
 from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
+from tests.model.trace import narrate
 
-SCHEDULES = 4000
+SCHEDULES = 1000
 """In every run of the tests; 100,000 in the chaos run."""
 
-SOON = 60
+JOBS = 2
+"""Processes in the chaos run."""
+
+SOON = 80
 """Schedules within which a rule is missed."""
 
-LATER = {
-    Rule.RUN_ID_IS_COMPARED: 300,
-    Rule.RENEWED_ARE_RECOGNISED: 300,
-    Rule.RECOVERY_WAITS_FOR_ALL: 500,
-    Rule.RECOVERY_MERGES: 500,
-    Rule.DECIDED_AGAIN: 500,
-    Rule.PRIMARY_DECIDES: 1000,
-    Rule.ELIGIBLE_IS_KEPT: 2000,
-    Rule.SCRUB_DECIDES: 1000,
-    Rule.GENERATION_IS_COMPARED: 2000,
-    Rule.PUSH_NEEDS_MIN_REPLICAS: 2000,
-}
-"""Rules that are missed only when several things come together."""
-
 SEARCHED_FROM = {
-    Rule.WIPING_IS_COMPARE_AND_SET: 7350,
-    Rule.SCRUB_ROLLS_FORWARD: 4350,
-    Rule.ELIGIBLE_UNTIL_ANSWERED: 4000,
+    Rule.RECOVERY_MERGES: 150,
+    Rule.RENEWED_ARE_RECOGNISED: 200,
+    Rule.PUSH_NEEDS_MIN_REPLICAS: 300,
+    Rule.SCRUB_ROLLS_FORWARD: 550,
+    Rule.WIPING_IS_COMPARE_AND_SET: 5830,
 }
-"""Rules that are missed once in thousands of schedules: the search begins not far from a seed that is known."""
+"""Rules that are missed only when several things come together: the search begins not far from a seed that is known."""
+
+RARE = {
+    Rule.BYTES_GO_LAST: "needs an ack that only one follower has, and the loss of the next primary a moment later",
+    Rule.SCRUB_DECIDES: "needs a decision that one follower has, and no other about that item until the end",
+    Rule.ELIGIBLE_UNTIL_ANSWERED: "needs three losses in a row",
+}
+"""Rules that are missed less than once in ten thousand schedules, and why."""
 
 BEHIND_THE_DEADLINE = {
     Rule.REPEATED_CLAIM_GETS_THE_SAME: SOON,
-    Rule.FENCED_TOKEN_IS_REFUSED: 1000,
+    Rule.FENCED_TOKEN_IS_REFUSED: 120,
 }
 """Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none."""
 
@@ -56,7 +55,7 @@ NOT_MISSED = {
     Rule.SUPERSEDED_IS_TOLD: "only the end of its own lease can overtake a claim in the making, and a consumer of the "
     "model knows its lease; a real one may have been fenced without having heard of it",
     Rule.STAMPED_ANEW: "a decision is overtaken only by the end of the lease that it rests on, whatever its epoch",
-    Rule.REFUSAL_IS_SPREAD: "who is refused does not ask again, so nobody hears two answers",
+    Rule.REFUSAL_IS_SPREAD: "a refused consumer does not ask again, so none gets two answers",
     Rule.SURVIVORS_ANSWER: "it keeps the view alive, see below; what is lost without it was lost by more servers than "
     "the promise allows",
     Rule.CATCH_UP_NEEDS_ALL_MEMBERS: "a repairer sees to a recovery first, and wiping is meant for one life of the "
@@ -71,14 +70,16 @@ NOT_MISSED = {
 """Rules whose absence no promise of the model suffers from, and why."""
 
 BEHIND_A_BROKEN_LINK = {
-    Rule.SILENCE_NEEDS_STANDING: SOON,
-    Rule.EVICTING_COSTS_STANDING: SOON,
-    Rule.ACCUSATION_IS_REFUTED: SOON,
+    Rule.SILENCE_NEEDS_STANDING: 20,
+    Rule.EVICTING_COSTS_STANDING: 20,
+    Rule.ACCUSATION_IS_REFUTED: 20,
 }
 """Rules about who may evict: missed where one client does not always reach one server."""
 
 LOAD_BEARING = [
-    rule for rule in Rule if not any(rule in those for those in (BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED))
+    rule
+    for rule in Rule
+    if not any(rule in those for those in (RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED))
 ]
 
 
@@ -105,7 +106,7 @@ def test_no_promise_is_broken(all_rules: Findings) -> None:
 
 @pytest.mark.chaos
 def test_no_promise_is_broken_in_many_schedules() -> None:
-    findings = explore(range(100_000))
+    findings = explore_together(range(100_000), jobs=JOBS)
     assert not findings.broken, findings.first
 
 
@@ -125,7 +126,7 @@ def test_every_fault_happened(fault: Fault, all_rules: Findings) -> None:
         ("refused", 0.1),
         ("fenced", 1),
         ("recoveries", 0.1),
-        ("mended", 0.1),
+        ("scrubs", 1),
     ],
 )
 def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) -> None:
@@ -136,7 +137,7 @@ def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) 
 @pytest.mark.parametrize("rule", LOAD_BEARING, ids=name)
 def test_without_a_rule_a_promise_is_broken(rule: Rule) -> None:
     first = SEARCHED_FROM.get(rule, 0)
-    findings = explore(range(first, first + LATER.get(rule, SOON)), off=[rule], only_first=True)
+    findings = explore(range(first, first + SOON), off=[rule], only_first=True)
     assert findings.broken, f"{rule.label} was not missed in {findings.schedules} schedules"
 
 
@@ -162,7 +163,7 @@ def test_a_client_that_others_contradict_does_not_evict_again(links: Findings) -
 
 @pytest.mark.chaos
 def test_no_promise_is_broken_behind_broken_links() -> None:
-    findings = explore(range(50_000), links=True)
+    findings = explore_together(range(50_000), jobs=JOBS, links=True)
     assert not findings.broken, findings.first
 
 
@@ -175,7 +176,7 @@ def test_who_may_evict(rule: Rule, bound: int) -> None:
 
 
 def test_survivors_who_answer_keep_the_view_alive(all_rules: Findings) -> None:
-    without = explore(range(SCHEDULES // 2), off=[Rule.SURVIVORS_ANSWER])
+    without = explore(range(SCHEDULES), off=[Rule.SURVIVORS_ANSWER])
     assert without.counts["nobody in sync"] > all_rules.counts["nobody in sync"] > 0
 
 
@@ -183,7 +184,7 @@ def test_survivors_who_answer_keep_the_view_alive(all_rules: Findings) -> None:
 @pytest.mark.parametrize("rule", NOT_MISSED, ids=name)
 def test_reasons_still_hold(rule: Rule) -> None:
     """When this fails, the rule bears load in the model by now: good, and NOT_MISSED is to be corrected."""
-    assert not explore(range(10_000), off=[rule], only_first=True).broken
+    assert not explore_together(range(10_000), jobs=JOBS, off=[rule]).broken
 
 
 # -- replay --------------------------------------------------------------------------------------------------------
@@ -191,13 +192,13 @@ def test_reasons_still_hold(rule: Rule) -> None:
 
 @pytest.mark.parametrize("off", [[], [Rule.CLAIM_IS_EVERYWHERE]], ids=["all rules", "one off"])
 def test_a_seed_has_one_trace(off: Collection[Rule]) -> None:
-    def trace(seed: int) -> list[tuple[object, ...]]:
+    def trace(seed: int) -> list[str]:
         schedule = Schedule(seed, ALL_RULES.difference(off))
         try:
             schedule.run()
         except Broken as broken:
             schedule.trace.append((str(broken),))
-        return schedule.trace
+        return [narrate(event) for event in schedule.trace]
 
     traces = [trace(seed) for seed in range(20)]
     assert traces == [trace(seed) for seed in range(20)]
@@ -208,7 +209,7 @@ def test_a_replay_is_the_same_in_every_process() -> None:
     """Nothing may depend on the order of a set or on the address of an object."""
 
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.model", "--trace", "3", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
+        command = [sys.executable, "-m", "tests.model", "--trace", "1", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import enum
-from typing import cast
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, cast
 
-from tests.model.server import Answer, Record, Records, Request
+from tests.model.scripts import unpack
+from tests.model.server import Request
 from tests.model.world import Event
+from zkrq.protocol.calls import Call, Rows
+from zkrq.protocol.records import FORMAT, VERSION_BYTES, Record, version_of
+from zkrq.protocol.replies import Answer
 from zkrq.protocol.view import View
+
+RECORD = 44
+"""Bytes that the shortest record has."""
 
 
 def narrate(event: Event) -> str:
@@ -18,10 +27,11 @@ def narrate(event: Event) -> str:
 def _words(thing: object) -> str:
     match thing:
         case Request():
-            told = ", ".join(_words(argument) for argument in thing.arguments)
-            return f"{thing.server}.{thing.script.__name__}({told}) in {thing.life.generation} epoch {thing.epoch}:"
+            return f"{thing.server}.{_words(thing.call)} in {thing.life.generation} epoch {thing.epoch}:"
+        case Call():
+            return f"{thing.script}({_arguments(cast('Call[Any]', thing))})"
         case Answer():
-            return f"{thing.status.value} {_words(thing.records)}" if thing.records else thing.status.value
+            return " ".join([thing.status.name, *map(_words, thing.body)])
         case View():
             places = {"members": thing.members, "learners": thing.learners, "eligible": thing.eligible}
             return f"{thing.epoch} " + " ".join(
@@ -30,12 +40,29 @@ def _words(thing: object) -> str:
                 if lives
             )
         case Record():
-            by = f" by {thing.by.verb} {thing.by.token}" if thing.by else ""
-            return f"{thing.state.value} {thing.version.epoch}.{thing.version.n}{by}"
-        case dict():
-            records = cast("Records", thing)
-            return "{" + ", ".join(f"{item}: {_words(record)}" for item, record in records.items()) + "}"
+            token = f" by {thing.token}" if thing.token else ""
+            return f"{thing.state.name.lower()} {thing.version.epoch}.{thing.version.n}{token}"
+        case bytes():
+            return _text(thing)
+        case Rows():
+            return _words(thing.flat)
+        case list() | tuple():
+            return f"[{', '.join(map(_words, cast('Sequence[object]', thing)))}]"
         case enum.Enum():
             return str(thing.value)
         case _:
             return str(thing)
+
+
+def _arguments(call: Call[Any]) -> str:
+    values = (getattr(call, field.name) for field in fields(cast("Any", call)) if field.name != "queue")
+    return ", ".join(_words(value) for value in values if value != "")
+
+
+def _text(data: bytes) -> str:
+    """Records, and versions by themselves, are told in words."""
+    if len(data) >= RECORD and data[0] == FORMAT:
+        return _words(unpack(data))
+    if len(data) == VERSION_BYTES.stop - VERSION_BYTES.start and b"\0" in data:
+        return "{}.{}".format(*version_of(b"\1" + data))
+    return data.decode(errors="backslashreplace")

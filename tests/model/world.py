@@ -8,7 +8,11 @@ from dataclasses import dataclass
 
 from tests.model.promises import Ledger
 from tests.model.rules import Rules
-from tests.model.server import OK, Request, Server, Token
+from tests.model.scripts import Clock, Token
+from tests.model.server import TIMED_OUT, Request, Server
+from zkrq.protocol.calls import Seal
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import ServerId, View
 
 SERVERS = tuple(ServerId(id) for id in "ABC")
@@ -43,15 +47,13 @@ class World:
         self.on = on
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)]) if links else None
         self.blackouts = seed % 2 == 1
-        self.ledger = Ledger()
+        clock = Clock()
+        self.ledger = Ledger(clock)
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
         self.random = random.Random(seed).random
         self._count = 0
-        self.servers = {
-            id: Server(id, on, self.ledger.lapsed, f"{id}1", self.nonce(), 1, records={}, fenced=set())
-            for id in SERVERS
-        }
+        self.servers = {id: Server(id, on, clock, f"{id}1", self.nonce()) for id in SERVERS}
         members = {id: server.life for id, server in self.servers.items()}
         self.view = View(1, members, {}, {}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=self.nonce())
 
@@ -73,7 +75,7 @@ class World:
         return f"g{self.number()}"
 
     def token(self) -> Token:
-        token = self.number()
+        token = f"{self.number():03}/1"
         self.ledger.request(token)
         return token
 
@@ -105,5 +107,27 @@ class World:
 
     def believes(self, id: ServerId) -> bool:
         """Whether clients take the server's word; with all rules, only when it is in sync."""
-        request = Request(id, self.view.members[id], self.view.epoch, Server.seal)
-        return self.servers[id].receive(request) is OK
+        request = Request(id, self.view.members[id], self.view.epoch, Seal())
+        return self.servers[id].receive(request).status is Status.OK
+
+    def identify(self, id: ServerId) -> ServerInfo | Answer:
+        """What a server says of itself."""
+        server = self.servers[id]
+        if server.paused:
+            return TIMED_OUT
+        return ServerInfo(
+            run_id=server.run_id,
+            version=(7,),
+            role="master",
+            maxmemory_policy="noeviction",
+            cluster=False,
+            generation=server.held.generation,
+            epoch=server.held.epoch,
+            name=id,
+            deployment=self.view.deployment,
+            queues=int(server.held.known),
+            clock_us=0,
+            ahead=0.0,
+            maxmemory=0,
+            used_memory=0,
+        )

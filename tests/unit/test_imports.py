@@ -115,6 +115,7 @@ def test_a_driver_is_imported_by_one_module(driver: str) -> None:
 CALLERS = {
     "zkrq.replication.request": "sends typed calls",
     "tests.lua.one_server": "sends typed calls",
+    "tests.model.test_scripts": "sends typed calls",
     "tests.simulation.test_mini_redis": "compares two servers, on words that are drawn by the headers",
     "tests.unit.test_scripts": "checks the names of the keys",
 }

@@ -146,15 +146,20 @@ class Recovery:
 
     def merge(self, view: View, met: Mapping[ServerId, ServerInfo]) -> Operation[None]:
         """Have each of the servers hold what any of them holds.  Raises ``PlaceFailed``, ``NotNow``."""
-        places = [
-            Place(id, Life(who.run_id, who.generation), view.epoch) for id, who in sorted(met.items()) if who.generation
-        ]
+        places = self.places(view, met)
         for other in places[1:]:
-            yield from self._copy_all(met, other, places[0])
+            yield from self.copy_all(met, other, places[0])
         for other in places[1:]:
-            yield from self._copy_all(met, places[0], other)
+            yield from self.copy_all(met, places[0], other)
 
-    def _copy_all(self, met: Mapping[ServerId, ServerInfo], source: Place, target: Place) -> Operation[None]:
+    def places(self, view: View, met: Mapping[ServerId, ServerInfo]) -> list[Place]:
+        """The servers that hold something, each in the life in which it was met."""
+        lives = ((id, Life(who.run_id, who.generation)) for id, who in sorted(met.items()) if who.generation)
+        return [Place(id, life, view.epoch) for id, life in lives]
+
+    def copy_all(self, met: Mapping[ServerId, ServerInfo], source: Place, target: Place) -> Operation[None]:
+        """Have ``target`` learn all that ``source`` holds.  Raises ``PlaceFailed``."""
+
         def copied(items: int) -> Operation[None]:
             if (yield Report(items, 0)):
                 yield from reserve(met, self._repairer)

@@ -1,0 +1,197 @@
+"""The library's own operations, in which each rule that is theirs can be switched off by one small piece.
+
+With all rules in force every piece below is the library's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import TypeVar
+
+from tests.model.rules import Rule, Rules
+from tests.model.scripts import SettleAlone
+from zkrq.protocol.calls import Apply, Claim, Copied, Decision, Put, Records, Settle, SettleReply
+from zkrq.protocol.catchup import CatchUp
+from zkrq.protocol.copying import Moments, QueueCopy
+from zkrq.protocol.deciding import Decided, Deciding, SoFar
+from zkrq.protocol.enrolment import identify
+from zkrq.protocol.operations import Operations
+from zkrq.protocol.putting import Pushes
+from zkrq.protocol.records import Record, State, unpack
+from zkrq.protocol.recovery import Recovery
+from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.scrubbing import Finding, Scrub
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Operation, Place, Unknown
+from zkrq.protocol.view import Life, ServerId, View, ViewChange, dismiss
+
+R = TypeVar("R")
+
+
+class Altered(Deciding):
+    """What pushes, decisions and scrubs have in common.  Carries out one operation at a time."""
+
+    def __init__(self, on: Rules) -> None:
+        self.on = on
+        self._decided: Answer | None = None
+        self._records = Records()
+
+    def receivers(self, view: View) -> Mapping[ServerId, Life]:
+        return super().receivers(view) if Rule.LEARNERS_GET_EVERY_WRITE in self.on else view.members
+
+    def check_writable(self, view: View) -> None:
+        if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
+            super().check_writable(view)
+
+    def decide(self, call: Decision[R]) -> Operation[Decided[R]]:
+        self._decided = None
+        return super().decide(call)
+
+    def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
+        if self._decided and Rule.DECIDED_AGAIN not in self.on:
+            return {view.primary(call.queue): self._decided}
+        answers = yield from super().have_decided(view, call, so_far)
+        return answers
+
+    def spread(
+        self, view: View, call: Decision[R], records: Records, so_far: SoFar, answers: Answers
+    ) -> Operation[tuple[Answers, frozenset[bytes]]]:
+        if call.script == Claim.script and Rule.CLAIM_IS_EVERYWHERE not in self.on:
+            return answers, frozenset()
+        primary = view.primary(call.queue)
+        if self._decided is None:
+            self._decided, self._records = answers[primary], records
+        elif Rule.DECIDED_AGAIN not in self.on:
+            records = self._records
+            told = Apply(call.queue, records, fenced=call.fenced)
+            answers = yield Ask(view.epoch, {primary: view.members[primary]}, told)
+        return (yield from super().spread(view, call, records, so_far, answers))
+
+
+class AlteredOperations(Altered, Operations):
+    """Pushes and decisions."""
+
+    def __init__(self, on: Rules) -> None:
+        super().__init__(on)
+        self._began_with: Mapping[ServerId, Life] = {}
+
+    def put(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
+        self._began_with = {}
+        return super().put(queue, puts)
+
+    def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
+        missing = super().missing(view, covered)
+        self._began_with = self._began_with or missing
+        if Rule.LAST_VIEW_IS_COVERED in self.on:
+            return missing
+        return {id: life for id, life in missing.items() if self._began_with.get(id) == life}
+
+    def settle(self, call: Settle) -> Operation[Decided[SettleReply]]:
+        """Settle claims, by the primary's decision or without one."""
+        return self.decide(call) if Rule.PRIMARY_DECIDES in self.on else self._settle_everywhere(call)
+
+    def _settle_everywhere(self, call: Settle) -> Operation[Decided[SettleReply]]:
+        outcomes: list[Sequence[int]] = []
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield CheckTime()
+            alone = SettleAlone(call.queue, 0, 0, call.items)
+            answers: Answers = yield Ask(view.epoch, self.receivers(view), alone)
+            outcomes[:] = [
+                alone.read(answer.body).outcomes for answer in answers.values() if answer.status is Status.OK
+            ]
+            return answers
+
+        try:
+            yield from self.tell(call.queue, attempt)
+        except Failure as failure:
+            raise Unknown(str(failure)) from failure
+        reply = SettleReply(0, 0, [min(each) for each in zip(*outcomes, strict=True)], Records())
+        return Decided(reply, Records(), frozenset(), frozenset(), 0, 0, repeated=False, gone=())
+
+
+class AlteredScrub(Altered, Scrub):
+    """``age`` is given the moment of a push, and says which time it is for whoever judges that push."""
+
+    def __init__(self, on: Rules, age: Callable[[float], float]) -> None:
+        super().__init__(on)
+        self._age = age
+
+    def judge(self, record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+        if Rule.SCRUB_ROLLS_FORWARD not in self.on:
+            return Finding.WAIT
+        if record.state is not State.GONE:
+            now_ms = self._age(record.pushed_at_ms)
+        return super().judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
+
+
+class AlteredCatchUp(CatchUp):
+    def __init__(self, server: ServerId, on: Rules, *, repairer: str) -> None:
+        super().__init__(server, repairer=repairer)
+        self._on = on
+
+    def reach_members(self, view: View) -> Operation[None]:
+        if Rule.CATCH_UP_NEEDS_ALL_MEMBERS in self._on:
+            yield from super().reach_members(view)
+
+    def kept_generation(self, view: View, who: ServerInfo) -> str | None:
+        return super().kept_generation(view, who) if Rule.ELIGIBLE_IS_KEPT in self._on else None
+
+    def copy_of(self, queue: str) -> QueueCopy:
+        return super().copy_of(queue) if Rule.CATCH_UP_COPIES_TOMBSTONES in self._on else _CopyOfTheLiving(queue)
+
+    def promotion(self, life: Life) -> ViewChange:
+        promotion = super().promotion(life)
+        if Rule.ELIGIBLE_UNTIL_ANSWERED in self._on:
+            return promotion
+
+        def promote(view: View, /, *, by: str) -> View:
+            promoted = promotion(view, by=by)
+            return dismiss(promoted) if promoted.writable else promoted
+
+        return promote
+
+
+class _CopyOfTheLiving(QueueCopy):
+    def install(self, target: Place, items: Sequence[Copied], moments: Moments) -> Operation[None]:
+        return super().install(target, [item for item in items if unpack(item.record).state is not State.GONE], moments)
+
+
+class AlteredRecovery(Recovery):
+    def __init__(self, on: Rules, *, repairer: str) -> None:
+        super().__init__(repairer=repairer)
+        self._on = on
+
+    def wanted(self, view: View) -> Mapping[ServerId, Life]:
+        return super().wanted(view) if Rule.ELIGIBLE_TAKE_PART in self._on else view.members
+
+    def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
+        if Rule.RECOVERY_WAITS_FOR_ALL in self._on:
+            return (yield from super().meet(servers))
+        identities = yield from identify(list(servers))
+        return {id: who for id, who in identities.items() if isinstance(who, ServerInfo)}
+
+    def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
+        return Rule.RECOVERY_ONLY_OF_THE_DEAD in self._on and super().has_live_member(view, identities)
+
+    def takes_part(self, view: View, known: Life, who: ServerInfo) -> bool:
+        anyone = Rule.RECOVERY_BY_GENERATION not in self._on and bool(who.generation)
+        return anyone or super().takes_part(view, known, who)
+
+    def renewed(self, view: View, known: Life) -> str:
+        if Rule.RENEWED_ARE_RECOGNISED in self._on:
+            return super().renewed(view, known)
+        return super().renewed(view, Life(known.run_id, f"{known.generation}/{view.epoch}"))
+
+    def merge(self, view: View, met: Mapping[ServerId, ServerInfo]) -> Operation[None]:
+        if Rule.RECOVERY_MERGES in self._on:
+            yield from super().merge(view, met)
+            return
+        first, *others = self.places(view, met)
+        for other in others:
+            yield from self.copy_all(met, first, other)
+
+    def renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
+        if Rule.RECOVERY_RENEWS_GENERATIONS not in self._on:
+            return Life(who.run_id, who.generation)
+        return (yield from super().renew(view, id, who))

@@ -1,0 +1,133 @@
+"""Carries out the library's own operations: the third runner, beside asyncio and the simulation.
+
+The library's operations yield steps; here a step becomes requests of the model's clients, or nothing but a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TypeVar
+
+from tests.model.altered import AlteredOperations
+from tests.model.membership import PAUSE, Member, Steps
+from tests.model.scripts import QUEUE, Item, Token, owner_of
+from tests.model.server import Request
+from tests.model.world import World
+from zkrq.protocol import calls
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.steps import (
+    Answers,
+    Ask,
+    Begin,
+    Change,
+    CheckTime,
+    Evict,
+    Failure,
+    Hurry,
+    Identify,
+    Look,
+    Nonce,
+    Now,
+    Obstacles,
+    Operation,
+    Refresh,
+    Removed,
+    Report,
+    Step,
+    TimeUp,
+)
+from zkrq.protocol.view import ServerId
+
+T = TypeVar("T")
+
+TRIES = 12
+"""Attempts of one operation, before its time is up."""
+
+NO_OBSTACLES = Obstacles({}, ())
+
+
+class Client(Member):
+    """What all clients have in common: operations over a view that may be old."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.tokens: list[Token] = []
+        self.operations = AlteredOperations(world.on)
+        self._removed: list[Item] = []
+
+    def work(self) -> Steps[None]:
+        raise NotImplementedError
+
+    def run(self, operation: Operation[T]) -> Steps[T]:
+        """Carry an operation out.  Raises a ``Failure``."""
+        yield from self._cut()
+        tries = TRIES
+        try:
+            step = operation.send(None)
+            while True:
+                if isinstance(step, Begin | CheckTime):
+                    tries -= 1
+                    step = operation.throw(TimeUp()) if tries < 0 else operation.send(NO_OBSTACLES)
+                elif isinstance(step, Ask):
+                    step = operation.send((yield from self._ask(step)))
+                else:
+                    step = operation.send((yield from self._carry_out(step)))
+        except StopIteration as stop:
+            return stop.value
+        finally:
+            operation.close()
+
+    def fence(self, token: Token) -> Steps[None]:
+        """Declare the owner of a token dead, which has this one only."""
+        try:
+            yield from self.run(self.operations.fence(QUEUE, owner_of(token)))
+        except Failure:
+            return
+        self.world.ledger.fence_completed(token)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, step: Step) -> Steps[object]:
+        match step:
+            case Look():
+                return self.view
+            case Evict(view, failed, answered):
+                return (yield from self.evict(view, failed, answered))
+            case Refresh():
+                return (yield from self.refresh())
+            case Identify(servers):
+                return (yield from self._identify(servers))
+            case Change(view, change):
+                return (yield from self.change(view, change))
+            case Nonce():
+                return self.world.nonce()
+            case Removed(_, ids):
+                self._removed += ids
+            case Now() | Hurry() | Report():
+                return 0
+            case _:
+                yield PAUSE
+        return None
+
+    def _ask(self, step: Ask) -> Steps[Answers]:
+        epoch, lives, call, once = step
+        if not lives:
+            return {}
+        answers = yield [Request(id, life, epoch, call, once) for id, life in lives.items()]
+        answer_of = dict(zip(lives, answers, strict=True))
+        self.note_met(lives, answer_of)
+        return answer_of
+
+    def _identify(self, servers: Collection[ServerId]) -> Steps[dict[ServerId, ServerInfo | Answer]]:
+        met: dict[ServerId, ServerInfo | Answer] = {}
+        for id in servers:
+            yield PAUSE
+            met[id] = self.world.identify(id)
+        return met
+
+    def _cut(self) -> Steps[None]:
+        """Have payloads dropped that no server needs any more."""
+        if self._removed:
+            call, self._removed = calls.Cut(QUEUE, self._removed), []
+            yield self.requests(self.view.receivers, call)

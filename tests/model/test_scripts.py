@@ -1,0 +1,389 @@
+"""The model's server against the real scripts: the same random calls get the same replies and leave the same records.
+
+Times are left out, and what hangs on them: each owner's leases are so short that they are over with the next call, or
+outlast the test; each push is young or too old, as long as the test takes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from tests.model.rules import ALL_RULES, Rule, Rules
+from tests.model.scripts import QUEUE, Clock, Item, owner_of
+from tests.model.server import Request, Server
+from zkrq.protocol import calls
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.keys import key, script_keys
+from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
+from zkrq.protocol.replies import Answer, Status, read_reply
+from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.view import Life, ServerId
+from zkrq.testing.redis.server import MiniRedis
+
+NAMESPACE = "t"
+IDS = ("i1", "i2", "i3")
+OWNERS = ("short", "ann", "bob")
+SHORT = "short"
+"""The owner whose leases are over with the next call."""
+
+FIRST_MS = 1_750_000_000_000
+YOUNG_MS, OLD_MS = FIRST_MS, FIRST_MS - 3 * PUT_WINDOW_MS
+STEP_US = 10_000
+"""Microseconds between two calls."""
+
+LONG_MS = 3_600_000
+SEQS = 40
+PAYLOAD = b"payload"
+
+Head = tuple[Version, State, str]
+
+
+def head_of(packed: bytes) -> Head:
+    """What the model knows of a record."""
+    record = unpack(packed)
+    return record.version, record.state, record.token
+
+
+class Real:
+    """The real scripts, on a Redis inside this process."""
+
+    def __init__(self) -> None:
+        self.now_us = FIRST_MS * 1000
+        self.redis = MiniRedis(run_id="r", clock_us=lambda: self.now_us)
+        self._loaded = set[str]()
+
+    def ask(self, epoch: int, generation: str, call: calls.Call[Any]) -> Answer:
+        self.now_us += STEP_US
+        text = SCRIPTS[call.script].given(flags=True)
+        if text.sha not in self._loaded:
+            self.redis.execute(b"SCRIPT", b"LOAD", text.text.encode())
+            self._loaded.add(text.sha)
+        keys = script_keys(NAMESPACE, QUEUE, call.script)
+        words = ["EVALSHA", text.sha, len(keys), *keys, epoch, generation, *call.words()]
+        reply = self.redis.execute(*(word if isinstance(word, bytes) else str(word).encode() for word in words))
+        answer = read_reply(reply, call.script)
+        assert answer.status is not Status.BROKEN, answer.reason
+        return answer
+
+    def hash(self, name: str) -> Mapping[bytes, bytes]:
+        return cast("Mapping[bytes, bytes]", self.redis.content().get(key(NAMESPACE, QUEUE, name).encode(), {}))
+
+    @property
+    def content(self) -> object:
+        server = self.hash("server")
+        return (
+            int(server.get(b"epoch", 0)),
+            server.get(b"generation", b"").decode(),
+            {id: head_of(packed) for id, packed in self.hash("records").items()},
+            dict(self.hash("payloads")),
+            {owner.decode(): int(seq) for owner, seq in self.hash("owners").items()},
+            {owner.decode() for owner in self.hash("fenced_owners")},
+        )
+
+
+class Twins:
+    """The model's server and the real scripts, which are asked the same."""
+
+    def __init__(self, on: Rules) -> None:
+        lapsed = {f"{SHORT}/{seq}" for seq in range(SEQS)}
+        self.model = Server(ServerId("a"), on, Clock(lapsed, {float(OLD_MS)}), "r", "")
+        self.real = Real()
+        self.flush()
+
+    def flush(self) -> None:
+        self.model.restore(None)
+        self.real.redis.flush()
+
+    def lead(self, epoch: int, generation: str) -> None:
+        """Begin to decide under an epoch: from then on a new primary gives every claim a full lease."""
+        self.model.receive(self._request(epoch, generation, calls.Seal()))
+        self.real.ask(epoch, generation, calls.Owners(QUEUE))
+
+    def ask(self, epoch: int, generation: str, call: calls.Call[Any]) -> None:
+        """Compare the replies, of pages all of them, and what they leave."""
+        mine = self._walk(lambda page: self.model.receive(self._request(epoch, generation, page)), call)
+        assert mine == self._walk(lambda page: self.real.ask(epoch, generation, page), call), call
+        held = self.model.held
+        records = {id: head_of(packed) for id, packed in held.records.items()}
+        content = held.epoch, held.generation, records, held.payloads, held.owners, held.fenced
+        assert content == self.real.content, call
+
+    def _request(self, epoch: int, generation: str, call: calls.Call[Any]) -> Request:
+        return Request(ServerId("a"), Life("r", generation), epoch, call)
+
+    def _walk(self, ask: Callable[[calls.Call[Any]], Answer], call: calls.Call[Any]) -> object:
+        answer = ask(call)
+        if answer.status is not Status.OK:
+            return answer.status
+        reply = call.read(answer.body)
+        told = _TOLD[type(call)](reply)
+        if not isinstance(call, calls.Paging):
+            return told
+        collected = dict(told)
+        while reply.cursor != calls.START:
+            call = call.at(reply.cursor)
+            reply = call.read(ask(call).body)
+            collected |= _TOLD[type(call)](reply)
+        return collected
+
+
+def decided(records: calls.Records) -> dict[Item, Head]:
+    return {id: head_of(record) for id, record, _ in records}
+
+
+def handed(reply: calls.ClaimReply) -> object:
+    payloads = dict(zip(reply.records.ids, reply.payloads, strict=True))
+    return decided(reply.records), payloads
+
+
+def copies(items: Sequence[calls.Copied]) -> dict[Item, object]:
+    return {id: (head_of(record), payload) for id, record, _, payload in items}
+
+
+def owners(reply: calls.MetadataReply) -> dict[object, object]:
+    parts = iter(reply.owners.flat)
+    known = {owner: (int(seq), ago >= 0) for owner, seq, ago in zip(parts, parts, parts, strict=True)}
+    return {"items": reply.items, **known}
+
+
+def nothing(reply: object) -> None:
+    """The reply has none, or nothing but times."""
+
+
+_TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
+    calls.Seal: nothing,
+    calls.Room: nothing,
+    calls.Enrol: nothing,
+    calls.Wipe: nothing,
+    calls.PutAll: lambda reply: (list(reply.late), reply.gone),
+    calls.Push: lambda reply: (reply.outcomes, decided(reply.records)),
+    calls.Claim: handed,
+    calls.Settle: lambda reply: (reply.outcomes, decided(reply.records)),
+    calls.Fence: lambda reply: decided(reply.records),
+    calls.Claims: lambda reply: dict.fromkeys(reply.names),
+    calls.Retire: nothing,
+    calls.Apply: lambda reply: (list(reply.superseded), list(reply.bare)),
+    calls.ApplyNew: lambda reply: (list(reply.superseded), list(reply.bare)),
+    calls.Cut: nothing,
+    calls.Queues: lambda reply: dict.fromkeys(reply.names),
+    calls.Metadata: owners,
+    calls.Install: nothing,
+    calls.Page: lambda reply: copies(reply.items),
+    calls.Read: lambda reply: copies(reply.items),
+    calls.Heads: lambda reply: reply.heads,
+    calls.Compare: lambda reply: (list(reply.unknown), list(reply.different)),
+    calls.Affirm: decided,
+    calls.Forward: decided,
+}
+"""What a reply says, but for times."""
+
+
+class Load:
+    """Draws calls, mostly such as make sense by now."""
+
+    def __init__(self, seed: int, server: Server) -> None:
+        self._random = random.Random(seed)
+        self._server = server
+
+    def draw(self) -> calls.Call[Any]:
+        return getattr(self, f"_{self._random.choice(_DRAWN)}")()
+
+    def draw_gate(self) -> tuple[int, str]:
+        """Epoch and generation."""
+        held, rng = self._server.held, self._random
+        if rng.random() < 0.9:
+            return max(1, held.epoch + (rng.random() < 0.1)), held.generation or "g1"
+        return max(1, held.epoch + rng.choice([-1, 0, 1])), rng.choice(["g1", "g2"])
+
+    def _some(self) -> list[str]:
+        return self._random.sample(IDS, self._random.randint(1, len(IDS)))
+
+    def _owner(self) -> str:
+        return self._random.choice(OWNERS)
+
+    def _token(self) -> str:
+        return f"{self._owner()}/{self._random.randint(1, 3)}"
+
+    def _puts(self) -> list[calls.Put]:
+        moments = [YOUNG_MS, YOUNG_MS, OLD_MS]
+        return [calls.Put(id, fresh(0, self._random.choice(moments)), 0, PAYLOAD) for id in self._some()]
+
+    def _record(self) -> Record:
+        """What some other server may have decided."""
+        rng, state = self._random, self._random.choice([State.QUEUED, State.CLAIMED, State.GONE])
+        version = Version(rng.randint(0, 3), rng.randint(1, 5))
+        if state is State.GONE:
+            return Record(version, state, due_us=FIRST_MS * 1000, token=rng.choice(["", "refused", self._token()]))
+        token = self._token() if state is State.CLAIMED else rng.choice(["", self._token()])
+        pushed_at_ms, lease_ms = rng.choice([YOUNG_MS, YOUNG_MS, OLD_MS]), self._lease(token)
+        return Record(version, state, pushed_at_ms=pushed_at_ms, token=token, lease_ms=lease_ms)
+
+    def _lease(self, token: str) -> int:
+        return 1 if owner_of(token) == SHORT else LONG_MS
+
+    def _left(self, record: Record) -> int:
+        return record.lease_ms if record.state is State.CLAIMED else 0
+
+    # -- a call of each script ---------------------------------------------------------------------------------------
+
+    def _put(self) -> calls.PutAll:
+        return calls.PutAll(QUEUE, self._puts())
+
+    def _push(self) -> calls.Push:
+        return calls.Push(
+            QUEUE,
+            0,
+            [put.above(self._random.choice([1, 1, 4])) for put in self._puts()],
+            again=self._random.random() < 0.5,
+        )
+
+    def _claim(self) -> calls.Claim:
+        owner = self._owner()
+        seq = max(1, self._server.held.owners.get(owner, 0) + self._random.choice([1, 1, 1, 0, -1]))
+        lease_ms = self._lease(f"{owner}/")
+        return calls.Claim(QUEUE, owner, seq, 100, lease_ms, "", 0, "X", 0, 0, known_ms=LONG_MS)
+
+    def _settle(self) -> calls.Settle:
+        return calls.Settle(QUEUE, 0, 0, [self._settlement(id) for id in self._some()])
+
+    def _settlement(self, id: str) -> calls.Settlement:
+        rng = self._random
+        packed = self._server.held.records.get(id.encode())
+        record = unpack(packed) if packed and rng.random() < 0.8 else self._record()
+        version = record.version._replace(n=max(1, record.version.n + rng.choice([0, 0, 0, 1, -1])))
+        named = pack(Record(version, State.CLAIMED))[VERSION_BYTES]
+        return id, named, record.token or self._token(), rng.choice(["ack", "nack 0 "])
+
+    def _fence(self) -> calls.Fence:
+        return calls.Fence(QUEUE, self._owner())
+
+    def _claims(self) -> calls.Claims:
+        return calls.Claims(QUEUE, self._owner())
+
+    def _retire(self) -> calls.Retire:
+        return calls.Retire(QUEUE, self._owner())
+
+    def _apply(self) -> calls.Apply:
+        given, kind = self._random.choice([0, 1, 2]), self._random.choice([calls.Apply, calls.ApplyNew])
+        fenced = self._owner() if self._random.random() < 0.1 else ""
+        return kind(QUEUE, [self._row(id, given) for id in self._some()], fenced=fenced, payloads_given=given)
+
+    def _row(self, id: str, given: int) -> tuple[str | bytes | int, ...]:
+        record = self._record()
+        row = id, pack(record), self._left(record)
+        return (
+            (*row, self._random.choice([b"", PAYLOAD]) if given == calls.SOME_PAYLOADS else PAYLOAD) if given else row
+        )
+
+    def _cut(self) -> calls.Cut:
+        return calls.Cut(QUEUE, [id.encode() for id in self._some()])
+
+    def _read(self) -> calls.Call[Any]:
+        """One of the calls that change nothing."""
+        ids = [id.encode() for id in self._some()]
+        heads = [(id, pack(self._record())[:10]) for id in ids]
+        heads = [(id, self._server.held.records.get(id, head)[:10]) for id, head in heads]
+        return self._random.choice(
+            [
+                calls.Seal(),
+                calls.Room(),
+                calls.Queues(),
+                calls.Metadata(QUEUE),
+                calls.Page(QUEUE, calls.START, 200),
+                calls.Read(QUEUE, ids),
+                calls.Heads(QUEUE, calls.START, 200),
+                calls.Heads(QUEUE, calls.START, 200, ids),
+                calls.Compare(QUEUE, heads),
+            ]
+        )
+
+    def _install(self) -> calls.Install:
+        seq, ago_ms = self._random.randint(0, 3), self._random.choice([-1, 0])
+        return calls.Install(QUEUE, 0, calls.Rows([self._owner().encode(), seq, ago_ms]))
+
+    def _affirm(self) -> calls.Affirm:
+        return calls.Affirm(QUEUE, [id.encode() for id in self._some()])
+
+    def _forward(self) -> calls.Forward:
+        records = {id: self._record() for id in self._some()}
+        items = [
+            calls.Copied(id.encode(), pack(record), b"%d" % self._left(record), PAYLOAD)
+            for id, record in records.items()
+        ]
+        return calls.Forward(QUEUE, FIRST_MS * 1000, LONG_MS, items)
+
+    def _wipe(self) -> calls.Wipe:
+        return calls.Wipe(QUEUE)
+
+    def _enrol(self) -> calls.Enrol:
+        rng = self._random
+        expected = rng.choice([self._server.held.generation, "", "g1"])
+        return calls.Enrol(expected, "a", "", FIRST_MS * 1000, LONG_MS, rng.random() < 0.5)
+
+
+_DRAWN = (
+    *("put", "put", "push", "claim", "claim", "settle", "settle", "apply", "apply", "read", "read"),
+    *("fence", "claims", "retire", "cut", "install", "affirm", "forward", "enrol"),
+)
+
+
+OF_A_SERVER = (
+    Rule.GREATER_VERSION_WINS,
+    Rule.SUPERSEDED_IS_TOLD,
+    Rule.OLD_EPOCH_IS_STALE,
+    Rule.GENERATION_IS_COMPARED,
+    Rule.MISSING_IS_NOT_CREATED,
+    Rule.STAMPED_ANEW,
+    Rule.REPEATED_CLAIM_GETS_THE_SAME,
+    Rule.FENCED_TOKEN_IS_REFUSED,
+    Rule.SETTLING_CHECKS_THE_TOKEN,
+    Rule.REFUSAL_IS_SPREAD,
+    Rule.TOMBSTONE_STAYS,
+    Rule.TOMBSTONE_OF_THE_UNKNOWN,
+    Rule.SOURCE_ADOPTS_BEFORE_READING,
+    Rule.WIPING_IS_COMPARE_AND_SET,
+    Rule.BYTES_GO_LAST,
+    Rule.CLAIMS_HAVE_A_DEADLINE,
+    Rule.SCRUB_DECIDES,
+)
+"""The rules that are kept by the scripts, but for the run_id, which a connection checks."""
+
+
+def compare(seed: int, *off: Rule) -> None:
+    """Make random calls, and raise ``AssertionError`` where model and scripts differ."""
+    twins = Twins(ALL_RULES.difference(off))
+    load, rng = Load(seed, twins.model), random.Random(-seed)
+    twins.ask(1, "g1", calls.Enrol("", "a", "", FIRST_MS * 1000, LONG_MS, holding=False))
+    for _ in range(60):
+        if rng.random() < 0.01:
+            twins.flush()
+        call = calls.Wipe(QUEUE) if rng.random() < 0.01 else load.draw()
+        epoch, generation = load.draw_gate()
+        twins.lead(epoch, generation)
+        twins.ask(epoch, generation, call)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_model_and_scripts_reply_alike(seed: int) -> None:
+    compare(seed)
+
+
+@pytest.mark.parametrize("rule", OF_A_SERVER, ids=lambda rule: rule.label)
+def test_model_and_scripts_differ_without_a_rule(rule: Rule) -> None:
+    """Otherwise the calls above would not show that the scripts keep it."""
+    with pytest.raises(AssertionError):
+        for seed in range(40):
+            compare(seed, rule)
+
+
+def test_every_call_of_the_model_is_made() -> None:
+    """But for the reservation, which is a matter of time only."""
+    assert {kind.script for kind in _TOLD} | {"reserve"} == {
+        name
+        for name in SCRIPTS
+        if callable(getattr(Server(ServerId(""), ALL_RULES, Clock(), "", "").scripts, name, None))
+    } | {"enrol"}
