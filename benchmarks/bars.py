@@ -30,51 +30,27 @@ class Bar:
 
 def bars(sheet: Sheet) -> Sequence[Bar]:
     """Return all bars, in the order of the report."""
-
-    def peer(title: str, wanted: float) -> Bar:
-        measured = tuple(sheet.values(contest.RATIOS, title, "whole cycle"))
-        return Bar(f"whole cycle: zkrq / {title}", wanted, measured, at_least=True)
-
-    def at_rest(title: str, row: str, wanted: float) -> Sequence[Bar]:
-        return [
-            Bar(
-                f"{title}, p50 / three concurrent SETs by {client}",
-                wanted,
-                tuple(sheet.values(latency.AT_REST_RATIO, row, column)),
-            )
-            for client, column in (("redis-py", "to redis-py"), ("hiredis alone", "to hiredis"))
-        ]
-
-    def flat(title: str, topic: Topic, row: str, base: str) -> Sequence[Bar]:
-        columns = {"time": "by the clock", "processor time": "processor"}
-        return [
-            Bar(f"{title}, {name}", 1.25, _ratio(sheet, topic, row, base, column)) for name, column in columns.items()
-        ]
-
+    depths = sheet.rows(growth.MEMORY)
     return (
-        peer("arq", 20),
-        peer("SAQ", 20),
-        peer("streaQ", 20),
-        peer("NATS JetStream R3, pipelined", 1.75),
-        peer("a znode per item", 25),
+        _peer(sheet, "arq", 20),
+        _peer(sheet, "SAQ", 20),
+        _peer(sheet, "streaQ", 20),
+        _peer(sheet, "NATS JetStream R3, pipelined", 1.75),
+        _peer(sheet, "a znode per item", 25),
         Bar(
             "whole cycle: zkrq / its scripts called bare, same batch sizes",
             0.7,
             tuple(sheet.values(limit.RATIO, "zkrq / bare", "whole cycle")),
             at_least=True,
         ),
-        *at_rest("push at one caller", "push", 2.5),
-        *at_rest("push to a waiting handler", "to handler", 4),
-        *flat("cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
-        *flat("cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
+        *_at_rest(sheet, "push at one caller", "push", 2.5),
+        *_at_rest(sheet, "push to a waiting handler", "to handler", 4),
+        *_flat(sheet, "cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
+        *_flat(sheet, "cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
         Bar(
             "memory of a queued 100-byte item on each server, beyond its payload",
             350,
-            tuple(
-                value
-                for row in sheet.rows(growth.MEMORY)
-                for value in sheet.values(growth.MEMORY, row, "beyond payload")
-            )[-1:],
+            tuple(value for row in depths for value in sheet.values(growth.MEMORY, row, "beyond payload"))[-1:],
             unit="bytes",
         ),
         Bar(
@@ -84,6 +60,27 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
             unit="MiB",
         ),
     )
+
+
+def _peer(sheet: Sheet, title: str, wanted: float) -> Bar:
+    measured = tuple(sheet.values(contest.RATIOS, title, "whole cycle"))
+    return Bar(f"whole cycle: zkrq / {title}", wanted, measured, at_least=True)
+
+
+def _at_rest(sheet: Sheet, title: str, row: str, wanted: float) -> Sequence[Bar]:
+    return [
+        Bar(
+            f"{title}, p50 / three concurrent SETs by {client}",
+            wanted,
+            tuple(sheet.values(latency.AT_REST_RATIO, row, column)),
+        )
+        for client, column in (("redis-py", "to redis-py"), ("hiredis alone", "to hiredis"))
+    ]
+
+
+def _flat(sheet: Sheet, title: str, topic: Topic, row: str, base: str) -> Sequence[Bar]:
+    columns = {"time": "by the clock", "processor time": "processor"}
+    return [Bar(f"{title}, {name}", 1.25, _ratio(sheet, topic, row, base, column)) for name, column in columns.items()]
 
 
 def _ratio(sheet: Sheet, topic: Topic, row: str, base: str, column: str) -> tuple[float, ...]:

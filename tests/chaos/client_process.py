@@ -107,14 +107,14 @@ class Orders:
     command_timeout: float
     operation_timeout: float
     claim_timeout: float
-    producers: int
-    consumers: int
-    pause: float
     delay: float
     long_work: float
     pauses: bool
     filling: int
     """Bytes of ballast in one push of ``LARGE_ONE_IN``."""
+    producers: int = 3
+    consumers: int = 16
+    pause: float = 0.025
 
     def dump(self) -> str:
         return json.dumps(asdict(self))

@@ -334,14 +334,13 @@ async def set_stage(
             proxies = {
                 server.name: await stack.enter_async_context(Proxy(server.host, server.port)) for server in servers.all
             }
-            if users:
-                for server in servers.redis:
-                    await let_in(server, name, PASSWORD)
-            login = f"{name}:{PASSWORD}@" if users else ""
+            for server in servers.redis if users else ():
+                await let_in(server, name, PASSWORD)
+            redis = {server.name: proxies[server.name].address for server in servers.redis}
             orders = Orders(
                 name=name,
                 log=str(journal.file(name)),
-                redis={server.name: f"redis://{login}{proxies[server.name].address}" for server in servers.redis},
+                redis=_urls(redis, f"{name}:{PASSWORD}@" if users else ""),
                 zookeeper=",".join(proxies[server.name].address for server in servers.zookeeper),
                 namespace=namespace,
                 min_replicas=min_replicas,
@@ -350,9 +349,6 @@ async def set_stage(
                 command_timeout=pace.command_timeout,
                 operation_timeout=pace.operation_timeout,
                 claim_timeout=pace.claim_timeout,
-                producers=3,
-                consumers=16,
-                pause=0.025,
                 delay=pace.delay,
                 long_work=pace.long_work,
                 pauses=number == 1,
@@ -365,6 +361,10 @@ async def set_stage(
         stage = Stage(servers, clients, journal, pace, namespace, random.Random(seed))
         stack.callback(stage.close)
         yield stage
+
+
+def _urls(addresses: Mapping[str, str], login: str) -> dict[str, str]:
+    return {name: f"redis://{login}{address}" for name, address in addresses.items()}
 
 
 async def _spawn(orders: Orders, errors: Path) -> asyncio.subprocess.Process:
