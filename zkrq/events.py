@@ -5,16 +5,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import cast
 
 _log = logging.getLogger("zkrq.events")
 
 
+SHOWN = 10
+"""Elements of a list that a log record shows; the event itself has them all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something changed.  ``cluster`` is the namespace."""
+    """Something changed.  ``cluster`` is the namespace.  As text an event shows at most ``SHOWN`` elements of a list."""
 
     cluster: str
+
+    def __str__(self) -> str:
+        shown = (f"{each.name}={_shorten(getattr(self, each.name))}" for each in fields(self))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shorten(value: object) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    elements = cast("tuple[object, ...]", value)
+    more = len(elements) - SHOWN
+    return f"({', '.join(map(repr, elements[:SHOWN]))}, and {more:,} more)" if more > 0 else repr(elements)
 
 
 @dataclass(frozen=True, slots=True)
