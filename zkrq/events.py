@@ -17,7 +17,7 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something changed.  ``cluster`` is the namespace.  As text an event shows at most ``SHOWN`` elements of a list."""
+    """Something changed.  ``cluster`` is the namespace.  Its text shows at most ``SHOWN`` elements of a list."""
 
     cluster: str
 
