@@ -11,7 +11,7 @@ small piece, a rule of the scripts by a flag of the model's server.
     altered.py      the library's operations, in which rules can be switched off
     scripts.py      what the scripts do to one queue; test_scripts.py holds it against the real ones
     server.py       a server's life, its disk, and the door of its scripts
-    membership.py   the view as one client knows it, and eviction
+    membership.py   the view as one client knows it
     runner.py       carries out operations, as requests to servers
     clients.py      producers, consumers, the reaper
     repair.py       when servers are caught up, recovered and scrubbed

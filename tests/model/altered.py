@@ -5,16 +5,19 @@ With all rules in force every piece below is the library's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tests.model.rules import Rule, Rules
 from tests.model.scripts import SettleAlone
+from tests.model.world import World
 from zkrq.protocol.calls import Apply, Claim, Copied, Decision, Put, Records, Settle, SettleReply
 from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
 from zkrq.protocol.enrolment import identify
+from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.putting import Pushes
 from zkrq.protocol.records import Record, State, unpack
@@ -23,9 +26,50 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Operation, Place, Unknown
-from zkrq.protocol.view import Life, ServerId, View, ViewChange, dismiss
+from zkrq.protocol.view import Life, ServerId, Silence, View, ViewChange, accused, dismiss
+from zkrq.protocol.witness import Witness
 
 R = TypeVar("R")
+
+
+NOW = 0.0
+"""Seconds that a client's monotonic clock always shows: what a grace allows is said by the world."""
+
+
+class AlteredEvicting(Evicting):
+    """Eviction and accusation."""
+
+    def __init__(self, witness: AlteredWitness) -> None:
+        super().__init__(witness)
+        self._on = witness.world.on
+
+    def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
+        if Rule.SURVIVORS_ANSWER not in self._on:
+            return {}
+        return (yield from super().probe(view, unasked))
+
+
+class AlteredWitness(Witness):
+    """Every grace is over when the world says so.  Where all links are whole, silence is a server's own."""
+
+    def __init__(self, client: str, world: World) -> None:
+        super().__init__(client)
+        self.world: Final = world
+
+    def weigh(self, view: View, server: ServerId, now: float) -> Silence:
+        if not self.world.links or Rule.SILENCE_NEEDS_STANDING not in self.world.on:
+            return Silence.EVICT
+        heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in self.world.on
+        return super().weigh(view, server, math.inf if server in accused(view) and not heard else now)
+
+    def note_failed(self, servers: Iterable[ServerId], now: float) -> float:
+        return -math.inf
+
+    def note_evicted(self, lives: Mapping[ServerId, Life], now: float) -> None:
+        if Rule.EVICTING_COSTS_STANDING in self.world.on:
+            super().note_evicted(lives, now)
+        for id, life in lives.items():
+            self.world.note_evicted(self.client, id, life)
 
 
 class Altered(Deciding):

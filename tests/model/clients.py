@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
 from tests.model.runner import Client
 from tests.model.scripts import QUEUE, Item, Token, owner_of
 from tests.model.world import World
-from zkrq.protocol.calls import Claim, ClaimReply, Put, Seal, Settle
+from zkrq.protocol.calls import Claim, ClaimReply, Put, Settle
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.putting import Done
 from zkrq.protocol.records import VERSION_BYTES, fresh
-from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Failure, NothingDone
-from zkrq.protocol.view import accused, refute
+from zkrq.protocol.view import accused
 
 LEASE_MS = 1
 """Leases end when the schedule says so, not after a time."""
@@ -85,16 +85,10 @@ class Watcher(Client):
         world = self.world
         assert world.links
         while not world.links.is_over():
-            yield PAUSE
-            if Rule.ACCUSATION_IS_REFUTED not in self.on:
-                continue
-            for id in sorted(accused(world.view)):
-                self.view = view = world.view
-                if id in accused(view):
-                    (answer,) = yield self.requests([id], Seal())
-                    if answer.status is Status.OK:
-                        world.ledger.counts["refutations"] += 1
-                        yield from self.swap(refute(view, [id], client=self.name))
+            yield from self.refresh()
+            if accused(self.view) and Rule.ACCUSATION_IS_REFUTED in self.on:
+                with suppress(Failure):
+                    yield from self.run(self.evicting.attend())
 
 
 class Consumer(Client):

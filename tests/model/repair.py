@@ -5,16 +5,17 @@ How is the library's: these clients run its catch-up, its recovery and its scrub
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tests.model.altered import AlteredCatchUp, AlteredRecovery, AlteredScrub
 from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
 from tests.model.runner import Client
 from tests.model.scripts import QUEUE
 from tests.model.world import World
-from zkrq.protocol.calls import Seal
-from zkrq.protocol.replies import Status
+from zkrq.protocol.catchup import dismiss_eligible
 from zkrq.protocol.steps import Failure
-from zkrq.protocol.view import ServerId, View, dismiss
+from zkrq.protocol.view import ServerId, View
 
 
 class Repairer(Client):
@@ -54,13 +55,11 @@ class Repairer(Client):
         yield from self.dismiss()
 
     def dismiss(self) -> Steps[None]:
-        """Give up the eligible servers once all members have answered in a view in which pushes complete."""
-        self.view = view = self.world.view
-        if not (view.eligible and view.writable):
-            return
-        answers = yield self.requests(view.members, Seal())
-        if self.view is view and all(answer.status is Status.OK for answer in answers):
-            yield from self.swap(dismiss(view))
+        """Give up the eligible servers as soon as that is allowed."""
+        self.view = self.world.view
+        if self.view.eligible:
+            with suppress(Failure):
+                yield from self.run(dismiss_eligible(self.view))
 
     def is_recovery_due(self, view: View) -> bool:
         """Whether no member is met in the life in which the view knows it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TypeVar
 
-from tests.model.altered import AlteredOperations
+from tests.model.altered import NOW, AlteredOperations
 from tests.model.membership import PAUSE, Member, Steps
 from tests.model.scripts import QUEUE, Item, Token, owner_of
 from tests.model.server import Request
@@ -23,10 +23,12 @@ from zkrq.protocol.steps import (
     Change,
     CheckTime,
     Evict,
+    Evicted,
     Failure,
     Hurry,
     Identify,
     Look,
+    Monotonic,
     Nonce,
     Now,
     Obstacles,
@@ -35,6 +37,8 @@ from zkrq.protocol.steps import (
     Removed,
     Report,
     Step,
+    StepFailed,
+    Swap,
     TimeUp,
 )
 from zkrq.protocol.view import ServerId
@@ -62,6 +66,9 @@ class Client(Member):
     def run(self, operation: Operation[T]) -> Steps[T]:
         """Carry an operation out.  Raises a ``Failure``."""
         yield from self._cut()
+        return (yield from self._run(operation))
+
+    def _run(self, operation: Operation[T]) -> Steps[T]:
         tries = TRIES
         try:
             step = operation.send(None)
@@ -72,7 +79,12 @@ class Client(Member):
                 elif isinstance(step, Ask):
                     step = operation.send((yield from self._ask(step)))
                 else:
-                    step = operation.send((yield from self._carry_out(step)))
+                    try:
+                        result = yield from self._carry_out(step)
+                    except Failure as failure:
+                        step = operation.throw(StepFailed(failure))
+                    else:
+                        step = operation.send(result)
         except StopIteration as stop:
             return stop.value
         finally:
@@ -93,7 +105,12 @@ class Client(Member):
             case Look():
                 return self.view
             case Evict(view, failed, answered):
-                return (yield from self.evict(view, failed, answered))
+                return (yield from self._run(self.evicting.evict(view, failed, answered)))
+            case Swap(view):
+                yield from self.swap(view)
+                return self.view
+            case Monotonic():
+                return NOW
             case Refresh():
                 return (yield from self.refresh())
             case Identify(servers):
@@ -104,7 +121,7 @@ class Client(Member):
                 return self.world.nonce()
             case Removed(_, ids):
                 self._removed += ids
-            case Now() | Hurry() | Report():
+            case Now() | Hurry() | Report() | Evicted():
                 return 0
             case _:
                 yield PAUSE
@@ -116,7 +133,7 @@ class Client(Member):
             return {}
         answers = yield [Request(id, life, epoch, call, once) for id, life in lives.items()]
         answer_of = dict(zip(lives, answers, strict=True))
-        self.note_met(lives, answer_of)
+        self.note_heard(lives, answer_of)
         return answer_of
 
     def _identify(self, servers: Collection[ServerId]) -> Steps[dict[ServerId, ServerInfo | Answer]]:

@@ -30,24 +30,29 @@ SOON = 80
 """Schedules within which a rule is missed."""
 
 SEARCHED_FROM = {
-    Rule.RECOVERY_MERGES: 150,
-    Rule.RENEWED_ARE_RECOGNISED: 200,
-    Rule.PUSH_NEEDS_MIN_REPLICAS: 300,
-    Rule.SCRUB_ROLLS_FORWARD: 550,
-    Rule.WIPING_IS_COMPARE_AND_SET: 5830,
+    Rule.RECOVERY_WAITS_FOR_ALL: 60,
+    Rule.RENEWED_ARE_RECOGNISED: 150,
+    Rule.PUSH_NEEDS_MIN_REPLICAS: 200,
+    Rule.SCRUB_ROLLS_FORWARD: 240,
+    Rule.LAST_VIEW_IS_COVERED: 320,
+    Rule.SOURCE_ADOPTS_BEFORE_READING: 430,
+    Rule.ELIGIBLE_IS_KEPT: 600,
+    Rule.WIPING_IS_COMPARE_AND_SET: 1340,
+    Rule.SCRUB_DECIDES: 2240,
 }
 """Rules that are missed only when several things come together: the search begins not far from a seed that is known."""
 
 RARE = {
+    Rule.GENERATION_IS_COMPARED: "the run_id tells most lives apart; it needs a call that arrives after its server was "
+    "flushed and enrolled again",
     Rule.BYTES_GO_LAST: "needs an ack that only one follower has, and the loss of the next primary a moment later",
-    Rule.SCRUB_DECIDES: "needs a decision that one follower has, and no other about that item until the end",
     Rule.ELIGIBLE_UNTIL_ANSWERED: "needs three losses in a row",
 }
-"""Rules that are missed less than once in ten thousand schedules, and why."""
+"""Rules that are missed so rarely that no seed is known, and why.  ``test_scripts.py`` finds the first two missing."""
 
 BEHIND_THE_DEADLINE = {
     Rule.REPEATED_CLAIM_GETS_THE_SAME: SOON,
-    Rule.FENCED_TOKEN_IS_REFUSED: 120,
+    Rule.FENCED_TOKEN_IS_REFUSED: 280,
 }
 """Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none."""
 

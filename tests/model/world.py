@@ -13,7 +13,7 @@ from tests.model.server import TIMED_OUT, Request, Server
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.view import ServerId, View
+from zkrq.protocol.view import Life, ServerId, View, accused
 
 SERVERS = tuple(ServerId(id) for id in "ABC")
 
@@ -88,6 +88,9 @@ class World:
         for id, life in view.members.items():
             if self.view.members.get(id) != life:
                 self.servers[id].intact = self.servers[id].life == life
+        if view.epoch == self.view.epoch:
+            self.ledger.counts["accusations"] += accused(view) > accused(self.view)
+            self.ledger.counts["refutations"] += accused(view) < accused(self.view)
         self.view = view
         self.ledger.counts["views"] += 1
         self.log("view", view)
@@ -104,6 +107,12 @@ class World:
         life = self.view.receivers.get(id)
         server = self.servers[id]
         return self.links.is_watched() and life == server.life and not server.paused
+
+    def note_evicted(self, client: str, id: ServerId, life: Life) -> None:
+        """Report an eviction for silence of a server that others reach."""
+        server = self.servers[id]
+        if self.links and self.links.is_watched() and server.life == life and not server.paused:
+            self.ledger.evicted_wrongly(client, id, life.run_id)
 
     def believes(self, id: ServerId) -> bool:
         """Whether clients take the server's word; with all rules, only when it is in sync."""
