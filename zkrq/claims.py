@@ -163,9 +163,10 @@ class Claim(Generic[T]):
 
     async def __aenter__(self) -> Self:
         lease = self._lease
-        if running_loop() is not lease.issuer.home.loop:
+        loop = running_loop()
+        if loop is None or loop is not lease.issuer.home.loop:
             raise lease.issuer.home.elsewhere()
-        if not lease.holds_at(asyncio.get_running_loop().time()):
+        if not lease.holds_at(loop.time()):
             lease.lose("it expired before the work began")
             lease.check_held()
         lease.delivered = True

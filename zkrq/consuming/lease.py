@@ -204,7 +204,9 @@ class Lease(ref[object]):
             if self.deadline_at <= asyncio.get_running_loop().time():
                 self.lose(f"it expired while its {verb} was in flight")
             raise
-        self.stop_extending()
+        self.extending = False
+        if self.timer:  # seldom, so an ack does without the call
+            self.stop_extending()
         if not holds:
             self.settled = None
             self.lose(f"its {verb} was refused")
