@@ -330,7 +330,7 @@ async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> Non
         with pytest.raises(zkrq.Unavailable, match="redis-3"):
             async with in_process(servers, namespace, hub):
                 pass
-        with pytest.raises(zkrq.ConfigError, match="not a server of this namespace"):
+        with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
             await in_process(servers, namespace, hub).recover(["redis-9"])
         await in_process(servers, namespace, hub, on_event=told.append).recover(["redis-1", "redis-2"])
         recovered = next(event for event in told if isinstance(event, events.Recovered))
