@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from tests.simulation.loop import WORLD, Loop
 from tests.simulation.patches import EPOCH
 from tests.simulation.trace import Trace
+from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis.server import Dump, MiniRedis
 
 
@@ -36,6 +37,10 @@ class Far(Protocol):
 
     def reply(self, reply: object) -> None:
         """Send a reply, or a message of a subscription."""
+        ...
+
+    def refusal(self, command: list[bytes]) -> ErrorReply | None:
+        """What a client is answered that has no right to this command, None if it has."""
         ...
 
     def on_end(self, call: Callable[[], None]) -> None:
@@ -103,14 +108,16 @@ class SimServer:
             channel = command[1]
             far.on_end(self.redis.subscribe(channel, lambda text: far.reply([b"message", channel, text])))
             far.reply([b"subscribe", channel, 1])
-        elif not self.pace.costs:
-            far.reply(self.redis.execute(*command))
-        else:
-            before = self.redis.touched
-            reply = self.redis.execute(*command)
-            took = (self.redis.touched - before) * self.pace.seconds_an_element
-            self._busy_until = max(self._loop.now, self._busy_until) + took
-            self._loop.call_at(self._busy_until, far.reply, reply, context=WORLD)
+            return
+        before = self.redis.touched
+        reply = far.refusal(command) or self.redis.execute(*command)
+        if not self.pace.costs:
+            far.reply(reply)
+            return
+        # A refusal costs nothing, but no reply overtakes another one.
+        took = (self.redis.touched - before) * self.pace.seconds_an_element
+        self._busy_until = max(self._loop.now, self._busy_until) + took
+        self._loop.call_at(self._busy_until, far.reply, reply, context=WORLD)
 
     # -- faults ------------------------------------------------------------------------------------------------------
 

@@ -226,10 +226,12 @@ class SimWire:
             f"{self._process.name} > {self._server.name} {_describe(command)}" if trace.lines is not None else "",
             b"".join(command),
         )
-        if self._path.forbids and command[0] in (b"EVALSHA", b"EVAL"):
-            self.reply(ErrorReply(self._path.forbids))
-        else:
-            self._server.take(self, command)
+        self._server.take(self, command)
+
+    def refusal(self, command: list[bytes]) -> ErrorReply | None:
+        """What the server says to a command for which this client has no right."""
+        forbids = self._path.forbids
+        return ErrorReply(forbids) if forbids and command[0] in (b"EVALSHA", b"EVAL") else None
 
     def reply(self, reply: object) -> None:
         if self._loses_replies or self._broken is not None:
