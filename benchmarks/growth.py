@@ -182,7 +182,7 @@ async def _clients(plan: Plan, sheet: Sheet, meter: load.Meter, group: Servers, 
 
 
 def note(sheet: Sheet, topic: Topic, row: str, cost: load.Cost, items: int) -> None:
-    """Write down what each of so many items cost."""
+    """Write down the cost per item."""
     each = cost.each(items)
     sheet.add(topic, row, by_the_clock=each.wall, processor=each.client + each.servers)
 

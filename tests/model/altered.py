@@ -155,7 +155,7 @@ class AlteredOperations(Altered, Operations):
 
 
 class AlteredScrub(Altered, Scrub):
-    """``age`` is given the moment of a push, and says which time it is for whoever judges that push."""
+    """``age`` maps the moment of a push to the time at which the scrub judges it."""
 
     def __init__(self, on: Rules, age: Callable[[float], float]) -> None:
         super().__init__(on)
