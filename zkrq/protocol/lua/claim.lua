@@ -52,11 +52,11 @@ local held_back = {n = 0, until_us = math.huge}
 
 local function requeue_expired()
   local known_us, silence_us = tonumber(known_ms) * 1000, SILENCE_MS * 1000
-  local function is_held_back(r, deadline_us)
+  local function is_held_back(id, r)
+    if known_us >= silence_us then return false end
+    local deadline_us = tonumber(redis.call('ZSCORE', claimed, id))
     local expires_us = deadline_us + silence_us
-    if known_us >= silence_us or expires_us <= now_us or deadline_us - r.lease * 1000 >= now_us - known_us then
-      return false
-    end
+    if expires_us <= now_us or deadline_us - r.lease * 1000 >= now_us - known_us then return false end
     held_back.n, held_back.until_us = held_back.n + 1, math.min(held_back.until_us, expires_us)
     return true
   end
@@ -65,7 +65,7 @@ local function requeue_expired()
     local full_lease_us = since_us + r.lease * 1000
     if full_lease_us > now_us then
       redis.call('ZADD', claimed, full_lease_us, id)
-    elseif not is_held_back(r, tonumber(redis.call('ZSCORE', claimed, id))) then
+    elseif not is_held_back(id, r) then
       decide(id, r, 'Q', '', math.min(r.due, now_us))
     end
   end)
