@@ -104,6 +104,15 @@ def check_text(what: str, value: str) -> str:
     return value
 
 
+def check_login(what: str, login: tuple[str, str]) -> tuple[str, str]:
+    """Return a user and a password for ZooKeeper's digest scheme.  An error text does not quote them."""
+    if isinstance(login, str) or len(login) != 2:
+        raise ConfigError(f"{what} must be a user and a password, as a tuple of two str")
+    if not login[0] or ":" in login[0]:
+        raise ConfigError(f"the user of {what} must not be empty nor contain a colon")
+    return login
+
+
 def check_kind(what: str, value: object, kind: type) -> None:
     """Check that the value is of this class, or None."""
     if value is not None and not isinstance(value, kind):

@@ -32,7 +32,7 @@ def test_host_strings(hosts: str, servers: list[tuple[str, int]], chroot: str) -
     "hosts",
     [
         *["", " ", "zk1,", ",zk1", "zk1:", "zk1:0", "zk1:65536", "zk1:abc", "zk 1"],
-        *["redis://zk1", "[zk1]:1", "[::1", "a:b:c", "zk1/a//b", "zk1/a/../b", "zk1/.", "zk1/a\0b"],
+        *["redis://zk1", "[zk1]:1", "[::1", "a:b:c", "zk1/a//b", "zk1/a/../b", "zk1/.", "zk1/a\0b", "zk1/a,zk2/a"],
     ],
 )
 def test_wrong_host_strings(hosts: str) -> None:

@@ -159,13 +159,28 @@ async def test_sigterm_ends_a_command_that_waits(shell: Shell) -> None:
         (["push", "jobs", "-", "--id", "x"], "zkrq push: --id and --key are for one item"),
         (["pop", "no name"], "zkrq pop: the queue's name is 'no name'"),
         (["stats", "--session-timeout", "soon"], "zkrq stats: argument --session-timeout: invalid float value"),
-        (["stats", "--redis", ""], "zkrq stats: no --redis given, and ZKRQ_REDIS is not set"),
+        (["stats", "--redis", ""], "zkrq stats: redis is empty"),
     ],
 )
 async def test_what_has_to_be_mended_is_one_line_and_exit_code_2(shell: Shell, arguments: list[str], says: str) -> None:
     code, out, err = await shell.run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "says"),
+    [
+        ("ZKRQ_REDIS", "", "redis is not given, and ZKRQ_REDIS is not set: name the servers"),
+        ("ZKRQ_SESSION_TIMEOUT", "soon", "the environment variable ZKRQ_SESSION_TIMEOUT is 'soon': seconds expected"),
+        ("ZKRQ_OPERATION_TIMEOUT", "100", "the environment variable ZKRQ_OPERATION_TIMEOUT: operation_timeout is 100"),
+        ("ZKRQ_JSON", "maybe", "argument --json: the environment variable ZKRQ_JSON is 'maybe': 1 or 0 exp"),
+    ],
+)
+async def test_a_wrong_variable_is_named(shell: Shell, variable: str, text: str, says: str) -> None:
+    code, out, err = await shell.run("stats", **{variable: text})
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"zkrq stats: {says}")
 
 
 async def test_what_may_mend_itself_is_one_line_and_exit_code_1(shell: Shell) -> None:
@@ -184,7 +199,7 @@ async def test_found_is_the_only_command_that_begins_a_namespace(servers: local.
     shell = Shell(servers)
     namespace = shell.environment["ZKRQ_NAMESPACE"]
     for arguments in (["push", "jobs", "1"], ["pop", "jobs"], ["stats"], ["servers", "list"]):
-        code, out, err = await shell.run(*arguments)
+        code, out, err = await shell.run(*arguments, ZKRQ_FOUND="1")
         assert (code, out) == (2, "")
         assert f"namespace '{namespace}' does not exist" in err
     for _ in range(2):

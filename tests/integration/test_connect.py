@@ -109,7 +109,7 @@ async def test_bad_items_are_refused_before_anything_is_written(servers: local.S
 
 async def test_one_server_listed_under_two_names(servers: local.Servers) -> None:
     url = servers.redis[0].url
-    two = {"a": url, "b": url.replace("127.0.0.1", "localhost")}
+    two = {"a": url, "b": f"{url}/1"}
     with pytest.raises(zkrq.ConfigError, match="same Redis server"):
         async with zkrq.connect(two, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
             pass

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq.cli.connection import CONNECTION
 from zkrq.errors import ConfigError
 from zkrq.settings import (
     DEFAULTS,
@@ -82,7 +81,7 @@ def test_description() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [zkrq.connect, zkrq.found, zkrq.embedded, zkrq.testing.cluster, zkrq.testing.Servers.connect],
+    [zkrq.embedded, zkrq.testing.cluster, zkrq.testing.Servers.connect],
     ids=lambda entry: entry.__qualname__,
 )
 def test_public_arguments_have_the_defaults_of_the_settings(entry: Callable[..., object]) -> None:
@@ -102,12 +101,10 @@ def test_arguments_of_a_queue_have_the_defaults_of_its_settings() -> None:
     }
 
 
-def test_flags_of_the_command_line_have_the_defaults_of_the_settings() -> None:
-    given = {flag.name.replace("-", "_"): flag.default for flag in CONNECTION}
-    defaults = {each.name: each.default for each in fields(Settings)}
-    shared = given.keys() & defaults.keys()
-    assert "command_timeout" in shared
-    assert {name: given[name] for name in shared} == {name: defaults[name] for name in shared}
+def test_arguments_that_the_environment_may_stand_in_for_have_no_default() -> None:
+    for entry in (zkrq.connect, zkrq.found):
+        given = inspect.signature(entry).parameters
+        assert all(each.default is None for each in given.values())
 
 
 def test_defaults_are_values() -> None:

@@ -22,7 +22,8 @@ Lines = AsyncGenerator[Line, None]
 class Flag(NamedTuple):
     """Describe ``--name``; it takes no value if the type is bool.
 
-    Its environment variable is ``ZKRQ_NAME``, or ``ZKRQ_COMMAND_NAME`` if the flag belongs to one command.
+    Its environment variable is ``ZKRQ_COMMAND_NAME``.  A ``setting`` of ``connect()`` has the variable ``ZKRQ_NAME``,
+    which ``connect()`` reads if the flag is not given.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Flag(NamedTuple):
     type: Callable[[str], object] = str
     default: object = None
     metavar: str | None = None
+    setting: bool = False
 
 
 @dataclass(frozen=True, slots=True)

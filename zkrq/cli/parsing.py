@@ -1,4 +1,4 @@
-"""Parse the command line: every flag has an environment variable that gives its default."""
+"""Parse the command line: every flag has an environment variable that stands in for it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import argparse
 import os
 import string
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import zkrq
 from zkrq.cli.command import Command, Flag, attribute
 from zkrq.cli.connection import CONNECTION
+from zkrq.environment import read_flag, variable_of
 
 EXIT_USAGE = 2
+
+JSON = Flag("json", "print JSON", bool)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,21 +26,30 @@ class _Parser(argparse.ArgumentParser):
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: str) -> None:
     for flag in flags:
-        variable = f"{prefix}{attribute(flag.name).upper()}"
+        variable = variable_of(attribute(flag.name)) if flag.setting else f"{prefix}{attribute(flag.name).upper()}"
         if flag.type is bool:
-            given = os.environ.get(variable, "0") not in ("", "0")
-            parser.add_argument(
-                f"--{flag.name}", help=f"{flag.help} ({variable}=1)", action="store_true", default=given
+            default = os.environ.get(variable) or False
+            action = parser.add_argument(
+                f"--{flag.name}", help=f"{flag.help} ({variable}=1)", action="store_true", default=default
             )
+            action.type = partial(_read_flag, variable)  # applied to a default that is a text
             continue
         default = "" if flag.default is None else f"default: {flag.default}; "
         parser.add_argument(
             f"--{flag.name}",
             help=f"{flag.help} ({default}{variable})",
             type=flag.type,
-            default=os.environ.get(variable) or flag.default,
+            default=flag.default if flag.setting else os.environ.get(variable) or flag.default,
             metavar=flag.metavar or flag.name.upper(),
         )
+
+
+def _read_flag(variable: str, text: str) -> bool:
+    """Read the environment variable of a flag without a value."""
+    try:
+        return read_flag(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"the environment variable {variable} is {text!r}: 1 or 0 expected") from error
 
 
 def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
@@ -58,8 +71,7 @@ def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
         _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper().replace(' ', '_')}_")
         if command.connected:
             _add_flags(sub, CONNECTION, "ZKRQ_")
-        json_by_default = os.environ.get("ZKRQ_JSON", "0") not in ("", "0")
-        sub.add_argument("--json", help="print JSON (ZKRQ_JSON=1)", action="store_true", default=json_by_default)
+        _add_flags(sub, (JSON,), "ZKRQ_")
         sub.set_defaults(run=command.run)
     return parser
 

@@ -21,7 +21,7 @@ async def _stats(args: Namespace) -> Lines:
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
     rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
     text = [
-        f"{args.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
+        f"{cluster.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
         *health.trouble,
         *(line.text for line in server_lines(health)),
         "",

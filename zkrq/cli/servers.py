@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.connection import open_cluster, setting
 from zkrq.health import Health
 
 
@@ -13,8 +13,8 @@ async def _found(args: Namespace) -> Lines:
     async with open_cluster(args, found=True, min_replicas=args.min_replicas) as cluster:
         view = cluster.view
     servers = sorted(view.servers)
-    text = f"namespace {args.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"
-    yield Line(text, {"namespace": args.namespace, "servers": servers, "min_replicas": view.min_replicas})
+    text = f"namespace {cluster.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"
+    yield Line(text, {"namespace": cluster.namespace, "servers": servers, "min_replicas": view.min_replicas})
 
 
 def server_lines(health: Health) -> list[Line]:
@@ -56,7 +56,7 @@ COMMANDS = (
         "found",
         "found a namespace with the given servers; repeating it changes nothing",
         _found,
-        (Flag("min-replicas", "fewest in-sync servers for a push; default: 2, or 1 of one", int, None, "N"),),
+        (setting("min-replicas", "fewest in-sync servers for a push; default: 2, or 1 of one", "N"),),
     ),
     Command("servers list", "list the Redis servers of the namespace, and which are in sync", _servers_list),
     Command(

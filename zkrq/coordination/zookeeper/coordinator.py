@@ -22,6 +22,7 @@ from typing import Self, TypeVar
 
 import anyio
 
+from zkrq.checks import check_login
 from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
@@ -73,8 +74,8 @@ class ZooKeeperCoordinator:
         ensemble = _hosts.parse(hosts)
         if not MIN_SESSION_TIMEOUT <= session_timeout <= MAX_SESSION_TIMEOUT:
             raise ConfigError(f"session_timeout is between {MIN_SESSION_TIMEOUT} and {MAX_SESSION_TIMEOUT} seconds")
-        if auth is not None and (not auth[0] or ":" in auth[0]):
-            raise ConfigError("the user of auth must not be empty nor contain a colon")
+        if auth is not None:
+            check_login("zookeeper_auth", auth)
         base = ensemble.chroot + _hosts.path(namespace)
         self._namespace = namespace
         self._may_found = found

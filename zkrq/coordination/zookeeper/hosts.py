@@ -47,6 +47,8 @@ class Ensemble:
 def parse(hosts: str) -> Ensemble:
     """Read a host string.  Raises ``ConfigError`` that names the wrong part."""
     servers, slash, chroot = hosts.partition("/")
+    if "," in chroot:
+        raise ConfigError(f"{hosts!r} names a chroot before its last server: write it once, after the last one")
     return Ensemble(
         servers=tuple(_parse_server(server.strip()) for server in servers.split(",")),
         chroot=path(chroot.strip()) if slash and chroot.strip() else "",

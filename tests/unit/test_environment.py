@@ -1,0 +1,140 @@
+"""``connect()`` and the environment: which wins, what a variable means, and which one is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zkrq
+from zkrq.addresses import join_hosts, name_servers
+from zkrq.cli.connection import CONNECTION
+from zkrq.environment import VARIABLES, complete, read_flag, read_servers, variable_of
+from zkrq.errors import ConfigError
+from zkrq.settings import DEFAULTS, Settings
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+
+SetVariable = Callable[[str, str], None]
+
+TEXTS: dict[str, tuple[str, object]] = {
+    "redis": ("redis://one,redis://two", ["redis://one", "redis://two"]),
+    "zookeeper": ("zk1,zk2", "zk1,zk2"),
+    "zookeeper_auth": ("app:a:b", ("app", "a:b")),
+    "namespace": ("shop", "shop"),
+    "found": ("true", True),
+    "min_replicas": ("3", 3),
+    "description": ("mailer", "mailer"),
+    "session_timeout": ("5", 5.0),
+    "command_timeout": ("0.5", 0.5),
+    "operation_timeout": ("20", 20.0),
+}
+"""A text for every variable, and its value."""
+
+WRONG = {
+    "redis": "http://one",
+    "zookeeper": "zk1:no",
+    "zookeeper_auth": ":secret",
+    "namespace": "a b",
+    "found": "perhaps",
+    "min_replicas": "0",
+    "session_timeout": "-1",
+    "command_timeout": "soon",
+    "operation_timeout": "1000",
+}
+"""A wrong text for every variable that can be wrong."""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in VARIABLES:
+        monkeypatch.delenv(variable_of(setting), raising=False)
+
+
+def test_each_argument_has_a_variable() -> None:
+    assert VARIABLES.keys() == inspect.signature(zkrq.connect).parameters.keys() - {"on_event"}
+    assert {each.name for each in fields(Settings)} - {"on_event"} <= VARIABLES.keys()
+    assert TEXTS.keys() == VARIABLES.keys()
+
+
+def test_flags_of_the_command_line_are_settings() -> None:
+    named = {flag.name.replace("-", "_") for flag in CONNECTION}
+    assert named == VARIABLES.keys() - {"found", "min_replicas"}
+    for flag in CONNECTION:
+        default = getattr(DEFAULTS, flag.name.replace("-", "_"), None)
+        assert flag.default is None
+        assert default is None or f"default: {default}".removesuffix(".0") in flag.help
+
+
+@pytest.mark.parametrize("setting", TEXTS)
+def test_argument_then_variable_then_default(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text, value = TEXTS[setting]
+    assert complete({setting: None}) == {}
+    monkeypatch.setenv(variable_of(setting), "")
+    assert complete({setting: None}) == {}
+    monkeypatch.setenv(variable_of(setting), text)
+    assert complete({setting: None}) == {setting: value}
+    assert complete({setting: "given"}) == {setting: "given"}
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_wrong_variable_is_named(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in ("redis", "zookeeper"):
+        monkeypatch.setenv(variable_of(needed), TEXTS[needed][0])
+    monkeypatch.setenv(variable_of(setting), WRONG[setting])
+    with pytest.raises(ConfigError, match=variable_of(setting)) as caught:
+        zkrq.connect()
+    assert "secret" not in str(caught.value)
+
+
+def test_connect_needs_no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, (text, _) in TEXTS.items():
+        monkeypatch.setenv(variable_of(setting), text)
+    monkeypatch.setenv("ZKRQ_MIN_REPLICAS", "2")
+    assert zkrq.connect().namespace == "shop"
+    assert zkrq.connect(namespace="other", session_timeout=timedelta(seconds=3)).namespace == "other"
+    monkeypatch.delenv("ZKRQ_NAMESPACE")
+    assert zkrq.connect().namespace == DEFAULTS.namespace
+
+
+@pytest.mark.parametrize("missing", ["redis", "zookeeper"])
+def test_servers_have_no_default(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"redis": ["redis://one"], "zookeeper": "zk1"}
+    del given[missing]
+    with pytest.raises(ConfigError, match=f"{missing} is not given, and {variable_of(missing)} is not set"):
+        zkrq.connect(**given)
+
+
+def test_texts() -> None:
+    assert read_servers(" a=redis://one , b=redis://two,") == {"a": "redis://one", "b": "redis://two"}
+    assert read_servers("redis://one?db=1,redis://two") == ["redis://one?db=1", "redis://two"]
+    assert [read_flag(text) for text in ("1", "0", "Yes", "off")] == [True, False, True, False]
+
+
+def test_hosts_of_zookeeper_may_be_a_list() -> None:
+    assert join_hosts(["zk1:2181", "zk2/apps"]) == "zk1:2181,zk2/apps"
+    bad: list[Any] = [[], ["zk1/apps", "zk2/apps"], [7], [""], b"zk1"]
+    for hosts in bad:
+        with pytest.raises(ConfigError):
+            join_hosts(hosts)
+
+
+@pytest.mark.parametrize("twin", ["redis://127.0.0.1:6379", "redis://[::1]", "redis://localhost:6379/0"])
+def test_one_server_under_two_names_of_this_machine(twin: str) -> None:
+    with pytest.raises(ConfigError, match=r"names one server twice.* N copies need N servers"):
+        name_servers(["redis://localhost", twin, "redis://10.0.0.1"])
+    with pytest.raises(ConfigError, match=r"localhost:6379.* N copies need N servers"):
+        name_servers({"a": "redis://localhost", "b": twin})
+    assert len(name_servers(["redis://localhost:6380", twin, "redis://127.0.0.2:6379"])) == 3
+
+
+def test_the_guide_lists_every_variable() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(ZKRQ_\w+)`)? *\|", GUIDE.read_text(), re.MULTILINE)
+    listed = {setting: variable for setting, variable in rows if variable}
+    assert listed == {setting: variable_of(setting) for setting in VARIABLES}

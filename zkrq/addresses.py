@@ -1,0 +1,66 @@
+"""Check the addresses of servers that a user gives: URLs of Redis servers by name, and ZooKeeper's hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from zkrq.checks import check_id
+from zkrq.coordination.zookeeper import hosts
+from zkrq.errors import ConfigError
+from zkrq.replication.urls import address, check_url
+
+RedisServers: TypeAlias = Sequence[str] | Mapping[str, str]
+"""URLs, or name -> URL.  Without names, servers are called by host and port."""
+
+ZooKeeperServers: TypeAlias = str | Sequence[str]
+"""``host:port,host:port/chroot``, or a list of ``host:port``, of which the last one may have the chroot."""
+
+_LOOPBACK = ("127.0.0.1:", "[::1]:", "::1:")
+"""Beginnings of addresses that are another way to write ``localhost:``."""
+
+
+def name_servers(redis: RedisServers) -> dict[str, str]:
+    """Return the URLs by name.  Raises ``ConfigError``."""
+    if isinstance(redis, str):
+        raise ConfigError("redis must be a list of URLs or a mapping of names to URLs, not one str")
+    named = dict(redis) if isinstance(redis, Mapping) else {address(url): url for url in redis}
+    if not named:
+        raise ConfigError("redis is empty: at least one server is needed")
+    if len(named) != len(redis):
+        raise ConfigError("redis names one server twice: N copies need N servers")
+    for name, url in named.items():
+        check_id("a server's name", name)
+        check_url(url)
+    _check_distinct(named)
+    return named
+
+
+def _check_distinct(named: Mapping[str, str]) -> None:
+    """Raise ``ConfigError`` if two names stand for one server, perhaps as ``localhost`` and as its address."""
+    seen: dict[str, str] = {}
+    for url in named.values():
+        place = written = address(url)
+        for beginning in _LOOPBACK:
+            if place.startswith(beginning):
+                place = f"localhost:{place.removeprefix(beginning)}"
+        if twin := seen.get(place):
+            raise ConfigError(
+                f"redis names one server twice, as {twin} and as {written}: they are the same Redis server, and N "
+                "copies need N servers; name each one once, and in the same way in every client"
+            )
+        seen[place] = written
+
+
+def join_hosts(zookeeper: ZooKeeperServers) -> str:
+    """Return ZooKeeper's servers as one host string, checked.  Raises ``ConfigError``."""
+    if not isinstance(zookeeper, str):
+        servers = list(zookeeper)
+        if not servers:
+            raise ConfigError("zookeeper is empty: at least one server is needed")
+        for server in servers:
+            if not isinstance(server, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigError(f"zookeeper must be a str or a list of str; it has a {type(server).__name__}")
+        zookeeper = ",".join(servers)
+    hosts.parse(zookeeper)
+    return zookeeper
