@@ -142,10 +142,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from zkrq import sync as sync
     from zkrq import testing as testing
 else:
 
     def __getattr__(name: str) -> object:
-        if name == "testing":  # imported by those who use it
-            return import_module("zkrq.testing")
+        if name in {"sync", "testing"}:  # imported by those who use it
+            return import_module(f"zkrq.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

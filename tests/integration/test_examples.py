@@ -32,6 +32,11 @@ OUTCOMES = {
         r"its ack is refused: .*",
         r"40 orders, 40 shipped, 0 twice, 0 left, late write refused",
     ],
+    "signup.py": [
+        r"25 requests were answered: 202 again",
+        r"25 requests were answered: 202 welcome",
+        r"25 e-mails sent, 0 twice, 0 left",
+    ],
 }
 """Lines that each prints, in this order; the last one is its last."""
 
@@ -64,4 +69,4 @@ def test_all_are_listed_and_run_here() -> None:
 def test_it_tells_how_to_run_it(name: str) -> None:
     docstring = (EXAMPLES / name).read_text().split('"""')[1]
     assert f"python examples/{name}" in docstring
-    assert "zkrq.connect(" in docstring
+    assert "connect(redis=[" in docstring

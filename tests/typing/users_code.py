@@ -49,6 +49,24 @@ async def use(cluster: zkrq.Cluster) -> None:
     assert_type(sizes.ready, int)
 
 
+def use_in_threads() -> None:
+    with zkrq.sync.connect(["redis://a", "redis://b"], "zk", on_event=print) as cluster:
+        emails = cluster.queue("emails", codec=EmailCodec())
+        assert_type(emails, zkrq.sync.Queue[Email])
+        assert_type(cluster.queue("anything"), zkrq.sync.Queue[Any])
+        assert_type(emails.push({"to": "ann"}), zkrq.Receipt)
+        emails.push({"to": 1})  # pyright: ignore[reportArgumentType]
+        for claim in emails.pop():
+            with claim:
+                assert_type(claim.item, Email)
+                assert_type(claim.lost, str)
+        assert_type(emails.pop_one(timeout=1), zkrq.sync.Claim[Email] | None)
+        for item in emails.scan():
+            assert_type(item, zkrq.Item[Email])
+    zkrq.sync.connect(["redis://a"], "zk", nothing=1)  # pyright: ignore[reportCallIssue]
+    zkrq.sync.embedded("3")  # pyright: ignore[reportArgumentType]
+
+
 async def test() -> None:
     async with zkrq.testing.cluster(min_replicas=2, start=datetime.now(UTC), on_event=print) as cluster:
         assert_type(cluster, zkrq.testing.TestCluster)

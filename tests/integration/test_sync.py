@@ -1,0 +1,476 @@
+"""``zkrq.sync`` on real servers: from many threads, across forks, interrupted, at the end of the interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
+from zkrq import local, sync
+from zkrq.claims import Verb
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def namespace() -> str:
+    return new_namespace()
+
+
+@pytest.fixture
+def connect(servers: local.Servers, namespace: str) -> Callable[..., sync.Cluster]:
+    """Make a client of the test's namespace, which founds it where it does not exist."""
+
+    def connect(**options: Any) -> sync.Cluster:
+        settings: dict[str, Any] = {"found": True, "session_timeout": SESSION_TIMEOUT, **options}
+        return sync.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace, **settings)
+
+    return connect
+
+
+@pytest.fixture
+def cluster(connect: Callable[..., sync.Cluster]) -> Generator[sync.Cluster]:
+    with connect() as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(cluster: sync.Cluster) -> sync.Queue[Any]:
+    return cluster.queue("jobs", retry=zkrq.Retry(backoff=zkrq.constant(0)))
+
+
+def take(queue: sync.Queue[Any]) -> sync.Claim[Any]:
+    """One claim, which must come."""
+    claim = queue.pop_one(timeout=HANG)
+    assert claim is not None
+    return claim
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+# -- queues and claims -------------------------------------------------------------------------------------------------
+
+
+def test_an_item_is_pushed_and_acked(cluster: sync.Cluster, queue: sync.Queue[Any]) -> None:
+    receipt = queue.push({"to": "ann"}, key="welcome:ann", priority=3)
+    assert receipt.replicas == 3
+    assert queue.push({"to": "ann"}, key="welcome:ann").duplicate
+    assert cluster.queues() == ["jobs"]
+    with take(queue) as claim:
+        assert (claim.id, claim.item, claim.key) == (receipt.id, {"to": "ann"}, "welcome:ann")
+        assert (claim.priority, claim.attempts, claim.failures) == (3, 1, 0)
+        assert claim.holds
+        assert not claim.lost
+        assert claim.deadline > claim.pushed_at
+        assert queue.held == 1
+        assert cluster.consumers()[claim.owner].claims == {"jobs": 1}
+    assert claim.settled is Verb.ACK
+    assert not any(queue.size())
+    assert queue.pop_one(timeout=0) is None
+    assert queue.pop_many(3, timeout=0.01) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "left"),
+    [
+        (ValueError("bad"), ValueError, (1, 0)),
+        (KeyboardInterrupt(), KeyboardInterrupt, (1, 0)),
+        (zkrq.RetryLater(0), None, (1, 0)),
+        (zkrq.Reject("bad address"), None, (0, 1)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_in_the_body_settles_the_claim(
+    queue: sync.Queue[Any], error: BaseException, raised: type[BaseException] | None, left: tuple[int, int]
+) -> None:
+    queue.push(1)
+    if raised is None:
+        with take(queue):
+            raise error
+    else:
+        with pytest.raises(raised), take(queue):
+            raise error
+    until(lambda: (queue.size().ready, queue.size().dead) == left)
+    if left == (1, 0):
+        assert take(queue).attempts == (1 if raised is KeyboardInterrupt else 2)
+
+
+def test_a_claim_is_settled_by_its_calls(queue: sync.Queue[Any]) -> None:
+    queue.push_many(["ack", "nack", "release", "bury"])
+    for claim in queue.pop_many(4, timeout=HANG):
+        claim.extend(60)
+        match claim.item:
+            case "ack":
+                claim.ack()
+            case "nack":
+                claim.nack(3600, "not today")
+            case "release":
+                claim.release()
+            case _:
+                claim.bury("bad")
+    assert queue.size() == (1, 1, 0, 1)
+    assert [letter.item for letter in queue.dead_letters()] == ["bury"]
+    assert [item.item for item in queue.peek(state="scheduled")] == ["nack"]
+
+
+def test_many_are_acked_together(queue: sync.Queue[Any]) -> None:
+    queue.push_many(range(3))
+    claims = queue.pop_many(3, timeout=HANG)
+    assert queue.cancel(claims[1].id) is zkrq.Cancellation.SIGNALLED
+    until(lambda: bool(claims[1].lost))
+    assert queue.ack_many(claims) == [claims[1]]
+
+
+def test_a_lost_claim_is_reported_where_the_body_ends(queue: sync.Queue[Any]) -> None:
+    queue.push(1)
+    claim = take(queue)
+    with pytest.raises(zkrq.ClaimLost), claim:
+        assert queue.cancel(claim.id) is zkrq.Cancellation.SIGNALLED
+        until(lambda: claim.lost != "")
+    assert not claim.holds
+
+
+def test_a_loop_ends_by_its_limit_and_hands_back_what_it_has_claimed_ahead(queue: sync.Queue[Any]) -> None:
+    queue.push_many(range(10))
+    for claim in queue.pop(limit=4, prefetch=3):
+        claim.ack()
+    for claim in queue.pop(prefetch=5):
+        claim.ack()
+        break
+    until(lambda: queue.size() == (5, 0, 0, 0))
+    for claim in queue.pop(wait=False):
+        claim.ack()
+    assert not any(queue.size())
+
+
+def test_a_dropped_claim_of_a_loop_comes_again(cluster: sync.Cluster) -> None:
+    queue = cluster.queue("short", claim_timeout=0.2)
+    queue.push(1)
+    attempts: list[int] = []
+    for claim in queue.pop(limit=2):  # the loop's next wait is longer than the claim
+        attempts.append(claim.attempts)
+        del claim
+    assert attempts == [1, 2]
+
+
+# -- administration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_administered(cluster: sync.Cluster, queue: sync.Queue[Any]) -> None:
+    ids = [receipt.id for receipt in queue.push_many(["a", "b", "c", "d"])]
+    assert [item.item for item in queue.peek(2)] == ["a", "b"]
+    found = queue.get(ids[2])
+    assert found is not None
+    assert found.item == "c"
+    assert {item.item for item in queue.scan()} == {"a", "b", "c", "d"}
+    assert queue.cancel(ids[0]) is zkrq.Cancellation.REMOVED
+    queue.pause()
+    assert queue.statistics().paused
+    assert queue.pop_one(timeout=0) is None
+    queue.resume()
+    for claim in queue.pop_many(2, timeout=HANG):
+        claim.bury("bad")
+    assert queue.redrive(ids[1:2]) == 1
+    assert queue.discard() == 1
+    assert cluster.statistics()["jobs"].sizes == (2, 0, 0, 0)
+    assert queue.clear() == 2
+    assert cluster.health().ok
+    assert len(cluster.view.members) == 3
+
+
+# -- push_many ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_generator_runs_in_the_calling_thread(queue: sync.Queue[Any]) -> None:
+    threads = set[int]()
+
+    def items() -> Iterator[int]:
+        for number in range(1_200):
+            threads.add(threading.get_ident())
+            yield number
+
+    receipts = queue.push_many(items(), priority=1)
+    assert threads == {threading.get_ident()}
+    assert len(receipts) == len({receipt.id for receipt in receipts}) == 1_200
+    assert receipts[-1] == receipts[1_199]
+    assert queue.size().ready == 1_200
+    with pytest.raises(IndexError):
+        receipts[1_200]
+
+
+@pytest.mark.parametrize("bad_at", [0, 30, 700])
+def test_a_generator_ends_at_a_bad_item(queue: sync.Queue[Any], bad_at: int) -> None:
+    taken = iter([*range(bad_at), {1, 2}, *range(5_000)])
+    with pytest.raises(zkrq.CodecError) as raised:
+        queue.push_many(iter(taken))
+    outcomes = raised.value.outcomes
+    assert outcomes is not None
+    assert len(outcomes) == bad_at
+    assert outcomes.errors == []
+    assert queue.size().ready == bad_at
+    assert next(taken, None) is not None
+
+
+def test_what_a_generator_yields_before_it_fails_is_pushed(queue: sync.Queue[Any]) -> None:
+    def items() -> Iterator[int]:
+        yield from range(600)
+        raise LookupError("no more rows")
+
+    with pytest.raises(LookupError):
+        queue.push_many(items())
+    assert queue.size().ready == 600
+
+
+def test_items_that_a_full_queue_refuses_are_in_the_outcomes(cluster: sync.Cluster) -> None:
+    queue = cluster.queue("small", max_size=700)
+    with pytest.raises(zkrq.QueueFull) as raised:
+        queue.push_many(iter(range(1_600)))
+    outcomes = raised.value.outcomes
+    assert outcomes is not None
+    assert len(outcomes) == 1_600
+    assert len(outcomes.errors) == 900
+    assert isinstance(outcomes.outcome(-1), zkrq.QueueFull)
+    assert queue.size().ready == 700
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_cluster_that_the_first_one_opens(connect: Callable[..., sync.Cluster]) -> None:
+    cluster = connect()
+    queue = cluster.queue("jobs")
+    assert "not open" in repr(cluster)
+
+    def produce(thread: int) -> None:
+        for number in range(20):
+            queue.push(thread * 20 + number)
+
+    def consume(_: int) -> list[int]:
+        done: list[int] = []
+        while claim := queue.pop_one(timeout=0):
+            with claim:
+                done.append(claim.item)
+        return done
+
+    try:
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(produce, range(16)))
+            assert queue.size().ready == 320
+            done = sorted(item for items in pool.map(consume, range(16)) for item in items)
+        assert done == list(range(320))
+        assert len([thread for thread in threading.enumerate() if "portal" in thread.name]) == 1
+    finally:
+        cluster.close()
+
+
+def test_closing_ends_what_other_threads_wait_for(connect: Callable[..., sync.Cluster]) -> None:
+    with ThreadPoolExecutor(2) as pool, connect() as cluster:
+        queue = cluster.queue("jobs")
+        queue.push(1)
+        claim = take(queue)
+        waiting = [pool.submit(queue.pop_one), pool.submit(lambda: list(queue.pop()))]
+        until(lambda: all(future.running() for future in waiting))
+        cluster.close()
+        with pytest.raises(zkrq.Closed):
+            waiting[0].result(HANG)
+        with suppress(zkrq.Closed):  # if it had not begun
+            assert waiting[1].result(HANG) == []  # the loop ends, as the asynchronous one does
+    cluster.close()
+    for call in (queue.size, claim.ack, lambda: claim.holds, cluster.queues, lambda: queue.push(2), queue.pop):
+        with pytest.raises(zkrq.Closed):
+            call()
+
+
+def test_threads_that_wait_for_the_opening_get_its_error(connect: Callable[..., sync.Cluster]) -> None:
+    cluster = connect(found=False)
+    queue = cluster.queue("jobs")
+    with ThreadPoolExecutor(4) as pool:
+        errors = [future.exception(HANG) for future in [pool.submit(queue.push, 1) for _ in range(4)]]
+    assert all(isinstance(error, zkrq.ConfigError) for error in errors), errors
+    with connect():
+        pass  # founds it
+    assert queue.push(1).replicas == 3  # the next call tries again
+    cluster.close()
+
+
+def test_a_call_on_the_clusters_own_loop_is_refused(connect: Callable[..., sync.Cluster]) -> None:
+    errors: list[Exception] = []
+
+    def on_event(event: zkrq.Event) -> None:
+        try:
+            queue.size()
+        except Exception as error:
+            errors.append(error)
+
+    cluster = connect(on_event=on_event)
+    queue = cluster.queue("jobs")
+    with cluster:  # founding the namespace is an event
+        until(lambda: errors != [])
+    assert {type(error) for error in errors} == {zkrq.WrongLoop}
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_the_asynchronous_calls(cluster: sync.Cluster, queue: sync.Queue[Any]) -> None:
+    with pytest.raises(zkrq.CodecError):
+        queue.push({1, 2})
+    with pytest.raises(zkrq.ConfigError):
+        queue.push(1, priority=10)
+    with pytest.raises(zkrq.ConfigError):
+        queue.pop(limit=-1)
+    with pytest.raises(zkrq.ConfigError):
+        cluster.queue("no such name")
+    with pytest.raises(zkrq.ConfigError):
+        cluster.queue("jobs", claim_timeout=0)
+    queue.size()
+    with pytest.raises(zkrq.ConfigError):
+        cluster.queue("jobs", max_size=3).size()
+    with pytest.raises(zkrq.PayloadTooLarge):
+        cluster.queue("narrow", max_payload_bytes=3).push("long")
+    with pytest.raises(zkrq.ConfigError):
+        sync.connect([], "127.0.0.1:1")
+
+
+def test_embedded_servers_end_with_the_cluster() -> None:
+    with sync.embedded(2) as cluster:
+        assert cluster.queue("jobs").push(1).replicas == 2
+    with pytest.raises(zkrq.Closed):
+        cluster.health()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+OPENING = """
+import atexit, logging, os, signal, sys, threading, time
+import zkrq
+cluster = zkrq.sync.connect({redis!r}, {zookeeper!r}, namespace={namespace!r}, session_timeout=30, found=True)
+queue = cluster.queue("jobs")
+"""
+
+
+def run(servers: local.Servers, namespace: str, script: str, *flags: str) -> str:
+    """Run a script whose ``cluster`` and ``queue`` are those of the test; return its output.  It must end well."""
+    opening = OPENING.format(redis=servers.redis_urls, zookeeper=servers.zookeeper_hosts, namespace=namespace)
+    command = [sys.executable, "-X", "dev", "-W", "error", *flags, "-c", opening + script]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HANG)
+    assert (result.returncode, result.stderr) == (0, ""), result.stdout
+    return result.stdout
+
+
+def test_the_end_of_the_interpreter_closes_the_cluster(
+    servers: local.Servers, namespace: str, queue: sync.Queue[Any]
+) -> None:
+    script = """
+logging.disable(logging.WARNING)  # the claim that is held at the end is a warning
+queue.push(1)
+claim = queue.pop_one()
+loop = queue.pop(prefetch=2)
+atexit.register(queue.push, "from an exit handler")
+print(claim.item, flush=True)
+"""
+    assert run(servers, namespace, script) == "1\n"
+    # The session is closed: nothing waits for its end, which would take 30 seconds, or for the claim's.
+    assert queue.size() == (2, 0, 0, 0)
+    assert [take(queue).item for _ in range(2)] == [1, "from an exit handler"]
+
+
+def test_a_forked_process_opens_a_connection_of_its_own(
+    servers: local.Servers, namespace: str, queue: sync.Queue[Any]
+) -> None:
+    script = """
+queue.push("before")
+claim = queue.pop_one()
+stop = threading.Event()
+
+def produce():
+    while not stop.is_set():
+        queue.push("parent")
+
+threads = [threading.Thread(target=produce) for _ in range(4)]
+for thread in threads:
+    thread.start()
+children = []
+for _ in range(4):
+    child = os.fork()
+    if child == 0:
+        queue.push("child")
+        try:
+            claim.ack()
+        except zkrq.WrongLoop as error:
+            print(error, flush=True)
+        sys.exit(7)
+    children.append(child)
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+stop.set()
+for thread in threads:
+    thread.join()
+queue.push("after")
+claim.ack()
+print(*codes)
+"""
+    # Python warns of forks beside threads; nothing but zkrq's own locks is at stake here.
+    output = run(servers, namespace, script, "-W", "ignore:.*fork:DeprecationWarning")
+    *refusals, codes = output.splitlines()
+    assert len(refusals) == 4
+    assert all("before a fork" in line for line in refusals)
+    assert codes == "7 7 7 7"
+    items = [item.item for item in queue.scan()]
+    assert items.count("child") == 4
+    assert "parent" in items
+    assert "after" in items
+    assert "before" not in items
+
+
+def test_private_servers_belong_to_the_process_that_started_them(servers: local.Servers, namespace: str) -> None:
+    script = """
+with zkrq.sync.embedded(1) as private:
+    jobs = private.queue("jobs")
+    jobs.push(1)
+    child = os.fork()
+    if child == 0:
+        try:
+            jobs.push(2)
+        except zkrq.WrongLoop as error:
+            print(error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(jobs.size().ready)
+"""
+    output = run(servers, namespace, script, "-W", "ignore:.*fork:DeprecationWarning")
+    refusal, ready = output.splitlines()
+    assert "the private servers belong to process" in refusal
+    assert ready == "1"
+
+
+def test_an_interrupted_pop_claims_nothing(servers: local.Servers, namespace: str, queue: sync.Queue[Any]) -> None:
+    script = """
+main = threading.main_thread().ident
+queue.size()
+try:
+    threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+    queue.pop_one()
+except KeyboardInterrupt:
+    print("interrupted")
+queue.push(1)
+time.sleep(0.5)
+print(queue.size().ready, queue.held)
+"""
+    assert run(servers, namespace, script) == "interrupted\n1 0\n"

@@ -1,0 +1,141 @@
+"""Provide the namespace for threads: its queues, its consumers, its health."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from zkrq import cluster, queue
+from zkrq.checks import Duration, check_name, in_seconds
+from zkrq.codecs import Codec
+from zkrq.consumers import Consumer
+from zkrq.health import Health
+from zkrq.inspection import Statistics
+from zkrq.limits import DeadLetters
+from zkrq.protocol.view import View
+from zkrq.retry import Retry
+from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.sync.portal import Portal
+from zkrq.sync.queue import Queue
+
+T = TypeVar("T")
+
+
+class Cluster:
+    """A namespace on N Redis servers: ``zkrq.Cluster`` for threads, with the same meanings and errors.
+
+    The first call opens it, or ``with``, which also closes it; what is open when the interpreter exits is closed then.
+    Any number of threads may use it at the same time.  A forked process opens a connection of its own at its first
+    call.
+    """
+
+    def __init__(self, portal: Portal) -> None:
+        self._portal = portal
+
+    def __repr__(self) -> str:
+        return f"<Cluster for threads: {'open' if self._portal.is_open else 'not open'}>"
+
+    def __enter__(self) -> Self:
+        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
+        self._portal.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop claiming, hand back claims, end the session and the thread.  Bounded in time and idempotent.
+
+        Calls in other threads, also later ones, raise ``Closed``; so finish running work first.
+        """
+        self._portal.close()
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[T],
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
+        max_payload_bytes: int = ...,
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
+        max_payload_bytes: int = ...,
+    ) -> Queue[Any]: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] = QUEUE_DEFAULTS.codec,
+        claim_timeout: Duration = QUEUE_DEFAULTS.claim_timeout,
+        retry: Retry | None = QUEUE_DEFAULTS.retry,
+        dead_letters: DeadLetters | None = QUEUE_DEFAULTS.dead_letters,
+        max_size: int | None = QUEUE_DEFAULTS.max_size,
+        max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
+    ) -> Queue[Any]:
+        """Return the queue of that name; connects to nothing, so a module may make its queues when it is imported.
+
+        Arguments are those of ``zkrq.Cluster.queue``.  Raises ``ConfigError`` for bad ones; the first call of a queue
+        raises it if this process uses that name with other settings.
+        """
+        check_name("the queue's name", name)
+        QueueSettings(codec, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
+
+        def find(opened: cluster.Cluster) -> queue.Queue[Any]:
+            return opened.queue(
+                name,
+                codec=codec,
+                claim_timeout=claim_timeout,
+                retry=retry,
+                dead_letters=dead_letters,
+                max_size=max_size,
+                max_payload_bytes=max_payload_bytes,
+            )
+
+        return Queue(self._portal, name, find)
+
+    def queues(self) -> list[str]:
+        """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""
+        return self._portal.call(lambda cluster: cluster.queues())
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """Which servers are in sync, as this client knows it."""
+        opened = self._portal.open()
+        return opened.read(lambda: opened.cluster.view)
+
+    def consumers(self) -> Mapping[str, Consumer]:
+        """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.
+
+        Raises ``Unavailable``, also if ZooKeeper does not answer.
+        """
+        return self._portal.call(lambda cluster: cluster.consumers())
+
+    def statistics(self) -> Mapping[str, Statistics]:
+        """Sum up every queue that ever had an item.  Raises ``Unavailable``."""
+        return self._portal.call(lambda cluster: cluster.statistics())
+
+    def health(self) -> Health:
+        """Report what this client knows, without asking a server."""
+        opened = self._portal.open()
+        return opened.read(opened.cluster.health)

@@ -1,0 +1,227 @@
+"""Provide the queue for threads: push, pop, look, change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Generic, TypeVar
+
+from zkrq import queue
+from zkrq.administration import Cancellation
+from zkrq.checks import Duration
+from zkrq.cluster import Cluster
+from zkrq.errors import Receipt, Receipts, ZkrqError
+from zkrq.inspection import Sizes, Statistics
+from zkrq.items import Item, ItemState
+from zkrq.sync.claims import Claim, claim_of
+from zkrq.sync.portal import Portal
+from zkrq.sync.receipts import JoinedReceipts, join_errors
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TAKEN_AT_ONCE = 500
+"""Items that ``push_many`` takes from a generator before it pushes them."""
+
+
+class Queue(Generic[T]):
+    """A named queue of items of type ``T``: ``zkrq.Queue`` for threads, with the same meanings and errors.
+
+    Made by ``Cluster.queue``.  Any number of threads may use it at the same time.
+    """
+
+    def __init__(self, portal: Portal, name: str, find: Callable[[Cluster], queue.Queue[T]]) -> None:
+        self._portal = portal
+        self._find = find
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} for threads>"
+
+    def _call(self, act: Callable[[queue.Queue[T]], Awaitable[R]]) -> R:
+        return self._portal.call(lambda cluster: act(self._find(cluster)))
+
+    # -- push ----------------------------------------------------------------------------------------------------------
+
+    def push(
+        self,
+        item: T,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        ttl: Duration | None = None,
+    ) -> Receipt:
+        """Put one item into the queue.  When this returns, every in-sync server holds it.
+
+        Arguments and errors are those of ``zkrq.Queue.push``.  After ``OutcomeUnknown``, or if this call is
+        interrupted, the item may have been pushed: push again with the same ``id``.
+        """
+        return self._call(
+            lambda queue: queue.push(item, id=id, key=key, delay=delay, at=at, priority=priority, ttl=ttl)
+        )
+
+    def push_many(
+        self,
+        items: Iterable[T],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        ttl: Duration | None = None,
+    ) -> Receipts:
+        """Put many items into the queue, in order; return one receipt each.
+
+        A generator runs in the calling thread, ``TAKEN_AT_ONCE`` items at a time, so it may use the database
+        connection of that thread.  Otherwise as ``zkrq.Queue.push_many``.
+        """
+
+        def push(some: Iterable[T]) -> Receipts:
+            return self._call(lambda queue: queue.push_many(some, delay=delay, at=at, priority=priority, ttl=ttl))
+
+        if isinstance(items, Sequence):
+            return push(items)
+        receipts, errors = JoinedReceipts(), list[ZkrqError]()
+        for some in _taken(items):
+            try:
+                receipts.add(push(iter(some)))
+            except ZkrqError as error:
+                errors.append(error)
+                if error.outcomes is not None:
+                    receipts.add(error.outcomes)
+                if error.outcomes is None or len(error.outcomes) < len(some):  # a bad item ends it
+                    break
+        if errors:
+            error = join_errors(errors)
+            error.outcomes = receipts
+            raise error
+        return receipts
+
+    # -- pop -----------------------------------------------------------------------------------------------------------
+
+    def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Generator[Claim[T]]:
+        """Iterate over claims: ``for claim in queue.pop()``.  Leaving the loop hands back items claimed ahead.
+
+        Arguments and errors are those of ``zkrq.Queue.pop``.
+        """
+        opened = self._portal.open()
+        stream = opened.read(lambda: self._find(opened.cluster).pop(prefetch=prefetch, limit=limit, wait=wait))
+        return opened.iterate(stream, partial(Claim[T], opened))
+
+    def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
+        """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
+
+        If the call is interrupted, by Ctrl-C for instance, no item is claimed, or it comes back within
+        ``claim_timeout``.  Raises ``Unavailable`` if no server answered within ``timeout``.
+        """
+        claims = self.pop_many(1, timeout=timeout)
+        return claims[0] if claims else None
+
+    def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
+        """Wait until items are ready; return at most ``n`` claims, ``[]`` after ``timeout`` seconds.
+
+        Otherwise as ``pop_one``.
+        """
+        opened = self._portal.open()
+        claims = opened.call(lambda: self._find(opened.cluster).pop_many(n, timeout=timeout))
+        return [Claim(opened, claim) for claim in claims]
+
+    def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
+        """Ack claims together; return those that were lost.  Raises as ``zkrq.Queue.ack_many`` does."""
+        given = {claim_of(claim): claim for claim in claims}
+        return [given[lost] for lost in self._call(lambda queue: queue.ack_many(given))]
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @property
+    def held(self) -> int:
+        """Number of claims that this process holds, including those claimed ahead."""
+        opened = self._portal.open()
+        return opened.read(lambda: self._find(opened.cluster).held)
+
+    def size(self) -> Sizes:
+        """Count the items by state.  Raises ``Unavailable``."""
+        return self._call(lambda queue: queue.size())
+
+    def statistics(self) -> Statistics:
+        """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""
+        return self._call(lambda queue: queue.statistics())
+
+    def get(self, id: str) -> Item[T] | None:
+        """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
+        return self._call(lambda queue: queue.get(id))
+
+    def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
+        """Return the first ``n`` items of one state, at most 500, in their order.  Nothing changes.
+
+        Raises ``Unavailable``.
+        """
+        return self._call(lambda queue: queue.peek(n, state))
+
+    def scan(self, state: ItemState | None = None) -> Generator[Item[T]]:
+        """Iterate over all items in no particular order; ``state``: only over those in that state.
+
+        Raises as ``zkrq.Queue.scan`` does.
+        """
+        opened = self._portal.open()
+        return opened.iterate(opened.read(lambda: self._find(opened.cluster).scan(state)), lambda item: item)
+
+    def dead_letters(self, n: int = 100) -> list[Item[T]]:
+        """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
+        return self._call(lambda queue: queue.dead_letters(n))
+
+    # -- changing ------------------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Stop new claims from the queue, in every process, until ``resume``.  Raises as ``zkrq.Queue.pause`` does."""
+        self._call(lambda queue: queue.pause())
+
+    def resume(self) -> None:
+        """Allow claims again.  Does nothing if the queue is not paused.  Raises as ``pause`` does."""
+        self._call(lambda queue: queue.resume())
+
+    def clear(self) -> int:
+        """Remove every ready and every scheduled item; return how many.  Raises as ``zkrq.Queue.clear`` does."""
+        return self._call(lambda queue: queue.clear())
+
+    def cancel(self, id: str) -> Cancellation:
+        """Remove one item in any state; the result is false if no item has that id.
+
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
+        """
+        return self._call(lambda queue: queue.cancel(id))
+
+    def discard(self, ids: Sequence[str] | None = None) -> int:
+        """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
+
+        Raises as ``cancel`` does; some letters may be removed by then.
+        """
+        return self._call(lambda queue: queue.discard(ids))
+
+    def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
+        """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
+
+        ``rate``: at most this many per second, None: no limit.  If the call fails or is interrupted, the rest stay dead
+        letters.  Raises as ``cancel`` does.
+        """
+        return self._call(lambda queue: queue.redrive(ids, rate=rate))
+
+
+def _taken(items: Iterable[T]) -> Iterator[list[T]]:
+    """Divide items into lists.  If the generator of the items fails, those before are still pushed."""
+    some: list[T] = []
+    try:
+        for item in items:
+            some.append(item)
+            if len(some) >= TAKEN_AT_ONCE:
+                yield some
+                some = []
+    except Exception:
+        if some:
+            yield some
+        raise
+    if some:
+        yield some
