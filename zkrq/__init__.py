@@ -59,6 +59,7 @@ from zkrq.inspection import Sizes, Statistics
 from zkrq.items import Item
 from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import Recurring, next_moments
+from zkrq.program import run
 from zkrq.protocol.view import View
 from zkrq.queue import Queue
 from zkrq.repair.progress import Progress
@@ -138,6 +139,7 @@ __all__ = [
     "linear",
     "new_id",
     "next_moments",
+    "run",
     "typed",
 ]
 

@@ -478,3 +478,64 @@ async def test_statistics_are_a_frozen_picture(cluster: Cluster) -> None:
         gate.set()
     assert before.running == 1
     assert worker.statistics().done == 2
+
+
+# -- a burst -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_burst_takes_what_is_ready_and_what_its_handlers_push(cluster: Cluster) -> None:
+    numbers, letters = cluster.queue("numbers"), cluster.queue("letters")
+    seen: list[Any] = []
+
+    async def count(item: int) -> None:
+        seen.append(item)
+        await letters.push("x" * item)
+
+    async def shorten(item: str) -> None:
+        seen.append(item)
+        if item:
+            await letters.push(item[1:])
+
+    await numbers.push_many([1, 2, 3])
+    await numbers.push(4, delay=600)
+    worker = Worker(concurrency=2).add(numbers, count).add(letters, shorten)
+    async with asyncio.timeout(HANG):
+        await worker.run(burst=True)
+    assert Counter(seen) == Counter([1, 2, 3, "x", "xx", "xxx", "x", "xx", "x", "", "", ""])
+    assert worker.statistics().done == len(seen)
+    assert (await numbers.size())[:3] == (0, 1, 0)
+    async with asyncio.timeout(HANG):
+        await worker.run(burst=True)  # nothing is ready
+    assert worker.statistics().done == len(seen)
+
+
+async def test_a_burst_says_that_a_queue_could_not_be_asked(cluster: Cluster) -> None:
+    """It must not take silence for emptiness."""
+    empty = cluster.queue("empty")
+
+    class Silent:
+        name = "silent"
+
+        async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[zkrq.Claim[Any]]:
+            raise zkrq.Unavailable("no server answers")
+
+    async def never(item: Any) -> None:
+        pytest.fail("there is no item")
+
+    with pytest.raises(zkrq.Unavailable, match="no server answers"):
+        await Worker().add(empty, never).add(Silent(), never).run(burst=True)
+
+
+async def test_what_was_cut_off_is_counted(cluster: Cluster) -> None:
+    queue = cluster.queue("jobs")
+    await queue.push_many([1, 2])
+
+    async def endless(item: int) -> None:
+        await asyncio.sleep(0 if item == 1 else HANG)
+
+    worker = Worker(concurrency=1).add(queue, endless)
+    running = asyncio.create_task(worker.run(grace=0))
+    await until(lambda: worker.statistics().done == 1 and worker.statistics().running == 1)
+    await stop(running)
+    assert (worker.statistics().cut_off, worker.statistics().released) == (1, 1)
+    assert (await queue.size())[:3] == (1, 0, 0)

@@ -2,7 +2,8 @@
 
 command     what a command consists of: flags, arguments, the lines that it yields
 connection  the flags of every command that works on a namespace
-items queues servers trying   the commands
+items queues servers trying worker   the commands
+supervisor  several processes of a worker
 parsing     arguments and environment variables
 running     one command, from its arguments to its exit code
 stdin       lines from stdin

@@ -40,14 +40,18 @@ class Command:
 
     A name of two words is a group and a command in it.  ``arguments`` are positional, name -> help: ``name...`` takes
     one or more values, ``name?...`` any number.  ``connected``: the command works on a namespace that exists.
+
+    ``run`` yields the lines of the output.  That of a *program*, such as a worker, prints what it likes, owns its event
+    loop and its signals, and returns the exit code.
     """
 
     name: str
     help: str
-    run: Callable[[Namespace], Lines]
+    run: Callable[[Namespace], Lines | int]
     flags: tuple[Flag, ...] = ()
     arguments: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
     connected: bool = True
+    program: bool = False
 
 
 def attribute(flag: str) -> str:

@@ -13,15 +13,14 @@ import zkrq
 from zkrq.cli.command import Command, Flag, attribute
 from zkrq.cli.connection import CONNECTION
 from zkrq.environment import read_flag, variable_of
-
-EXIT_USAGE = 2
+from zkrq.exits import Exit
 
 JSON = Flag("json", "print JSON", bool)
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+        self.exit(Exit.USAGE, f"{self.prog}: {message}\n")
 
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag], prefix: str) -> None:
@@ -71,7 +70,8 @@ def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
         _add_flags(sub, command.flags, f"ZKRQ_{command.name.upper().replace(' ', '_')}_")
         if command.connected:
             _add_flags(sub, CONNECTION, "ZKRQ_")
-        _add_flags(sub, (JSON,), "ZKRQ_")
+        if not command.program:
+            _add_flags(sub, (JSON,), "ZKRQ_")
         sub.set_defaults(run=command.run)
     return parser
 

@@ -1,7 +1,7 @@
 """Run one command: ``zkrq``, or ``python -m zkrq``.
 
 Errors are one line on stderr.  The exit code is 2 for errors to correct, 1 for errors that may pass.  Signals are
-handled here and nowhere else.
+handled here, and those of workers in ``zkrq.program``.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import aclosing
-from importlib import import_module
 from typing import cast
 
-from zkrq.cli import items, queues, servers, trying
-from zkrq.cli.parsing import EXIT_USAGE, make_parser
+from zkrq.cli import items, queues, servers, trying, worker
+from zkrq.cli.command import Lines
+from zkrq.cli.parsing import make_parser
 from zkrq.errors import ConfigError, ZkrqError
+from zkrq.exits import Exit
+from zkrq.program import fastest_loop
 
-EXIT_TROUBLE, EXIT_SIGNAL = 1, 128
-
-COMMANDS = (*trying.COMMANDS, *items.COMMANDS, *queues.COMMANDS, *servers.COMMANDS)
+COMMANDS = (*trying.COMMANDS, *worker.COMMANDS, *items.COMMANDS, *queues.COMMANDS, *servers.COMMANDS)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,43 +31,38 @@ def main(arguments: list[str] | None = None) -> int:
     args = make_parser(COMMANDS).parse_args(arguments)
     logging.getLogger("zkrq").addHandler(logging.NullHandler())  # errors that matter are printed below
     try:
-        with asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-            runner.run(_carry_out(args))
+        outcome: Lines | int = args.run(args)
+        if isinstance(outcome, int):
+            return outcome
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            runner.run(_carry_out(args, outcome))
     except KeyboardInterrupt:
-        return EXIT_SIGNAL + signal.SIGINT
+        return Exit.SIGNAL + signal.SIGINT
     except asyncio.CancelledError:
-        return EXIT_SIGNAL + signal.SIGTERM
+        return Exit.SIGNAL + signal.SIGTERM
     except Exception as error:
         return _account_for(args.command, _first(error))
-    return 0
+    return Exit.DONE
 
 
-async def _carry_out(args: Namespace) -> None:
+async def _carry_out(args: Namespace, output: Lines) -> None:
     task = asyncio.current_task()
     assert task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with aclosing(args.run(args)) as lines:
+    async with aclosing(output) as lines:
         async for line in lines:
             sys.stdout.write(f"{json.dumps(line.value) if args.json else line.text}\n")
             sys.stdout.flush()
-
-
-def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop if it is installed (extra ``uvloop``); None means asyncio's own."""
-    try:
-        return cast("Callable[[], asyncio.AbstractEventLoop]", import_module("uvloop").new_event_loop)
-    except ImportError:
-        return None
 
 
 def _account_for(command: str, error: BaseException) -> int:
     match error:
         case ZkrqError():
             sys.stderr.write(f"zkrq {command}: {' '.join(str(error).split())}\n")
-            return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_TROUBLE
+            return Exit.USAGE if isinstance(error, ConfigError) else Exit.TROUBLE
         case BrokenPipeError():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, so do not complain
-            return EXIT_TROUBLE
+            return Exit.TROUBLE
         case _:
             raise error  # a bug: the traceback is wanted
 

@@ -56,9 +56,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics(Counts):
-    """Counts of all queues together, and ``by_queue``: of each queue by its name."""
+    """Counts of all queues together, and ``by_queue``: of each queue by its name.
+
+    ``cut_off``: handlers that were cancelled because they did not finish within the grace of a drain.
+    """
 
     by_queue: Mapping[str, Counts] = field(default_factory=dict[str, Counts])
+    cut_off: int = 0
 
 
 _COUNTED_AS = {
@@ -95,7 +99,7 @@ class Tally:
         return Counts(running=self.running, **self._ended)
 
 
-def add_up(by_queue: Mapping[str, Counts]) -> WorkerStatistics:
+def add_up(by_queue: Mapping[str, Counts], cut_off: int) -> WorkerStatistics:
     """Sum up the counts of all queues."""
     return WorkerStatistics(
         running=sum(counts.running for counts in by_queue.values()),
@@ -104,6 +108,7 @@ def add_up(by_queue: Mapping[str, Counts]) -> WorkerStatistics:
         lost=sum(counts.lost for counts in by_queue.values()),
         released=sum(counts.released for counts in by_queue.values()),
         by_queue=by_queue,
+        cut_off=cut_off,
     )
 
 

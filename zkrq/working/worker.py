@@ -88,11 +88,14 @@ class Worker:
     ) -> None:
         """Check the arguments.  Raises ``ConfigError``."""
         self._slots = Slots(check_count("concurrency", concurrency, least=1))
-        self._grace = check_duration("grace", grace)
+        self.grace = check_duration("grace", grace)
+        """Seconds that running handlers have to finish."""
         self._before = before
         self._after = after
         self._served: list[_Served] = []
         self._deliveries: dict[asyncio.Task[None], tuple[_Served, Delivery]] = {}
+        self._started = 0
+        self._cut_off = 0
         self._returns: set[asyncio.Task[None]] = set()
         self._limiter: anyio.CapacityLimiter | None = None
         self._task: asyncio.Task[None] | None = None
@@ -146,36 +149,41 @@ class Worker:
 
     def statistics(self) -> WorkerStatistics:
         """Count running and ended deliveries since the worker was made."""
-        return add_up({served.queue.name: served.handling.tally.counts() for served in self._served})
+        by_queue = {served.queue.name: served.handling.tally.counts() for served in self._served}
+        return add_up(by_queue, self._cut_off)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, *, burst: bool = False, grace: Duration | None = None) -> None:
         """Work until this is cancelled, or until the clusters of all queues are closed.
+
+        ``burst``: return as soon as no item is ready in any of the queues and none is worked on here.  Scheduled items,
+        such as failed ones that wait for their retry, are not waited for.  ``grace``: seconds instead of the worker's
+        own, None: keep these.
 
         When cancelled, it drains: it stops claiming, running handlers get ``grace`` seconds and are then cancelled, and
         unfinished items are handed back immediately, without counting a failure.  A second cancellation ends the grace.
         A handler that does not end within ``STOP_SECONDS`` of being cancelled is abandoned and logged; its item is
         handed back too.  A thread cannot be stopped: its item is handed back, and the process lasts until it returns. A
         cancel scope of anyio cancels again and again, so there the drain is shielded and only ``grace`` bounds it.
-        Raises ``ConfigError`` if there is no queue, or if the worker is already running.
+        Raises ``ConfigError`` if there is no queue, or if the worker is already running; in a burst also
+        ``Unavailable`` and ``ConfigError`` if a queue cannot be asked for items.
         """
         if not self._served:
             raise ConfigError("the worker has no queue: add one")
         if self._limiter is not None:
             raise ConfigError("the worker is already running")
+        seconds = self.grace if grace is None else check_duration("grace", grace)
         self._limiter = anyio.CapacityLimiter(self._slots.count)
-        fetchers = [
-            asyncio.create_task(self._fetch(served), name=f"zkrq worker: {served.queue.name}")
-            for served in self._served
-        ]
+        works = [self._burst()] if burst else [self._fetch(served) for served in self._served]
+        fetchers = [asyncio.create_task(work, name=f"zkrq worker: fetcher {n}") for n, work in enumerate(works, 1)]
         try:
             done, _ = await asyncio.wait(fetchers, return_when=asyncio.FIRST_EXCEPTION)
             for fetcher in done:
                 fetcher.result()
         finally:
             try:
-                await self._drain(fetchers)
+                await self._drain(fetchers, seconds)
             finally:
                 self._limiter = None
 
@@ -195,16 +203,17 @@ class Worker:
         task.cancel()
         await see_through(task, cancelled=task.cancel)
 
-    async def _drain(self, fetchers: Sequence[asyncio.Task[None]]) -> None:
-        """Let running handlers finish within ``grace``, and hand back the other items."""
+    async def _drain(self, fetchers: Sequence[asyncio.Task[None]], grace: float) -> None:
+        """Let running handlers finish within ``grace`` seconds, and hand back the other items."""
         cancelled: asyncio.CancelledError | None = None
         for fetcher in fetchers:
             fetcher.cancel()
         try:
             await wait_ended(fetchers, STOP_SECONDS)
-            await wait_ended(self._deliveries, self._grace)
+            await wait_ended(self._deliveries, grace)
         except asyncio.CancelledError as again:
             cancelled = again
+        self._cut_off += sum(delivery.entered for _, delivery in self._deliveries.values())
         for task in self._deliveries:
             task.cancel()
         try:
@@ -231,25 +240,55 @@ class Worker:
         alone = len(self._served) == 1
         try:
             while True:
-                if not await self._ask(served, None if alone else 0) and not alone:
+                try:
+                    more = await self._ask(served, None if alone else 0)
+                except (ConfigError, Unavailable):  # logged by the prefetcher; ``_listen`` waits until it is over
+                    more = False
+                if not more and not alone:
                     await self._listen(served)
         except Closed:
             pass
         finally:
             self._slots.leave(served.share)
 
+    async def _burst(self) -> None:
+        """Claim from all queues until a round that began with no item in work has found none.
+
+        A handler may push into any of the queues, so they are asked again after the last item was done.
+        """
+        try:
+            while True:
+                idle, started = not self._deliveries, self._started
+                async with asyncio.TaskGroup() as round:
+                    for served in self._served:
+                        round.create_task(self._exhaust(served))
+                if idle and self._started == started:
+                    return
+                if self._deliveries:
+                    await asyncio.wait(self._deliveries, return_when=asyncio.FIRST_COMPLETED)
+        except ExceptionGroup as errors:  # of queues that were asked together; one says enough
+            error = errors.exceptions[0]
+            if not isinstance(error, Closed):
+                raise error from errors
+
+    async def _exhaust(self, served: _Served) -> None:
+        """Claim from one queue until it has less than there are slots."""
+        try:
+            while await self._ask(served, 0):
+                pass
+        finally:
+            self._slots.leave(served.share)
+
     async def _ask(self, served: _Served, timeout: float | None) -> bool:
         """Claim as many items as there are slots; return whether there may be more.
 
-        The slots stay occupied until the answer arrives.
+        The slots stay occupied until the answer arrives.  Raises as ``pop_many`` does.
         """
         self._slots.want(served.share, self._slots.count)
         count = await self._take_slots(served, TAKE_MAX)
         claims: list[Claim[Any]] = []
         try:
             claims = await served.queue.pop_many(count, timeout=timeout)
-        except (ConfigError, Unavailable):  # logged by the prefetcher; ``_listen`` waits until it is over
-            pass
         finally:
             for claim in claims:
                 self._start(served, claim)
@@ -288,6 +327,7 @@ class Worker:
 
     def _start(self, served: _Served, claim: Claim[Any]) -> None:
         delivery = Delivery(served.handling, claim, self._limiter)
+        self._started += 1
         served.handling.tally.running += 1
         task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claim.id}")
         self._deliveries[task] = served, delivery

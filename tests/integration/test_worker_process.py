@@ -1,0 +1,394 @@
+"""Workers as processes: signals, exit codes, several processes, readiness; as a service manager sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+from anyio.abc import Process
+
+import zkrq
+from tests.harness import HANG, new_namespace, settled, take
+from zkrq import local
+from zkrq.exits import Exit
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+
+JOBS = '''
+import asyncio, contextlib, os, threading, time
+from pathlib import Path
+import zkrq
+
+HERE = Path(__file__).parent
+
+def note(item):
+    with open(HERE / "done", "a") as file:
+        file.write(f"{os.getpid()} {item}\\n")
+
+async def handle(item, claim):
+    (HERE / f"begun {item}").touch()
+    if item == "until told":
+        while not (HERE / "told").exists():
+            await asyncio.sleep(0.01)
+    if item == "for ever":
+        await asyncio.Event().wait()
+    if item == "deaf":
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+    if item == "block":
+        time.sleep(3600)
+    if item == "die":
+        os._exit(9)
+    note(item)
+
+def in_thread(item):
+    (HERE / f"begun {item}").touch()
+    threading.Event().wait()
+
+def worker(cluster):
+    return zkrq.Worker(concurrency=2).add(cluster.queue("jobs"), handle)
+
+async def threads(cluster):
+    return zkrq.Worker(concurrency=2).add(cluster.queue("jobs"), in_thread)
+
+@contextlib.asynccontextmanager
+async def framed(cluster):
+    note("opened")
+    yield worker(cluster)
+    note(f"closed, {(await cluster.queue('jobs').size()).claimed} claimed")
+
+def chain(cluster):
+    """Each item pushes the next one, into the other queue."""
+    first, second = cluster.queue("jobs"), cluster.queue("more")
+
+    async def onwards(item):
+        note(item)
+        if item < 5:
+            await (second if item % 2 else first).push(item + 1)
+
+    return zkrq.Worker().add(first, onwards).add(second, onwards)
+
+def nothing(cluster):
+    return None
+
+if __name__ == "__main__":
+    zkrq.run(worker, grace=0.2)
+    print("went on", flush=True)
+'''
+
+
+class Stage:
+    """A namespace, a folder with the module of a worker, and a client that looks on."""
+
+    def __init__(self, folder: Path, servers: local.Servers, cluster: zkrq.Cluster) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.jobs = cluster.queue("jobs")
+        (folder / "jobs.py").write_text(JOBS)
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+            "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
+            "ZKRQ_NAMESPACE": cluster.namespace,
+            "ZKRQ_SESSION_TIMEOUT": "60",  # nothing here may wait for it
+        }
+
+    @asynccontextmanager
+    async def start(self, *arguments: str, **environment: str) -> AsyncGenerator[Process]:
+        """``zkrq worker`` in the folder; killed at the end if it is still there."""
+        async with self.python("-m", "zkrq", "worker", *arguments, **environment) as process:
+            yield process
+
+    @asynccontextmanager
+    async def python(self, *arguments: str, **environment: str) -> AsyncGenerator[Process]:
+        async with await anyio.open_process(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**self.environment, **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=None,
+            stderr=None,
+        ) as process:
+            try:
+                yield process
+            finally:
+                if process.returncode is None:
+                    process.kill()
+
+    async def end(self, process: Process, *numbers: signal.Signals) -> int:
+        """Send signals to a process, and return its exit code."""
+        for number in numbers:
+            process.send_signal(number)
+            await anyio.sleep(0.2)
+        with anyio.fail_after(HANG):
+            return await process.wait()
+
+    async def begun(self, item: str) -> None:
+        with anyio.fail_after(HANG):
+            while not (self.folder / f"begun {item}").exists():
+                await anyio.sleep(0.02)
+
+    def done(self) -> list[str]:
+        """What was noted as done."""
+        file = self.folder / "done"
+        return [line.partition(" ")[2] for line in file.read_text().splitlines()] if file.exists() else []
+
+    def processes(self) -> set[int]:
+        """The processes that have noted something."""
+        file = self.folder / "done"
+        return {int(line.split()[0]) for line in file.read_text().splitlines()} if file.exists() else set()
+
+    async def until_done(self, count: int) -> None:
+        with anyio.fail_after(HANG):
+            while len(self.done()) < count:
+                await anyio.sleep(0.02)
+
+    async def workers(self) -> list[int]:
+        """Process ids of the workers that are alive, as ZooKeeper says."""
+        descriptions = [consumer.description for consumer in (await self.cluster.consumers()).values()]
+        return [int(text.rpartition(":")[2]) for text in descriptions if text != "onlooker"]
+
+    async def has_workers(self, count: int) -> bool:
+        return len(await self.workers()) == count
+
+    async def is_free(self, ready: int) -> None:
+        """No worker is left, and no claim: so many items can be claimed by others immediately."""
+        assert await self.workers() == []
+        assert (await self.jobs.size())[:3] == (ready, 0, 0)
+
+
+@pytest.fixture
+async def stage(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Stage]:
+    async with zkrq.connect(
+        servers.redis_urls,
+        servers.zookeeper_hosts,
+        namespace=new_namespace(),
+        found=True,
+        description="onlooker",
+    ) as cluster:
+        yield Stage(tmp_path, servers, cluster)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains(stage: Stage, number: signal.Signals) -> None:
+    async with stage.start("jobs:worker") as process:
+        await stage.jobs.push("until told")
+        await stage.begun("until told")
+        process.send_signal(number)
+        await stage.jobs.push("for another")
+        await anyio.sleep(0.2)
+        (stage.folder / "told").touch()
+        assert await stage.end(process) == Exit.DONE
+        await stage.is_free(1)
+        assert stage.done() == ["until told"]
+
+
+async def test_what_does_not_finish_is_handed_back(stage: Stage) -> None:
+    async with stage.start("jobs:worker", "--grace", "0.2") as process:
+        await stage.jobs.push("for ever")
+        await stage.begun("for ever")
+        assert await stage.end(process, signal.SIGTERM) == Exit.CUT_OFF
+        await stage.is_free(1)
+        assert (await take(stage.jobs)).attempts == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("item", ["for ever", "deaf"])
+async def test_a_second_signal_ends_the_grace(stage: Stage, number: signal.Signals, item: str) -> None:
+    async with stage.start("jobs:worker", "--grace", "600") as process:
+        await stage.jobs.push(item)
+        await stage.begun(item)
+        assert await stage.end(process, number, number) == Exit.SIGNAL + number
+        await stage.is_free(1)
+
+
+async def test_a_handler_that_blocks_the_loop_keeps_no_process(stage: Stage) -> None:
+    async with stage.start("jobs:worker", "--grace", "600", ZKRQ_SESSION_TIMEOUT="3") as process:
+        await stage.jobs.push("block")
+        await stage.begun("block")
+        assert await stage.end(process, signal.SIGTERM, signal.SIGTERM) == Exit.SIGNAL + signal.SIGTERM
+        await settled(lambda: stage.has_workers(0))
+
+
+async def test_a_thread_that_does_not_end_keeps_no_process(stage: Stage) -> None:
+    async with stage.start("jobs:threads", "--grace", "0.1") as process:
+        await stage.jobs.push("endless")
+        await stage.begun("endless")
+        assert await stage.end(process, signal.SIGTERM) == Exit.CUT_OFF
+        await stage.is_free(1)
+
+
+async def test_a_signal_before_there_is_a_worker(stage: Stage) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        zookeeper = f"127.0.0.1:{silent.getsockname()[1]}"
+        async with stage.start("jobs:worker", ZKRQ_ZOOKEEPER=zookeeper) as process:
+            connection, _ = await anyio.to_thread.run_sync(silent.accept)
+            with connection:
+                assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+
+
+async def test_what_surrounds_the_worker_ends_after_the_drain(stage: Stage) -> None:
+    async with stage.start("jobs:framed") as process:
+        await stage.jobs.push(1)
+        await stage.until_done(2)
+        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+    assert stage.done() == ["opened", "1", "closed, 0 claimed"]
+
+
+async def test_a_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
+    await stage.jobs.push(0)
+    await stage.jobs.push(5, delay=600)
+    async with stage.start("jobs:chain", "--burst") as process:
+        assert await stage.end(process) == Exit.DONE
+    assert stage.done() == ["0", "1", "2", "3", "4", "5"]
+    assert (await stage.jobs.size())[:3] == (0, 1, 0)
+    assert await stage.workers() == []
+
+
+async def test_a_script(stage: Stage) -> None:
+    async with stage.python("jobs.py") as process:
+        await stage.jobs.push(1)
+        await stage.until_done(1)
+        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+    async with stage.python("jobs.py") as process:
+        await stage.jobs.push("for ever")
+        await stage.begun("for ever")
+        assert await stage.end(process, signal.SIGTERM) == Exit.CUT_OFF
+        await stage.is_free(1)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("jobs", "module:function is expected"),
+        ("no_such:worker", "there is no module 'no_such'"),
+        ("no.such:worker", "there is no module 'no.such'"),
+        ("jobs:missing", "module 'jobs' has no function 'missing'"),
+        ("jobs:nothing", "the function must return a zkrq.Worker, not NoneType"),
+    ],
+)
+async def test_a_wrong_target_is_one_line(stage: Stage, target: str, says: str) -> None:
+    with anyio.fail_after(HANG):
+        result = await anyio.run_process(
+            [sys.executable, "-m", "zkrq", "worker", target, "--log-level", "error"],
+            cwd=stage.folder,
+            env=stage.environment,
+            check=False,
+        )
+    assert (result.returncode, result.stderr.decode().count("\n")) == (Exit.USAGE, 1)
+    assert says in result.stderr.decode()
+
+
+async def test_a_wrong_target_ends_all_processes(stage: Stage) -> None:
+    async with stage.start("jobs:missing", "--processes", "2") as process:
+        assert await stage.end(process) == Exit.USAGE
+
+
+# -- several processes -------------------------------------------------------------------------------------------------
+
+
+async def test_processes_drain_together(stage: Stage) -> None:
+    async with stage.start("jobs:worker", "--processes", "2") as process:
+        await settled(lambda: stage.has_workers(2))
+        await stage.jobs.push("until told")
+        await stage.begun("until told")
+        process.send_signal(signal.SIGTERM)
+        for pid in await stage.workers():  # a service manager may tell all processes
+            os.kill(pid, signal.SIGTERM)
+        await anyio.sleep(0.2)
+        (stage.folder / "told").touch()
+        assert await stage.end(process) == Exit.DONE
+        await stage.is_free(0)
+        assert stage.done() == ["until told"]
+
+
+async def test_a_crashed_process_is_started_again(stage: Stage) -> None:
+    async with stage.start("jobs:worker", "--processes", "2") as process:
+        await settled(lambda: stage.has_workers(2))
+        killed, other = await stage.workers()
+        os.kill(killed, signal.SIGKILL)
+
+        async def replaced() -> bool:
+            alive = set(await stage.workers()) - {killed}
+            return other in alive and len(alive) == 2
+
+        await settled(replaced)
+        assert await stage.end(process, signal.SIGINT) == Exit.DONE
+        assert set(await stage.workers()) <= {killed}
+
+
+@pytest.mark.parametrize(("signals", "code"), [(1, Exit.CUT_OFF), (2, Exit.SIGNAL + signal.SIGTERM)])
+async def test_the_worst_end_of_a_process_is_that_of_all(stage: Stage, signals: int, code: int) -> None:
+    grace = "0.2" if signals == 1 else "600"
+    async with stage.start("jobs:worker", "--processes", "2", "--grace", grace) as process:
+        await stage.jobs.push("for ever")
+        await stage.begun("for ever")
+        assert await stage.end(process, *[signal.SIGTERM] * signals) == code
+        await stage.is_free(1)
+
+
+async def test_processes_drain_when_their_parent_is_killed(stage: Stage) -> None:
+    async with stage.start("jobs:worker", "--processes", "2") as process:
+        await settled(lambda: stage.has_workers(2))
+        await stage.end(process, signal.SIGKILL)
+        await settled(lambda: stage.has_workers(0))
+
+
+async def test_a_burst_of_processes(stage: Stage) -> None:
+    await stage.jobs.push_many(range(100))
+    async with stage.start("jobs:worker", "--burst", "--processes", "2") as process:
+        assert await stage.end(process) == Exit.DONE
+    assert sorted(map(int, stage.done())) == list(range(100))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_a_service_manager_is_told(
+    stage: Stage, processes: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    address = tmp_path_factory.mktemp("notify") / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(address))
+        manager.settimeout(HANG)
+        arguments = ("jobs:worker", "--processes", str(processes))
+        async with stage.start(*arguments, NOTIFY_SOCKET=str(address)) as process:
+            assert await anyio.to_thread.run_sync(manager.recv, 100) == b"READY=1"
+            assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+            assert await anyio.to_thread.run_sync(manager.recv, 100) == b"STOPPING=1"
+
+
+async def test_reload(stage: Stage) -> None:
+    """A changed file is a new process; a broken one is waited for."""
+    pytest.importorskip("watchfiles")
+    file = stage.folder / "jobs.py"
+    async with stage.start("jobs:worker", "--reload") as process:
+        await stage.jobs.push(1)
+        await stage.until_done(1)
+        file.write_text("broken(")
+        await settled(lambda: stage.has_workers(0))
+        file.write_text(JOBS.replace("{item}\\n", "{item} fixed\\n"))
+        await stage.jobs.push(2)
+        await stage.until_done(2)
+        assert await stage.end(process, signal.SIGTERM) == Exit.DONE
+        await stage.is_free(0)
+    assert stage.done() == ["1", "2 fixed"]
+    first, second = stage.processes()
+    assert process.pid not in {first, second}
+
+
+@pytest.mark.parametrize("wrong", [["--processes", "2"], ["--burst"]])
+async def test_reload_is_for_development(stage: Stage, wrong: list[str]) -> None:
+    async with stage.start("jobs:worker", "--reload", *wrong) as process:
+        assert await stage.end(process) == Exit.USAGE

@@ -1,0 +1,68 @@
+"""A worker as a program: what can be seen without servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+import zkrq
+from zkrq.cli.worker import load
+from zkrq.errors import ConfigError
+from zkrq.exits import Exit
+from zkrq.notify import READY, notify
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+
+
+def test_the_guide_lists_the_exit_codes() -> None:
+    table = GUIDE.read_text().partition("| exit code | |")[2].partition("\n\n")[0]
+    listed = {row[0]: row[1] for row in re.findall(r"^\| (\S+)(?: \+ n)? \| (.*) \|$", table, re.MULTILINE)}
+    assert {name for name in listed if name != "---"} == {str(each.value) for each in Exit}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        assert f"{Exit.SIGNAL + number} for {number.name}" in listed[str(Exit.SIGNAL.value)]
+
+
+def test_notify_without_a_service_manager(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notify(READY)
+    assert not caplog.records
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    notify(READY)
+    assert "READY=1 could not be sent" in caplog.text
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX") or os.uname().sysname != "Linux", reason="abstract sockets: Linux")
+def test_notify_by_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"zkrq-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{name}")
+        monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+        notify(READY)
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "zkrq_test_jobs.py").write_text("class Jobs:\n    def worker(cluster): pass\nnumber = 7\n")
+    assert callable(load("zkrq_test_jobs:Jobs.worker"))
+    for wrong in ("zkrq_test_jobs", ":worker", "zkrq_test_jobs:", "zkrq_test_jobs:number", "zkrq_test_jobs:Jobs.none"):
+        with pytest.raises(ConfigError):
+            load(wrong)
+    (tmp_path / "zkrq_test_broken.py").write_text("import zkrq_test_missing\n")
+    with pytest.raises(ModuleNotFoundError, match="zkrq_test_missing"):  # its own error, with a traceback
+        load("zkrq_test_broken:worker")
+
+
+def test_run_checks_before_it_connects() -> None:
+    cluster = zkrq.connect(["redis://127.0.0.1:1"], "127.0.0.1:1")
+    with pytest.raises(ConfigError, match="grace"):
+        zkrq.run(lambda cluster: zkrq.Worker(), cluster, grace=-1)

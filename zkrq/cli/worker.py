@@ -1,0 +1,96 @@
+"""Define the command ``worker``: run a worker, in this process or in several that this one supervises."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from argparse import Namespace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+
+from zkrq.checks import check_count
+from zkrq.cli.command import Command, Flag
+from zkrq.cli.connection import open_cluster
+from zkrq.cli.supervisor import PARENT, Supervisor
+from zkrq.errors import ConfigError
+from zkrq.program import MakeWorker, run_program
+
+MOST_PROCESSES = 1_000
+
+PARENT_LOOK_SECONDS = 1.0
+"""Seconds until a process notices that its supervisor has died."""
+
+LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
+
+
+def _worker(args: Namespace) -> int:
+    check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
+    level = logging.getLevelNamesMapping().get(args.log_level.upper())
+    if level is None:
+        raise ConfigError(f"--log-level is {args.log_level!r}: debug, info, warning or error")
+    parent = os.environ.get(PARENT) == str(os.getppid())
+    if not parent and (args.reload or args.processes > 1):
+        logging.basicConfig(level=level, format=LOG_FORMAT)
+        supervisor = Supervisor(args.processes, reload=args.reload, burst=args.burst)
+        return asyncio.run(supervisor.run())
+    if parent:
+        threading.Thread(target=_outlive, args=(os.getppid(),), name="zkrq parent", daemon=True).start()
+    make = load(args.target)
+    logging.basicConfig(level=level, format=LOG_FORMAT)  # does nothing if the module has configured it
+    cluster = open_cluster(args, found=None)
+    return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent)
+
+
+def load(target: str) -> MakeWorker:
+    """Return the function that ``module:function`` names; the module may lie in the current directory.
+
+    Raises ``ConfigError``, and whatever the module raises when it is imported.
+    """
+    name, _, attribute = target.partition(":")
+    if not name or not attribute:
+        raise ConfigError(f"TARGET is {target!r}: module:function is expected")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        there = find_spec(name) is not None
+    except ModuleNotFoundError:
+        there = False
+    if not there:
+        raise ConfigError(f"there is no module {name!r}, neither installed nor in {os.getcwd()}")
+    found: object = import_module(name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise ConfigError(f"module {name!r} has no function {attribute!r}; it takes a cluster and returns a Worker")
+    return cast("MakeWorker", found)
+
+
+def _outlive(parent: int) -> None:
+    """Drain when the supervisor is gone, because no other process would end this one."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOK_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+COMMANDS = (
+    Command(
+        "worker",
+        "run a worker until SIGTERM or SIGINT, then drain",
+        _worker,
+        (
+            Flag("grace", "that handlers have to finish after a signal; default: the worker's", float, None, "SECONDS"),
+            Flag("burst", "end when the queues are empty", bool, False),
+            Flag("processes", "number of processes, restarted when they crash", int, 1, "N"),
+            Flag("reload", "restart when a Python file below the current directory changes", bool, False),
+            Flag("log-level", "debug, info, warning or error", str, "info", "LEVEL"),
+        ),
+        {"target": "module:function; function(cluster) returns a zkrq.Worker"},
+        program=True,
+    ),
+)
