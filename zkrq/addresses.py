@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import parse_qsl, urlsplit
 
 from zkrq.checks import check_id
 from zkrq.coordination.zookeeper import hosts
@@ -15,6 +17,9 @@ RedisServers: TypeAlias = Sequence[str] | Mapping[str, str]
 
 ZooKeeperServers: TypeAlias = str | Sequence[str]
 """``host:port,host:port/chroot``, or a list of ``host:port``, of which the last one may have the chroot."""
+
+_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+"""Options of a URL that name a file."""
 
 _LOOPBACK = ("127.0.0.1:", "[::1]:", "::1:")
 """Beginnings of addresses that are another way to write ``localhost:``."""
@@ -32,8 +37,16 @@ def name_servers(redis: RedisServers) -> dict[str, str]:
     for name, url in named.items():
         check_id("a server's name", name)
         check_url(url)
+        _check_files(name, url)
     _check_distinct(named)
     return named
+
+
+def _check_files(name: str, url: str) -> None:
+    """Raise ``ConfigError`` if a certificate's file does not exist: the operating system's error would not name it."""
+    for option, path in parse_qsl(urlsplit(url).query):
+        if option in _FILES and not Path(path).is_file():
+            raise ConfigError(f"server {name}: there is no file {path!r}, which {option} in its URL names")
 
 
 def _check_distinct(named: Mapping[str, str]) -> None:

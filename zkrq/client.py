@@ -61,6 +61,8 @@ CLOSE_TIMEOUT = 5.0
 Claims that are left then come back when the session has ended.
 """
 
+NOT_OPEN = "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`"
+
 _log = logging.getLogger("zkrq")
 
 
@@ -110,19 +112,23 @@ class Client:
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
         self.is_open = False
+        self._was_open = False
+        self._entered = False
         self._session_state = SessionState.CONNECTED
         self._stack = AsyncExitStack()
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def view(self) -> View:
-        """Latest view that this client knows."""
+        """Latest view that this client knows.  Raises ``Closed`` before there is one."""
+        if not self._was_open:
+            raise Closed(NOT_OPEN)
         return self.membership.view
 
     def check_open(self) -> None:
         """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
         if not self.is_open:
-            raise Closed()
+            raise Closed() if self._was_open else Closed(NOT_OPEN)
         self.home.check()
 
     # -- opening and closing -------------------------------------------------------------------------------------------
@@ -131,8 +137,11 @@ class Client:
         """Connect and start the background work.
 
         ``recover_with``: servers to continue with if no in-sync server is left.  Returns whether they were used. Raises
-        ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass.
+        ``ConfigError`` for problems to correct, ``Unavailable`` for those that may pass, ``Closed`` at a second call.
         """
+        if self._entered:
+            raise Closed("a cluster is opened once: make another one with connect()")
+        self._entered = True
         self.home.settle()
         recovered = False
         async with AsyncExitStack() as stack:
@@ -152,7 +161,7 @@ class Client:
             self.tasks.supervise(self.repairer.run, "look after the servers")
             self.tasks.supervise(self.repairer.scrub_now_and_then, "scrub")
             self._stack = stack.pop_all()
-        self.is_open = True
+        self.is_open = self._was_open = True
         return recovered
 
     async def _join(self) -> bool:

@@ -47,7 +47,8 @@ class Cluster:
         return f"<Cluster {self.namespace!r} {state}>"
 
     async def __aenter__(self) -> Self:
-        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
+        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass, and
+        ``Closed`` if it was opened before."""
         await self._client.open()
         return self
 
@@ -152,7 +153,7 @@ class Cluster:
 
     @property
     def view(self) -> View:
-        """Which servers are in sync, as this client knows it."""
+        """Which servers are in sync, as this client knows it.  Raises ``Closed`` if the cluster was never opened."""
         return self._client.view
 
     async def consumers(self) -> Mapping[str, Consumer]:
@@ -171,7 +172,7 @@ class Cluster:
         return {name: await read_statistics(self._client.replicas, name, held.get(name, 0)) for name in names}
 
     def health(self) -> Health:
-        """Report what this client knows, without asking a server."""
+        """Report what this client knows, without asking a server.  Raises ``Closed`` if it was never opened."""
         return self._client.health()
 
     # -- servers -------------------------------------------------------------------------------------------------------

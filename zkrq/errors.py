@@ -9,7 +9,7 @@
       OutcomeUnknown      retry with the same id: it may have happened
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
       ClaimLost           stop the work: another consumer may hold the item
-      Closed              stop: the queue or the cluster is closed
+      Closed              stop: the cluster is closed; or open it, with `async with`
       WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
 
 The docstring of a class is its default message.  Exceptions of redis and aiozk never leave the package: they are the
@@ -163,7 +163,10 @@ class ClaimLost(ZkrqError):
 
 
 class Closed(ZkrqError):
-    """The queue or the cluster is closed."""
+    """The cluster is closed: to continue, open another one with connect().
+
+    Of a cluster that was never opened the message says so.
+    """
 
 
 class WrongLoop(ZkrqError):

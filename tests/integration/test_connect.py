@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import socket
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timedelta
@@ -113,6 +115,58 @@ async def test_one_server_listed_under_two_names(servers: local.Servers) -> None
     with pytest.raises(zkrq.ConfigError, match="same Redis server"):
         async with zkrq.connect(two, servers.zookeeper_hosts, found=True, namespace=new_namespace()):
             pass
+
+
+async def test_a_cluster_that_is_not_open_says_what_to_do(servers: local.Servers) -> None:
+    cluster = over_zookeeper(servers, new_namespace())
+    calls: dict[str, Callable[[], object]] = {
+        "queue": lambda: cluster.queue("jobs"),
+        "view": lambda: cluster.view,
+        "health": cluster.health,
+        "queues": cluster.queues,
+        "statistics": cluster.statistics,
+        "consumers": cluster.consumers,
+        "remove_server": lambda: cluster.remove_server("redis-1"),
+    }
+
+    async def call(name: str) -> None:
+        result = calls[name]()
+        if inspect.isawaitable(result):
+            await result
+
+    for name in calls:
+        with pytest.raises(zkrq.Closed, match=r"the cluster is not open: enter it first, as in `async with"):
+            await call(name)
+    async with cluster:
+        queue = cluster.queue("jobs")
+        with pytest.raises(zkrq.Closed, match=r"opened once: make another one with connect\(\)"):
+            await cluster.__aenter__()
+        for name in ("view", "health", "queues"):
+            await call(name)
+    calls |= {"push": lambda: queue.push(1), "pop_one": queue.pop_one, "size": queue.size}
+    for name in calls.keys() - {"view", "health"}:  # what was known last
+        with pytest.raises(zkrq.Closed, match=r"is closed: to continue, open another one with connect\(\)"):
+            await call(name)
+    with pytest.raises(zkrq.Closed, match="opened once"):
+        await cluster.__aenter__()
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        (600, "session_timeout is 600 s, but ZooKeeper gives 60 s: it allows none that is longer.*maxSessionTimeout"),
+        (0.5, r"session_timeout is 0.5 s, but ZooKeeper gives 1 s: it allows none that is shorter.*minSessionTimeout"),
+        (3, None),
+    ],
+)
+async def test_a_session_timeout_that_zookeeper_changes(
+    servers: local.Servers, caplog: pytest.LogCaptureFixture, wish: float, says: str | None
+) -> None:
+    async with over_zookeeper(servers, new_namespace(), session_timeout=wish):
+        pass
+    warnings = [record.getMessage() for record in caplog.records if "session_timeout" in record.getMessage()]
+    assert len(warnings) == bool(says)
+    assert not says or re.search(says, warnings[0])
 
 
 async def test_servers_that_exchanged_their_names(servers: local.Servers) -> None:

@@ -134,6 +134,14 @@ def test_one_server_under_two_names_of_this_machine(twin: str) -> None:
     assert len(name_servers(["redis://localhost:6380", twin, "redis://127.0.0.2:6379"])) == 3
 
 
+def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
+    url = f"rediss://one?ssl_ca_certs={tmp_path}/ca.pem"
+    with pytest.raises(ConfigError, match=r"there is no file '.*ca\.pem', which ssl_ca_certs in its URL names"):
+        name_servers([url])
+    (tmp_path / "ca.pem").touch()
+    assert list(name_servers([url]).values()) == [url]
+
+
 def test_the_guide_lists_every_variable() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (?:`(ZKRQ_\w+)`)? *\|", GUIDE.read_text(), re.MULTILINE)
     listed = {setting: variable for setting, variable in rows if variable}

@@ -38,6 +38,8 @@ END_SECONDS = 1.0  # seconds for ZooKeeper to confirm the end of the session
 # timeout.
 MARGIN = 1 / 4
 
+ROUNDING = 0.001  # seconds; ZooKeeper counts milliseconds
+
 _NO_SESSION = b"\x00"
 
 
@@ -177,6 +179,8 @@ class ZooKeeperSession:
             self._owner = f"{greeting.session_id & 0xFFFF_FFFF_FFFF_FFFF:x}-{secrets.token_hex(4)}"
         self._id = greeting.session_id
         self._password = greeting.password
+        if greeting.timeout != self.timeout:
+            self._note_timeout(greeting.timeout)
         self.timeout = greeting.timeout
 
     def _lose(self) -> None:
@@ -234,6 +238,21 @@ class ZooKeeperSession:
         if self._life.state is SessionState.CONNECTING:
             self._refusal = error
             self._wake.set()
+
+    def _note_timeout(self, granted: float) -> None:
+        """Warn if ZooKeeper gives another timeout than was asked for, unless by rounding: its limits lie in between."""
+        if abs(granted - self._wish) < ROUNDING:
+            return
+        limit, than = ("max", "longer") if granted < self._wish else ("min", "shorter")
+        self._life.log.warning(
+            "session_timeout is %g s, but ZooKeeper gives %g s: it allows none that is %s. Claims of a process that "
+            "dies come back after that. Ask for %g s, or set %sSessionTimeout in ZooKeeper's configuration",
+            self._wish,
+            granted,
+            than,
+            granted,
+            limit,
+        )
 
     def _note_trouble(self, trouble: str) -> None:
         level = logging.WARNING if self._rounds == 1 else logging.DEBUG  # once per outage
