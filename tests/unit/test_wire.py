@@ -8,17 +8,11 @@ import ssl
 from typing import Any
 
 import pytest
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import RedisError
 
 from zkrq.protocol.replies import Status
-from zkrq.replication.wire import NoConnection, RedisWire
+from zkrq.replication.wire import NoConnection, Parser, RedisWire
 
 
 class Connection:
@@ -49,13 +43,13 @@ CAUSES: list[tuple[BaseException, Status]] = [
     (OSError(errno.EMFILE, "Too many open files"), Status.HINDERED),
     (OSError(errno.ENFILE, "Too many open files in system"), Status.HINDERED),
     (OSError(errno.EADDRNOTAVAIL, "no port is left"), Status.HINDERED),
-    (RedisConnectionError("max number of clients reached", status_code="ERR"), Status.HINDERED),
-    (AuthenticationError("invalid username-password pair", status_code="WRONGPASS"), Status.DENIED),
-    (AuthenticationError("Authentication required.", status_code="NOAUTH"), Status.DENIED),
-    (NoPermissionError("this user has no permissions", status_code="NOPERM"), Status.DENIED),
-    (ResponseError("DENIED Redis is running in protected mode"), Status.DENIED),
-    (ResponseError("DB index is out of range", status_code="ERR"), Status.DENIED),
-    (BusyLoadingError("Redis is loading", status_code="LOADING"), Status.UNREACHABLE),
+    (Parser.parse_error("ERR max number of clients reached"), Status.HINDERED),
+    (Parser.parse_error("WRONGPASS invalid username-password pair"), Status.DENIED),
+    (Parser.parse_error("NOAUTH Authentication required."), Status.DENIED),
+    (Parser.parse_error("NOPERM this user has no permissions"), Status.DENIED),
+    (Parser.parse_error("DENIED Redis is running in protected mode"), Status.DENIED),
+    (Parser.parse_error("ERR DB index is out of range"), Status.DENIED),
+    (Parser.parse_error("LOADING Redis is loading"), Status.UNREACHABLE),
     (RedisError("what nobody has seen yet"), Status.UNREACHABLE),
 ]
 

@@ -7,19 +7,24 @@ repeated, and only its connection is used; ``Wire`` is all that the rest needs o
 from __future__ import annotations
 
 import errno
-import math
+import inspect
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from zkrq.protocol.replies import Answer, Status, read_error
+
+if TYPE_CHECKING:
+    from redis._parsers import _AsyncHiredisParser as DefaultParser  # pyright: ignore[reportPrivateUsage]
+else:
+    from redis.asyncio.connection import DefaultParser  # the same, by a name that is public
 
 Word = bytes | str | int
 
@@ -83,6 +88,19 @@ Dial = Callable[[str, float], Callable[[], Wire]]
 """Makes wires to the server of a URL; the float is the time in seconds that connecting may take."""
 
 
+class Parser(DefaultParser):
+    """redis-py's parser, but an error keeps the whole text of the server's reply.
+
+    redis-py removes the first word of the replies that it knows, and takes some for a broken connection.
+    """
+
+    @classmethod
+    def parse_error(cls, response: str) -> Any:
+        error = super().parse_error(response)  # pyright: ignore[reportUnknownMemberType]
+        error.reply = response  # pyright: ignore[reportAttributeAccessIssue]
+        return error
+
+
 class RedisWire:
     """A ``Wire`` made of redis-py's connection."""
 
@@ -105,7 +123,7 @@ class RedisWire:
 
     async def receive(self) -> object:
         try:
-            return await self._connection.read_response(disable_decoding=True, timeout=math.inf)  # pyright: ignore[reportUnknownVariableType]
+            return await self._connection.read_response(disable_decoding=True)  # pyright: ignore[reportUnknownVariableType]
         except RedisError as error:
             if text := _error_text(error):
                 return ErrorReply(text)
@@ -116,13 +134,8 @@ class RedisWire:
 
 
 def _error_text(error: RedisError) -> str | None:
-    """Return an error reply as the server wrote it, None if the error is not the server's.
-
-    redis-py removes the first word of the replies that it knows, and takes some for a broken connection.
-    """
-    if error.status_code:
-        return f"{error.status_code} {error}"
-    return str(error) if isinstance(error, ResponseError) else None
+    """Return an error reply as the server wrote it, None if the error is not the server's."""
+    return getattr(error, "reply", None)
 
 
 def _why(error: RedisError, path: str | None) -> Answer:
@@ -176,6 +189,14 @@ def read_url(url: str) -> dict[str, Any]:
     return dict(parse_url(url))
 
 
+# Send nothing that is not needed: the refusal of a server without room would be lost with the connection.
+_NO_DRIVER_INFO: Mapping[str, None] = (
+    {"driver_info": None}
+    if "driver_info" in inspect.signature(AbstractConnection).parameters
+    else {"lib_name": None, "lib_version": None}  # redis-py before 7.2
+)
+
+
 def wires(options: Mapping[str, Any], timeout: float) -> Callable[[], Wire]:
     """Return a maker of wires with these options; ``timeout`` is the time in seconds that connecting may take.
 
@@ -188,8 +209,8 @@ def wires(options: Mapping[str, Any], timeout: float) -> Callable[[], Wire]:
         "socket_timeout": None,
         "socket_connect_timeout": timeout,
         "retry": Retry(NoBackoff(), 0),
-        # Send nothing that is not needed: the refusal of a server without room would be lost with the connection.
-        "driver_info": None,
+        "parser_class": Parser,
+        **_NO_DRIVER_INFO,
     }
     try:
         kind(**{**options, **own})
