@@ -368,7 +368,7 @@ queue = cluster.queue("jobs")
 def run(servers: local.Servers, namespace: str, script: str, *flags: str) -> str:
     """Run a script whose ``cluster`` and ``queue`` are those of the test; return its output.  It must end well."""
     opening = OPENING.format(redis=servers.redis_urls, zookeeper=servers.zookeeper_hosts, namespace=namespace)
-    command = [sys.executable, "-X", "dev", "-W", "error", *flags, "-c", opening + script]
+    command = [sys.executable, "-W", "error", *flags, "-c", opening + script]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     result = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=HANG)
     assert (result.returncode, result.stderr) == (0, ""), result.stdout
