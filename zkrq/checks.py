@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from datetime import datetime, timedelta
 from typing import TypeAlias
@@ -117,6 +118,12 @@ def check_kind(what: str, value: object, kind: type) -> None:
     """Check that the value is of this class, or None."""
     if value is not None and not isinstance(value, kind):
         raise ConfigError(f"{what} must be a {kind.__name__}, not {type(value).__name__}")
+
+
+def check_posix(what: str) -> None:
+    """Check that this is not Windows, where processes have no groups and few signals."""
+    if not hasattr(os, "killpg"):
+        raise ConfigError(f"{what} need a POSIX system: Linux, macOS or WSL")
 
 
 def check_count(what: str, value: int, *, least: int = 0, most: int | None = None) -> int:

@@ -29,7 +29,7 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeAlias, cast
 
-from zkrq.checks import Duration, check_duration
+from zkrq.checks import Duration, check_duration, check_posix
 from zkrq.cluster import Cluster
 from zkrq.connecting import connect
 from zkrq.errors import ConfigError
@@ -92,6 +92,7 @@ def run_program(
     ``supervised``: a parent process forwards the signals of the service manager, which may have sent them to this
     process too.  So repeated ones change nothing, and the second one is SIGQUIT.
     """
+    check_posix("worker programs")
     seconds = None if grace is None else check_duration("grace", grace)
     with _LastResort() as last_resort:
         signals = _Signals(last_resort, supervised=supervised)

@@ -60,5 +60,23 @@ except zkrq.ConfigError as error:
     assert "need a POSIX system" in run(script)
 
 
+def test_worker_programs_say_what_they_need() -> None:
+    script = """
+import zkrq
+from zkrq.cli import main
+def worker(cluster): ...
+try:
+    zkrq.run(worker, zkrq.connect(["redis://127.0.0.1:1"], "127.0.0.1:1"))
+except zkrq.ConfigError as error:
+    print(error)
+sys.stderr = sys.stdout
+print(main(["worker", "module:worker", "--processes", "2"]))
+"""
+    said, told, code = run(script).splitlines()
+    assert said == "worker programs need a POSIX system: Linux, macOS or WSL"
+    assert told == f"zkrq worker: {said}"
+    assert code == "2"
+
+
 def test_items_have_ids() -> None:
     assert run("import zkrq\nprint(len({zkrq.new_id() for _ in range(10)}))") == "10\n"

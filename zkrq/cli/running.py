@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import cast
 
 from zkrq.cli import items, queues, servers, trying, worker
@@ -48,7 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
 async def _carry_out(args: Namespace, output: Lines) -> None:
     task = asyncio.current_task()
     assert task
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    with suppress(NotImplementedError):  # on Windows
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with aclosing(output) as lines:
         async for line in lines:
             sys.stdout.write(f"{json.dumps(line.value) if args.json else line.text}\n")

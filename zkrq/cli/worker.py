@@ -14,7 +14,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import cast
 
-from zkrq.checks import check_count
+from zkrq.checks import check_count, check_posix
 from zkrq.cli.command import Command, Flag
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.supervisor import PARENT, Supervisor
@@ -30,6 +30,7 @@ LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
 
 def _worker(args: Namespace) -> int:
+    check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
     level = logging.getLevelNamesMapping().get(args.log_level.upper())
     if level is None:

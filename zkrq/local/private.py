@@ -30,6 +30,7 @@ from typing import BinaryIO, Literal
 
 import anyio
 
+from zkrq.checks import check_posix
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.local import guard
 
@@ -289,7 +290,7 @@ async def servers(
     sessions last between 2 and 120 ticks.  ``bind`` is a loopback address of either family. Raises ConfigError if a
     program is missing, saying what to install, or on Windows, and Unavailable if one does not start.
     """
-    _check_posix()
+    check_posix("private servers")
     async with _Nest() as nest:
         await nest.guarded()
         for attempt in range(1, PORT_ATTEMPTS + 1):
@@ -313,20 +314,14 @@ def available() -> frozenset[Literal["redis", "zookeeper"]]:
     """Return the kinds of server that can be started on this machine."""
     kinds: set[Literal["redis", "zookeeper"]] = set()
     with suppress(ConfigError):
-        _check_posix()
+        check_posix("private servers")
         _redis_executable()
         kinds.add("redis")
     with suppress(ConfigError):
-        _check_posix()
+        check_posix("private servers")
         _zookeeper_command()
         kinds.add("zookeeper")
     return frozenset(kinds)
-
-
-def _check_posix() -> None:
-    """Raise ``ConfigError`` on Windows, where no guard could end the servers with their process."""
-    if not hasattr(os, "killpg"):
-        raise ConfigError("private servers need a POSIX system (Linux, macOS, WSL): connect() to servers elsewhere")
 
 
 def _ensemble(nest: _Nest, size: int, bind: str, ports: Iterator[int], tick_time: float) -> tuple[LocalZooKeeper, ...]:
