@@ -128,6 +128,14 @@ class Stage:
                 if process.returncode is None:
                     process.kill()
 
+    def on(self, loop: str) -> dict[str, str]:
+        """The environment of a process that runs on this loop."""
+        if loop != "asyncio":
+            return {}
+        (self.folder / "without").mkdir()
+        (self.folder / "without" / "uvloop.py").write_text("raise ImportError")
+        return {"PYTHONPATH": os.pathsep.join([str(self.folder / "without"), self.environment["PYTHONPATH"]])}
+
     async def end(self, process: Process, *numbers: signal.Signals) -> int:
         """Send signals to a process, and return its exit code."""
         for number in numbers:
@@ -170,6 +178,12 @@ class Stage:
         assert (await self.jobs.size())[:3] == (ready, 0, 0)
 
 
+LOOPS = pytest.mark.parametrize(
+    ("number", "loop"), [(signal.SIGTERM, "uvloop, if installed"), (signal.SIGINT, "asyncio")]
+)
+"""Both signals and both event loops, which handle signals in ways of their own."""
+
+
 @pytest.fixture
 async def stage(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Stage]:
     async with zkrq.connect(
@@ -182,9 +196,9 @@ async def stage(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Stage]
         yield Stage(tmp_path, servers, cluster)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains(stage: Stage, number: signal.Signals) -> None:
-    async with stage.start("jobs:worker") as process:
+@LOOPS
+async def test_a_signal_drains(stage: Stage, number: signal.Signals, loop: str) -> None:
+    async with stage.start("jobs:worker", **stage.on(loop)) as process:
         await stage.jobs.push("until told")
         await stage.begun("until told")
         process.send_signal(number)
@@ -205,21 +219,23 @@ async def test_what_does_not_finish_is_handed_back(stage: Stage) -> None:
         assert (await take(stage.jobs)).attempts == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@LOOPS
 @pytest.mark.parametrize("item", ["for ever", "deaf"])
-async def test_a_second_signal_ends_the_grace(stage: Stage, number: signal.Signals, item: str) -> None:
-    async with stage.start("jobs:worker", "--grace", "600") as process:
+async def test_a_second_signal_ends_the_grace(stage: Stage, number: signal.Signals, loop: str, item: str) -> None:
+    async with stage.start("jobs:worker", "--grace", "600", **stage.on(loop)) as process:
         await stage.jobs.push(item)
         await stage.begun(item)
         assert await stage.end(process, number, number) == Exit.SIGNAL + number
         await stage.is_free(1)
 
 
-async def test_a_handler_that_blocks_the_loop_keeps_no_process(stage: Stage) -> None:
-    async with stage.start("jobs:worker", "--grace", "600", ZKRQ_SESSION_TIMEOUT="3") as process:
+@LOOPS
+async def test_a_handler_that_blocks_the_loop_keeps_no_process(stage: Stage, number: signal.Signals, loop: str) -> None:
+    short = {"ZKRQ_SESSION_TIMEOUT": "3"}
+    async with stage.start("jobs:worker", "--grace", "600", **stage.on(loop), **short) as process:
         await stage.jobs.push("block")
         await stage.begun("block")
-        assert await stage.end(process, signal.SIGTERM, signal.SIGTERM) == Exit.SIGNAL + signal.SIGTERM
+        assert await stage.end(process, number, number) == Exit.SIGNAL + number
         await settled(lambda: stage.has_workers(0))
 
 

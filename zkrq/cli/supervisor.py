@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
@@ -101,19 +101,12 @@ class Supervisor:
         environment = {**os.environ, PARENT: str(os.getpid()), "NOTIFY_SOCKET": str(address)}
         while not self._stopping.is_set():
             began = asyncio.get_running_loop().time()
-            process = await create_subprocess_exec(
-                sys.executable, "-m", "zkrq", *sys.argv[1:], stdin=DEVNULL, env=environment, process_group=0
-            )
-            self._children[slot] = process
-            if self._stopping.is_set():  # meanwhile
-                _send(process, signal.SIGTERM)
-            code = await process.wait()
-            del self._children[slot]
+            ended, code = await self._run_one(slot, environment)
             if self._stopping.is_set() or (self._burst and code == Exit.DONE):
                 self._codes.append(code)
                 return
             if self._watch:
-                await self._until_changed(process.pid, code)
+                await self._until_changed(ended)
                 continue
             if code == Exit.USAGE:
                 self._codes.append(code)
@@ -122,8 +115,23 @@ class Supervisor:
             crashes = 0 if asyncio.get_running_loop().time() - began > STABLE_SECONDS else crashes
             pause = doubled(FIRST_PAUSE, crashes, most=MAX_PAUSE)
             crashes += 1
-            _log.error("process %d ended with code %d; another one is started in %g s", process.pid, code, pause)
+            _log.error("%s; another one is started in %g s", ended, pause)
             await wait_set(self._stopping, pause)
+
+    async def _run_one(self, slot: int, environment: Mapping[str, str]) -> tuple[str, int]:
+        """Run a process to its end; return what became of it, for people, and its exit code."""
+        try:
+            process = await create_subprocess_exec(
+                sys.executable, "-m", "zkrq", *sys.argv[1:], stdin=DEVNULL, env=environment, process_group=0
+            )
+        except OSError as error:  # no process or no memory is left on this machine
+            return f"no process could be started ({error})", Exit.TROUBLE
+        self._children[slot] = process
+        if self._stopping.is_set():  # meanwhile
+            _send(process, signal.SIGTERM)
+        code = await process.wait()
+        del self._children[slot]
+        return f"process {process.pid} ended with code {code}", code
 
     def _receive(self, number: int) -> None:
         if not self._stopping.is_set():
@@ -173,9 +181,9 @@ class Supervisor:
             self._changed.set()
             self._send_all(signal.SIGTERM)
 
-    async def _until_changed(self, pid: int, code: int) -> None:
+    async def _until_changed(self, ended: str) -> None:
         if not self._changed.is_set():
-            _log.warning("process %d ended with code %d; it is started again when a file changes", pid, code)
+            _log.warning("%s; another one is started when a file changes", ended)
         await self._changed.wait()
         self._changed.clear()
 
