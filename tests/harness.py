@@ -77,7 +77,7 @@ async def command(server: local.LocalRedis, *words: str) -> bytes:
 def stolen(claim: zkrq.Claim[Any]) -> zkrq.Claim[Any]:
     """The same claim in other hands, as an operator would settle it without the holder's knowledge."""
     lease = lease_of(claim)
-    return zkrq.Claim(lease.issuer, lease.id, lease.packed, None, lease.owner, lease.request, 1e12)
+    return zkrq.Claim(None, lease.grant, lease.position, 1e12)
 
 
 async def take(queue: zkrq.Queue[Any]) -> zkrq.Claim[Any]:

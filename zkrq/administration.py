@@ -6,14 +6,15 @@ import asyncio
 import enum
 import secrets
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zkrq import clock
 from zkrq.checks import check_id, check_rate
 from zkrq.errors import ConfigError, OutcomeUnknown
 from zkrq.inspection import SEEN_AT_ONCE, Inspection
 from zkrq.protocol import calls
-from zkrq.protocol.records import State
+from zkrq.protocol.deciding import Decided
+from zkrq.protocol.records import REQUEUED, State, unpack
 
 T = TypeVar("T")
 
@@ -67,9 +68,10 @@ class Administration(Inspection[T]):
         removed, before_ms, cursor = 0, clock.now_ms(), b""
         while True:
             leading = self._replicas.primary(self.name)
-            decided = await self._replicas.decide(calls.Clear(self.name, CLEAR_PAGE, _new_call(), before_ms, cursor))
-            removed += len(decided.records) + len(decided.carried)
-            executed_before, before_ms, after, _ = decided.reply
+            call = _new_call()
+            decided = await self._replicas.decide(calls.Clear(self.name, CLEAR_PAGE, call, before_ms, cursor))
+            removed += decided.reply.removed + _done(decided, call, State.GONE.value)
+            executed_before, _, before_ms, after, _ = decided.reply
             if self._replicas.primary(self.name) != leading:
                 cursor = b"s"  # a cursor is valid on one server only, so another one starts over
             elif executed_before or after:
@@ -104,9 +106,10 @@ class Administration(Inspection[T]):
         removed = 0
         left = (await self.size()).dead
         for count, some in _pages(ids, SEEN_AT_ONCE, left):
-            call = calls.Cancel(self.name, State.DEAD.value, count, _new_call(), some)
-            decided = await self._replicas.decide(call)
-            removed += decided.reply.states.count(State.DEAD.value.encode()) + len(decided.carried)
+            call = _new_call()
+            decided = await self._replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
+            removed += decided.reply.states.count(State.DEAD.value.encode())
+            removed += _done(decided, State.DEAD.value + call, State.GONE.value)
         return removed
 
     async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
@@ -123,13 +126,19 @@ class Administration(Inspection[T]):
         left = (await self.size()).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
-            decided = await self._replicas.decide(calls.Redrive(self.name, passed_over, count, _new_call(), some))
-            now = len(decided.records) + len(decided.carried)
+            call = _new_call()
+            decided = await self._replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
+            now = len(decided.reply.ids) + _done(decided, call, REQUEUED)
             revived += now
             passed_over += 0 if decided.reply.executed_before else max(0, count - now)
             if rate is not None:
                 await asyncio.sleep(count / rate)
         return revived
+
+
+def _done(decided: Decided[Any], token: str, states: str) -> int:
+    """Count what the call of this token did in an attempt before the view changed."""
+    return sum(unpack(record).done_by(token, states) for record in decided.carried.values())
 
 
 def _new_call() -> str:

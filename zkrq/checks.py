@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -18,6 +19,12 @@ MAX_NAME = 128
 
 MAX_ID = 128
 """Bytes in an item's id."""
+
+MAX_HEADERS = 4096
+"""Bytes of an item's headers in UTF-8, names included."""
+
+Headers: TypeAlias = Mapping[str, str]
+"""Short texts beside an item, by name."""
 
 MAX_DURATION = 10 * 366 * 86400.0
 """Seconds, about ten years: the most that the order of the ready items can represent."""
@@ -47,6 +54,23 @@ def check_id(what: str, id: str) -> str:
     if size > MAX_ID:
         raise ConfigError(f"{what} has {size} bytes, at most {MAX_ID} are allowed")
     return id
+
+
+def check_headers(headers: Headers) -> Headers:
+    """Return headers: texts by name, of at most 4096 bytes together."""
+    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"headers must be a mapping of str to str, not {type(headers).__name__}")
+    size = 0
+    for part in (*headers, *headers.values()):
+        if not isinstance(part, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"headers must be of str to str, not {type(part).__name__}: {part!r:.100}")
+        try:
+            size += 2 + len(part.encode())
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"headers cannot be encoded as UTF-8: {error}") from error
+    if size > MAX_HEADERS:
+        raise ConfigError(f"headers have {size} bytes, at most {MAX_HEADERS} are allowed")
+    return dict(headers)
 
 
 def in_seconds(value: Duration) -> float:

@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq import clock
-from zkrq.checks import Duration, check_duration, check_lease, check_text
-from zkrq.consuming.lease import Issuer, Lease, Lost, Verb
+from zkrq.checks import Duration, Headers, check_duration, check_lease, check_text
+from zkrq.consuming.lease import Grant, Lease, Lost, Verb
 from zkrq.errors import ZkrqError
 from zkrq.home import running_loop
 from zkrq.protocol.records import version_of
@@ -33,15 +33,16 @@ class Claim(Generic[T]):
     If the process or any server crashes, the item can be claimed again.
     """
 
-    __slots__ = ("__weakref__", "_cancelling", "_lease", "item")
+    __slots__ = ("__weakref__", "_cancelling", "_headers", "_lease", "item")
 
     def __init__(
-        self, issuer: Issuer, id: str, packed: bytes, item: T, owner: str, request: str, deadline_at: float
+        self, item: T, grant: Grant, position: int, deadline_at: float, headers: Headers | None = None
     ) -> None:
         """Make a claim for the prefetcher; users get claims from ``pop``."""
         self.item = item
+        self._headers = headers
         self._lease = lease = Lease(self)
-        lease.begin(issuer, id, packed, owner, request, deadline_at)
+        lease.begin(grant, position, deadline_at)
         self._cancelling = 0
 
     def __repr__(self) -> str:
@@ -56,9 +57,14 @@ class Claim(Generic[T]):
         return self._lease.id
 
     @property
+    def headers(self) -> Headers:
+        """Texts that were pushed with the item, by name."""
+        return self._headers or {}
+
+    @property
     def owner(self) -> str:
         """Owner id under which this process claims, as listed by ``cluster.consumers()``."""
-        return self._lease.owner
+        return self._lease.grant.owner
 
     @property
     def key(self) -> str | None:
@@ -101,7 +107,7 @@ class Claim(Generic[T]):
 
         Pass it to a database that refuses writes with a smaller token than it has seen.
         """
-        return version_of(self._lease.packed)
+        return version_of(self._lease.grant.packed)
 
     @property
     def settled(self) -> Verb | None:
@@ -164,7 +170,7 @@ class Claim(Generic[T]):
     async def __aenter__(self) -> Self:
         lease = self._lease
         loop = running_loop()
-        if loop is None or loop is not lease.issuer.home.loop:
+        if loop is None or loop is not lease.grant.issuer.home.loop:
             raise lease.issuer.home.elsewhere()
         if not lease.holds_at(loop.time()):
             lease.lose("it expired before the work began")

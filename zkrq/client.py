@@ -121,7 +121,7 @@ class Client:
     @property
     def view(self) -> View:
         """Latest view that this client knows.  Raises ``Closed`` before there is one."""
-        if not self._was_open:
+        if not self.membership.has_view:  # events are told, and may ask for it, before the client is open
             raise Closed(NOT_OPEN)
         return self.membership.view
 

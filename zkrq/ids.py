@@ -3,6 +3,8 @@
 ``019aa5f2c31-3f9c2a71-21b``: milliseconds since 1970, a random number of the process, and a count prefixed with the
 number of its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that comes too late.
 Servers sort items of one millisecond by their ids as text: without the number of digits, 100 would come before ff.
+Items that are pushed together form a bundle: its id is made like that of an item, and theirs is the bundle's with the
+position behind it: ``019aa5f2c31-3f9c2a71-21b~00``.
 ``id=`` may also be any other short text; then the time of the push counts.
 """
 
@@ -16,7 +18,7 @@ from typing import overload
 
 from zkrq import clock
 
-_OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+")
+_OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+(~[0-9a-f]{2})?")
 
 
 class Ids(Sequence[str]):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
 from zkrq.errors import ConfigError
-from zkrq.items import Item, ItemState, item_of
+from zkrq.items import Item, ItemState, items_of
 from zkrq.parts import QueueParts
 from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 SEEN_AT_ONCE = 500
 """Items that one call of a script reads, or removes by id."""
+
+SCAN_PAGE = 100
+"""Bundles that one call reads in a scan."""
 
 
 class Sizes(NamedTuple):
@@ -32,7 +35,7 @@ class Statistics(NamedTuple):
 
     ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
     ``keyed`` and ``expiring``: items that have a key, and items that have a time to live.
-    ``tombstones``: removed items that are still remembered, for ten minutes each.
+    ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
     ``held``: claims of this process, including those claimed ahead.
     """
 
@@ -76,8 +79,10 @@ class Inspection(Generic[T]):
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
         self._check_open()
-        found, _ = await self._replicas.ask(calls.Read(self.name, [check_id("id", id)]))
-        return next(iter(self._items(found)), None)
+        bundle, position = calls.bundle_and_position(check_id("id", id))
+        found, _ = await self._replicas.ask(calls.Read(self.name, [bundle]))
+        items = (item for copied in found for item in items_of(copied, self._codec, [position]) if item.id == id)
+        return next(items, None)
 
     async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
         """Return the first ``n`` items of one state, in their order.  Nothing changes.
@@ -87,8 +92,18 @@ class Inspection(Generic[T]):
         self._check_open()
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         _check_state(state)
-        found, _ = await self._replicas.ask(calls.Peek(self.name, state, n))
-        return self._items(found)
+        places, (found, _) = await self._replicas.ask(calls.Peek(self.name, state, n))
+        wanted: dict[bytes, list[int]] = {}
+        for bundle, position in places:
+            wanted.setdefault(bundle, []).append(position)
+        known = {item.id: item for copied in found for item in items_of(copied, self._codec, wanted[copied.id])}
+        ids = (id.decode() for id, _ in places)
+        named = (calls.item_id(id, position) for id, (_, position) in zip(ids, places, strict=True))
+        return [
+            item
+            for (bundle, _), id in zip(places, named, strict=True)
+            if (item := known.get(id) or known.get(bundle.decode()))
+        ]
 
     async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
         """Iterate over all items in no particular order, page by page; ``state``: only over those in that state.
@@ -99,11 +114,12 @@ class Inspection(Generic[T]):
         self._check_open()
         if state is not None:
             _check_state(state)
-        async for (_, found, beyond), _ in self._replicas.pages(calls.Page(self.name, calls.START, SEEN_AT_ONCE)):
+        async for (_, found, beyond), _ in self._replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
             while True:
-                for item in self._items(found):
-                    if state in (None, item.state):
-                        yield item
+                for copied in found:
+                    for item in items_of(copied, self._codec):
+                        if state in (None, item.state):
+                            yield item
                 if not beyond:
                     break
                 found, beyond = await self._replicas.ask(calls.Read(self.name, beyond))
@@ -111,10 +127,6 @@ class Inspection(Generic[T]):
     async def dead_letters(self, n: int = 100) -> list[Item[T]]:
         """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
         return await self.peek(n, "dead")
-
-    def _items(self, found: Sequence[calls.Copied]) -> list[Item[T]]:
-        items = (item_of(copied, self._codec) for copied in found)
-        return [item for item in items if item is not None]
 
 
 async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, Literal, TypeVar
 
 from zkrq import clock
 from zkrq.codecs import Codec
-from zkrq.protocol.calls import Copied
+from zkrq.protocol.calls import Copied, item_id, read_notes
+from zkrq.protocol.payloads import split, split_payload
 from zkrq.protocol.records import Record, State, unpack
-from zkrq.reasons import split
+from zkrq.reasons import split as split_reason
 
 T = TypeVar("T")
 
@@ -25,7 +27,8 @@ class Item(Generic[T]):
     item is due or its claim ends, None for ready items and dead letters.  ``expires_in``: seconds until its ``ttl``
     ends, None without one.  ``owner``: the owner id of its holder.  ``reason``: why it is dead or failed last;
     ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
-    there is none. ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
+    there is none.  ``headers``: texts that were pushed with it.  ``attempts`` counts deliveries that were not released,
+    ``failures`` those that failed.
     """
 
     id: str
@@ -43,20 +46,34 @@ class Item(Generic[T]):
     traceback: str | None
     died_at: datetime | None
     expires_in: float | None
+    headers: Mapping[str, str]
 
 
-def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
-    """Describe the item that was read; return None if it was removed, or if its push has not arrived yet."""
-    record = unpack(copied.record)
-    if record.state in (State.GONE, State.PAUSED) or copied.payload is None:
-        return None
-    left, *expires_in = (float(ms) / 1000 for ms in copied.left_ms.split())
+def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
+    """Describe items of a bundle that was read (``positions`` None: all), except those that were removed, or whose push
+    has not arrived yet."""
+    bundle = unpack(copied.record)
+    if copied.payload is None or bundle.states == State.PAUSED.value:
+        return
+    payloads, notes, since = split(copied.payload), read_notes(copied.notes), float(copied.since)
+    for position in range(len(bundle.states)) if positions is None else positions:
+        payload = payloads[position] if position < len(payloads) else None
+        record = bundle.item(position)
+        if payload is not None and record.state is not State.GONE:
+            id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
+            yield _item(id, record, notes.get(position, ""), since, payload, codec)
+
+
+def _item(id: str, record: Record, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
+    content, headers = split_payload(payload)
+    moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
+    left = (moment_us + since) / 1_000_000
     state = _state(record, left)
-    reason, traceback = split(record.note)
+    reason, traceback = split_reason(note)
     return Item(
-        id=copied.id.decode(),
-        item=_decoded(copied.payload, codec),
-        payload=copied.payload,
+        id=id,
+        item=_decoded(content, codec),
+        payload=content,
         state=state,
         priority=record.priority,
         attempts=record.attempts,
@@ -68,7 +85,8 @@ def item_of(copied: Copied, codec: Codec[T]) -> Item[T] | None:
         key=record.key or None,
         traceback=traceback,
         died_at=clock.now() + timedelta(seconds=left) if state == "dead" else None,
-        expires_in=expires_in[0] if expires_in else None,
+        expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
+        headers=headers,
     )
 
 

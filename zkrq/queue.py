@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from zkrq.administration import Administration
-from zkrq.checks import Duration, check_count, check_duration
+from zkrq.checks import Duration, Headers, check_count, check_duration
 from zkrq.claims import Claim
 from zkrq.consuming.lease import Verb
 from zkrq.deliveries import Deliveries
@@ -16,7 +16,6 @@ from zkrq.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
 from zkrq.home import running_loop
 from zkrq.parts import QueueParts
 from zkrq.producing.pusher import read_options
-from zkrq.producing.receipts import receipt
 from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
 from zkrq.working.worker import work
@@ -51,6 +50,7 @@ class Queue(Administration[T]):
         at: datetime | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
+        headers: Headers | None = None,
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
 
@@ -60,7 +60,7 @@ class Queue(Administration[T]):
         nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
         makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once.  The
         receipt is ``done`` if the item was already removed; 600 seconds after its removal, the id can be used for a new
-        item.
+        item.  ``headers``: short texts beside the item, by name, for ``claim.headers``; None: none.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
@@ -69,11 +69,11 @@ class Queue(Administration[T]):
         """
         if running_loop() is not self._home.loop:
             raise self._home.elsewhere()
-        id, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl))
+        call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers))
         try:
-            return receipt(id, await pushed)
+            return await pushed
         except OutcomeUnknown as error:
-            error.ids = (id,)
+            error.ids = (call.id,)
             raise
 
     async def push_many(
@@ -84,6 +84,7 @@ class Queue(Administration[T]):
         at: datetime | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
+        headers: Headers | None = None,
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -94,7 +95,7 @@ class Queue(Administration[T]):
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
         self._home.check()
-        return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl))
+        return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers))
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from zkrq.protocol.calls import Push, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.operations import Operations
+from zkrq.protocol.payloads import join, with_headers
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import NothingDone
@@ -200,10 +201,10 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
     async with servers() as own, own.connect() as one:
         queue = one.queue("jobs")
         await queue.push("x")
-        put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), 0, b"{}")
+        put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
         with patch.object(Push, "under", again):
             pushed = await one._client.replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(pushed[0], zkrq.QueueFull)
+        assert isinstance(pushed.of(0, 1)[0], zkrq.QueueFull)
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:
                 forget(own, name, "jobs", "report")

@@ -33,7 +33,7 @@ async def test_statistics_of_a_queue(queue: zkrq.Queue[Any], pass_time: PassTime
     assert told._replace(oldest_ready=None) == (zkrq.Sizes(5, 1, 1, 2), True, None, 2, 2, 0, 1)
     await claim.ack()
     await queue.clear()
-    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 7, 0)
+    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 4, 0)
 
 
 async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> None:

@@ -359,7 +359,8 @@ async def test_clear_ends_however_much_is_pushed(
 ) -> None:
     """Before each of its steps something is pushed, of higher priority than what is there: so the queue is never empty.
     What was there when it began is gone."""
-    old = {receipt.id for receipt in await queue.push_many(range(600), delay=delay)}
+    pushes = (queue.push(n, id=f"old-{n}", delay=delay) for n in range(600))  # none of them in a bundle
+    old = {receipt.id for receipt in await asyncio.gather(*pushes)}
     replicas = queue._replicas  # pyright: ignore[reportPrivateUsage]
     decide, steps = replicas.decide, 0
 

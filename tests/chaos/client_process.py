@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,6 +66,9 @@ KEYED = 0.2
 
 EXPIRING, FOR_EVER = 0.1, 3600.0
 """Part of the pushes that has a time to live, and how long: longer than any run."""
+
+BUNDLED, BUNDLED_MAX = 0.2, 12
+"""Part of the pushes that is of several items at once, which form a bundle; and how many these are at most."""
 
 CANCELLED = 0.03
 """Part of the pushes that is cancelled a little later, with some luck before it is done."""
@@ -197,7 +200,8 @@ class Client:
 
     async def _produce(self, queue: zkrq.Queue[Any]) -> None:
         while not self._stopping:
-            await self._push(queue)
+            together = queue.name == QUEUE and self._chance.random() < BUNDLED
+            await (self._push_together(queue) if together else self._push(queue))
             await asyncio.sleep(self._chance.expovariate(1 / self._orders.pause))
 
     async def _push(self, queue: zkrq.Queue[Any]) -> None:
@@ -214,20 +218,48 @@ class Client:
             self._cancelling.add(task := asyncio.create_task(self._cancel(queue, id)))
             task.add_done_callback(self._cancelling.discard)
         filling = self._orders.filling if chance.randrange(LARGE_ONE_IN) == 0 else SMALL_FILLING
+        await self._push_until_it_returns(queue, id, id, "." * filling, options)
+
+    async def _push_together(self, queue: zkrq.Queue[Any]) -> None:
+        """Several items that form a bundle; those whose push may have happened are pushed again one by one."""
+        names = [zkrq.new_id() for _ in range(self._chance.randint(2, BUNDLED_MAX))]
+        filling = "." * SMALL_FILLING
+        for name in names:
+            self._note(Kind.PUSHING, name)
+        outcomes: Sequence[zkrq.Receipt | zkrq.ZkrqError]
+        try:
+            outcomes = await queue.push_many({"id": name, "filling": filling} for name in names)
+        except zkrq.ZkrqError as error:
+            outcomes = list(error.outcomes.outcomes()) if error.outcomes else []
+        assert len(outcomes) == len(names)
+        again: dict[str, str] = {}
+        for at, (name, outcome) in enumerate(zip(names, outcomes, strict=True)):
+            if isinstance(outcome, zkrq.OutcomeUnknown):
+                self._note(Kind.PUSH_UNKNOWN, name)
+                again[name] = outcome.ids[at if len(outcome.ids) > 1 else 0]
+            else:
+                self._note(Kind.PUSH_REFUSED if isinstance(outcome, zkrq.ZkrqError) else Kind.PUSHED, name)
+        for name, id in again.items():
+            await self._push_until_it_returns(queue, name, id, filling, {})
+
+    async def _push_until_it_returns(
+        self, queue: zkrq.Queue[Any], name: str, id: str, filling: str, options: dict[str, Any]
+    ) -> None:
+        """``name``: of the item, in the log; ``id``: under which it is pushed."""
         until = time.monotonic() + GIVE_UP
         while time.monotonic() < until:
-            self._note(Kind.PUSHING, id, detail=options.get("key", ""))
+            self._note(Kind.PUSHING, name, detail=options.get("key", ""))
             try:
-                receipt = await queue.push({"id": id, "filling": "." * filling}, id=id, **options)
+                receipt = await queue.push({"id": name, "filling": filling}, id=id, **options)
             except zkrq.OutcomeUnknown:
-                self._note(Kind.PUSH_UNKNOWN, id)
+                self._note(Kind.PUSH_UNKNOWN, name)
             except REFUSALS:
-                self._note(Kind.PUSH_REFUSED, id)
+                self._note(Kind.PUSH_REFUSED, name)
             else:
                 if receipt.duplicate:
-                    self._note(Kind.DUPLICATE, id, detail=receipt.id)
+                    self._note(Kind.DUPLICATE, name, detail=receipt.id)
                 else:
-                    self._note(Kind.PUSHED, id)
+                    self._note(Kind.PUSHED, name)
                 return
             await asyncio.sleep(RETRY_PAUSE)
 
@@ -295,28 +327,29 @@ class Client:
                 await self._work(claims[0])
             while claims := [claim for claim in claims if not claim.settled and self._holds(claim)]:
                 for claim in claims:
-                    self._note(Kind.SETTLING, claim.id, claim.token, "ack")
+                    self._note(Kind.SETTLING, _name_of(claim), claim.token, "ack")
                 try:
-                    lost = {claim.id for claim in await queue.ack_many(claims)}
+                    lost = {_name_of(claim) for claim in await queue.ack_many(claims)}
                 except (zkrq.OutcomeUnknown, *REFUSALS):
-                    lost = {claim.id for claim in claims if not claim.settled}
+                    lost = {_name_of(claim) for claim in claims if not claim.settled}
                     for claim in claims:
-                        unknown = claim.id in lost
-                        self._note(Kind.SETTLE_UNKNOWN if unknown else Kind.SETTLED, claim.id, claim.token, "ack")
+                        unknown = _name_of(claim) in lost
+                        self._note(
+                            Kind.SETTLE_UNKNOWN if unknown else Kind.SETTLED, _name_of(claim), claim.token, "ack"
+                        )
                     await asyncio.sleep(RETRY_PAUSE)
                     continue
                 for claim in claims:
-                    if claim.id in lost:
-                        self._note(Kind.LOST, claim.id, claim.token, "ack_many")
+                    if _name_of(claim) in lost:
+                        self._note(Kind.LOST, _name_of(claim), claim.token, "ack_many")
                     else:
-                        self._note(Kind.SETTLED, claim.id, claim.token, "ack")
+                        self._note(Kind.SETTLED, _name_of(claim), claim.token, "ack")
                 break
 
     def _note_delivered(self, queue: zkrq.Queue[Any], claim: zkrq.Claim[Any]) -> None:
-        assert claim.item["id"] == claim.id
-        asked_at = self._asked[lease_of(claim).request]
-        self._note(Kind.ASKED, claim.id, claim.token, "small" if queue.name == SMALL else "", asked_at)
-        self._note(Kind.DELIVERED, claim.id, claim.token, claim.owner)
+        asked_at = self._asked[lease_of(claim).grant.request]
+        self._note(Kind.ASKED, _name_of(claim), claim.token, "small" if queue.name == SMALL else "", asked_at)
+        self._note(Kind.DELIVERED, _name_of(claim), claim.token, claim.owner)
 
     @contextmanager
     def _noting_requests(self) -> Generator[None, None, None]:
@@ -343,7 +376,7 @@ class Client:
         if not claim.holds:
             # The loop's clock is time.monotonic: a deadline that has passed was the end of it.
             ended_at = min(time.monotonic(), lease_of(claim).deadline_at)
-            self._note(Kind.LOST, claim.id, claim.token, claim.lost.reason or "its deadline passed", at=ended_at)
+            self._note(Kind.LOST, _name_of(claim), claim.token, claim.lost.reason or "its deadline passed", at=ended_at)
         return claim.holds
 
     async def _settle(self, claim: zkrq.Claim[Any], careful: bool) -> None:
@@ -351,18 +384,18 @@ class Client:
         (verb,) = self._chance.choices(list(VERBS), list(VERBS.values()))
         settle = {"ack": claim.ack, "nack": claim.nack, "release": claim.release}[verb]
         while True:
-            self._note(Kind.SETTLING, claim.id, claim.token, verb)
+            self._note(Kind.SETTLING, _name_of(claim), claim.token, verb)
             try:
                 await settle()
             except zkrq.OutcomeUnknown:
-                self._note(Kind.SETTLE_UNKNOWN, claim.id, claim.token, verb)
+                self._note(Kind.SETTLE_UNKNOWN, _name_of(claim), claim.token, verb)
             except REFUSALS:
-                self._note(Kind.SETTLE_REFUSED, claim.id, claim.token, verb)
+                self._note(Kind.SETTLE_REFUSED, _name_of(claim), claim.token, verb)
             except zkrq.ClaimLost as error:
-                self._note(Kind.LOST, claim.id, claim.token, f"{verb}: {error}")
+                self._note(Kind.LOST, _name_of(claim), claim.token, f"{verb}: {error}")
                 return
             else:
-                self._note(Kind.SETTLED, claim.id, claim.token, verb)
+                self._note(Kind.SETTLED, _name_of(claim), claim.token, verb)
                 return
             await asyncio.sleep(RETRY_PAUSE)
             if careful and not self._holds(claim):
@@ -379,6 +412,11 @@ class Client:
             case _:
                 pass
         self._note(Kind.EVENT, detail=str(event))
+
+
+def _name_of(claim: zkrq.Claim[Any]) -> str:
+    """The name of the item in the log: the id under which it was pushed, unless it was pushed with others."""
+    return claim.item["id"]
 
 
 def _shown(view: View) -> str:

@@ -4,6 +4,7 @@ can be cut separately."""
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 import signal
@@ -21,6 +22,8 @@ from tests.chaos.record import CONTROLLER, Journal, Kind
 from tests.proxy import Proxy
 from zkrq import local
 from zkrq.protocol.keys import key
+from zkrq.protocol.payloads import payload_at, split_payload
+from zkrq.protocol.records import unpack
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Word, pack
 
@@ -38,14 +41,11 @@ LEAVE_TIMEOUT = 20.0
 
 POLL = 0.1
 
-STATES = ("ready", "scheduled", "claimed", "dead")
-"""Where an item of the queue may stand; each is an index in Redis."""
+READ_ITEMS = "return {redis.call('HGETALL', KEYS[1]), redis.call('HGETALL', KEYS[2])}"
+"""Records and payloads of a queue, read at one moment."""
 
-READ_INDEXES = """
-local found = {}
-for i, index in ipairs(KEYS) do found[i] = redis.call('ZRANGE', index, 0, -1) end
-return found
-"""
+SHIFT_BYTES = 8
+"""What stands in front of a record on a server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,18 +240,25 @@ class Stage:
         return next(server for server in self.servers.redis if server.name == name)
 
     async def left_over(self) -> dict[str, str]:
-        """Everything that is in the queues, by the word of their primaries: id -> in which state."""
+        """Everything that is in the queues, by the word of their primaries: name -> in which state."""
         small = self._server(self.look().primary_of_small)
         return await self._items(self.primary, QUEUE) | await self._items(small, SMALL)
 
     async def _items(self, server: local.LocalRedis, queue: str) -> dict[str, str]:
-        """All indexes are read at one moment: an item that is nacked between two looks would be seen in neither."""
-        indexes = [key(self.namespace, queue, state) for state in STATES]
-        found = await command(server, "EVAL", READ_INDEXES, len(indexes), *indexes)
+        keys = [key(self.namespace, queue, name) for name in ("records", "payloads")]
+        found = await command(server, "EVAL", READ_ITEMS, len(keys), *keys)
         if not isinstance(found, list):
             raise TypeError(f"the queue could not be read: {found!r}")
-        pairs = zip(STATES, cast("list[list[bytes]]", found), strict=True)
-        return {id.decode(): state for state, ids in pairs for id in ids}
+        records, payloads = (dict(zip(flat[::2], flat[1::2], strict=True)) for flat in cast("list[list[bytes]]", found))
+        left: dict[str, str] = {}
+        for bundle, packed in records.items():
+            states = unpack(packed[SHIFT_BYTES:]).states
+            for position, state in enumerate(states):
+                if state in "QRCD":
+                    payload = payload_at(payloads[bundle], position) if bundle in payloads else None
+                    name = json.loads(split_payload(payload)[0])["id"] if payload else f"{bundle!r} {position}"
+                    left[name] = state
+        return left
 
     async def heal(self) -> None:
         """Undo whatever was done to anybody, except for lost data."""

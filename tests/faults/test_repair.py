@@ -18,6 +18,7 @@ from zkrq import events, local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub
 from zkrq.protocol import calls
+from zkrq.protocol.payloads import NO_HEADERS, join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.view import ServerId, View, encode, evict, restored
 
@@ -113,7 +114,7 @@ async def test_a_catch_up_that_is_left_in_the_middle_is_carried_on_by_another_cl
     """The learner is in the view already; whoever looks next goes on with it."""
     namespace, hub = new_namespace(), Hub()
     async with in_process(servers, namespace, hub) as first:
-        await first.queue(QUEUE).push_many(range(20_000))
+        await first.queue(QUEUE).push_many(range(20_000), ttl=3600)  # none in a bundle: so this takes a while
         async with in_process(servers, namespace, hub) as second:
             await servers.redis[0].restart(wipe=True)
             await until(lambda: bool(second.view.learners))
@@ -126,7 +127,7 @@ async def test_a_catch_up_goes_on_where_it_was_while_the_view_moves(servers: loc
     """Another server flaps, say: each change of the view tells all members, and nothing is copied twice for it."""
     namespace, hub, told = new_namespace(), Hub(), list[zkrq.Event]()
     async with in_process(servers, namespace, hub, on_event=told.append) as cluster:
-        await cluster.queue(QUEUE).push_many(range(30_000))
+        await cluster.queue(QUEUE).push_many(range(30_000), ttl=3600)  # none in a bundle: so this takes a while
         await servers.redis[0].restart(wipe=True)
         cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: ServerId("redis-1") in cluster.view.learners)
@@ -628,13 +629,16 @@ async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Ser
     told: list[zkrq.Event] = []
     async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:
         queue = cluster.queue(QUEUE)
-        await queue.push_many(["removed", "kept"])
+        for item in ("removed", "kept"):
+            await queue.push(item)
         primary = cluster.view.primary(QUEUE)
         follower, other = sorted(cluster.view.members.keys() - {primary})
         old = fresh(0, int(time.time() * 1000) - 700_000)
         young = fresh(0, int(time.time() * 1000))
-        await run_script(cluster, follower, PutOfOld(QUEUE, [calls.Put("half", old, 0, b'"half"')]))
-        await run_script(cluster, other, calls.PutAll(QUEUE, [calls.Put("young", young, 0, b'"young"')]))
+        await run_script(cluster, follower, PutOfOld(QUEUE, [calls.Put("half", old, join([NO_HEADERS + b'"half"']))]))
+        await run_script(
+            cluster, other, calls.PutAll(QUEUE, [calls.Put("young", young, join([NO_HEADERS + b'"young"']))])
+        )
         await run_script(cluster, primary, calls.Clear(QUEUE, 1, "", 0, b""))
         await scrub(cluster)
         mended = [event for event in told if isinstance(event, events.Scrubbed)]

@@ -25,7 +25,7 @@ from zkrq.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
-from zkrq.protocol.calls import Count, Settle
+from zkrq.protocol.calls import Count, Settle, runs
 from zkrq.protocol.records import VERSION_BYTES
 
 pytestmark = pytest.mark.anyio
@@ -270,7 +270,8 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "
             lease = lease_of(claim)
-            settlement = (claim.id, lease.packed[VERSION_BYTES], lease.request, how)
+            grant = lease.grant
+            settlement = (grant.bundle, runs([lease.position]), grant.packed[VERSION_BYTES], grant.request, how)
             settle = Settle(QUEUE, 0, 0, [settlement])
             await membership.fleet.ask_in(view, [view.primary(QUEUE)], settle)
         hub.expire(claims[0].owner)

@@ -415,3 +415,18 @@ async def test_embedded_needs_no_zookeeper() -> None:
         assert claim is not None
         async with claim:
             assert claim.item == "x"
+
+
+async def test_the_view_may_be_asked_for_as_soon_as_an_event_tells_of_it(servers: local.Servers) -> None:
+    """Events come before the cluster is open."""
+    seen: list[int] = []
+
+    def heard(event: zkrq.Event) -> None:
+        if isinstance(event, zkrq.ViewChanged):
+            seen.append(cluster.view.epoch)
+
+    cluster = zkrq.connect(
+        servers.redis_urls, servers.zookeeper_hosts, namespace=new_namespace(), found=True, on_event=heard
+    )
+    async with cluster:
+        assert seen == [1]

@@ -18,6 +18,7 @@ from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settl
 from zkrq import clock, local
 from zkrq.coordination.memory import Hub
 from zkrq.protocol import calls, scrubbing
+from zkrq.protocol.payloads import NO_HEADERS, join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Status
 from zkrq.protocol.scrubbing import Scrub
@@ -366,7 +367,8 @@ async def peek(stage: Stage) -> None:
 
 
 async def scan(stage: Stage) -> None:
-    ids = [receipt.id for receipt in await stage.queue.push_many(range(2000))]
+    pushes = (stage.queue.push(n, id=f"item-{n}") for n in range(2000))  # none in a bundle, so there are many pages
+    ids = [receipt.id for receipt in await asyncio.gather(*pushes)]
     seen: set[str] = set()
     async for item in stage.queue.scan():
         seen.add(item.id)
@@ -438,7 +440,7 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
 
 
 def keyed_push(id: str) -> calls.Push:
-    return calls.Push("jobs", 0, [calls.Put(id, fresh(0, clock.now_ms(), "k"), 0, b'"x"')])
+    return calls.Push("jobs", 0, [calls.Put(id, fresh(0, clock.now_ms(), key="k"), join([NO_HEADERS + b'"x"']))])
 
 
 @pytest.mark.parametrize("operation", ["push", "cancel", "clear", "pause", "redrive", "discard"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ import hiredis
 
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
-from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, above, fresh, pack, unpack
+from zkrq.protocol.payloads import join, payload_at, split
+from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Record, Row, State, Version, above, fresh, pack, unpack
 from zkrq.protocol.replies import Answer, Status, read_reply
 from zkrq.protocol.scripts import SCRIPTS, sha
 
@@ -32,6 +34,10 @@ KNOWN_MS = 60_000
 """For how long a client has known the server's clock, where a test says nothing else: it would have noticed a step."""
 PAUSE = "\1pause"
 """The id of the record that says whether the queue is paused; no item has such a one."""
+
+COUNTERS = ("queued", "claimed", "dead")
+SHIFT = struct.Struct("<d")
+"""Before each stored record: the difference of its moments to this server's clock."""
 
 R = TypeVar("R")
 
@@ -110,11 +116,60 @@ class Listener(Connection):
         return cast("list[bytes]", self.receive())[0] == b"pong"
 
 
+BUNDLE = "019aa5f2c31-3f9c2a71-1b"
+"""An id in the library's own format: only of such bundles items have ids."""
+
+
+def joined(payload: bytes | Sequence[bytes]) -> bytes:
+    """What is sent as the payloads of a bundle: of one item, or of several."""
+    return join([payload] if isinstance(payload, bytes) else payload)
+
+
+def packed_item(
+    version: Version,
+    state: State,
+    priority: int = 0,
+    *,
+    attempts: int = 0,
+    failures: int = 0,
+    pushed_at_ms: float = 0,
+    due_us: float = 0,
+    lease_ms: int = 0,
+    token: str = "",
+    key: str = "",
+    ttl_ms: float = 0,
+) -> bytes:
+    """The record of an item alone.  ``due_us``: its moment, whatever the state; ``ttl_ms`` counts from 0 as well."""
+    return pack(
+        Bundle(
+            version,
+            "R" if state is State.QUEUED and failures else state.value,
+            rows_of=[int(bool(token))],
+            attempts=[attempts],
+            priority=priority,
+            pushed_at_ms=pushed_at_ms,
+            due_us=0 if state is State.CLAIMED else due_us,
+            soonest_us=due_us if state is State.CLAIMED else 0,
+            rows=[row_of(token, lease_ms, due_us)] if token else (),
+            own={0: Own(due_us, failures)} if failures or state is State.DEAD else {},
+            key=key,
+            expires_us=ttl_ms * 1000,
+            ttl_us=ttl_ms * 1000,
+        )
+    )
+
+
+def row_of(token: str, lease_ms: int = 0, deadline_us: float = 0) -> Row:
+    """The row of this request; a call that is no claim has no number."""
+    owner, _, seq = token.rpartition("/")
+    return Row(owner, int(seq), lease_ms, deadline_us) if owner else Row(token, 0)
+
+
 class Put(NamedTuple):
-    """What ``put`` and ``push`` take for one item."""
+    """What ``put`` and ``push`` take for one item; for a bundle, if there are several payloads."""
 
     id: str
-    payload: bytes = b"payload"
+    payload: bytes | Sequence[bytes] = b"payload"
     delay_ms: int = 0
     priority: int = 0
     pushed_at_ms: int | None = None
@@ -126,23 +181,37 @@ class Put(NamedTuple):
     def call(self) -> calls.Put:
         """What the scripts are given."""
         pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
-        left = self.delay_ms if self.ttl_ms is None else f"{self.delay_ms} {self.ttl_ms:.3f}"
-        record = above(fresh(self.priority, pushed_at_ms, self.key, self.ttl_ms), self.above_n)
-        return calls.Put(self.id, record, left, self.payload)
+        size = None if isinstance(self.payload, bytes) else len(self.payload)
+        record = fresh(
+            self.priority, pushed_at_ms, size=size, delay_ms=self.delay_ms, key=self.key, ttl_ms=self.ttl_ms or 0
+        )
+        return calls.Put(self.id, above(record, self.above_n), joined(self.payload))
 
 
 class Applied(NamedTuple):
-    """What ``apply`` takes for one item; ``left_ms`` may be text, then what is left until it expires stands behind a
-    space."""
+    """What ``apply`` takes for one bundle.
+
+    The record's moments count from ``left_ms`` from now on, unless ``since`` says otherwise.  ``wire``: the payloads as
+    they are sent, instead of the only one.
+    """
 
     id: str
     packed: bytes
-    left_ms: float | str = 0
-    payload: bytes = b""
+    left_ms: float = 0
+    payload: bytes | Sequence[bytes] = b""
+    notes: bytes = b""
+    since: str | None = None
+    wire: bytes | None = None
+
+    @property
+    def row(self) -> tuple[str, bytes, bytes, str, bytes]:
+        since = f"{self.left_ms * 1000:.0f}" if self.since is None else self.since
+        wire = joined(self.payload) if self.wire is None and self.payload else self.wire or b""
+        return self.id, self.packed, self.notes, since, wire
 
 
 class Settlement(NamedTuple):
-    """What ``settle`` takes for one item."""
+    """What ``settle`` takes for items of one bundle."""
 
     id: str
     epoch: int
@@ -151,12 +220,13 @@ class Settlement(NamedTuple):
     verb: str
     ms: int = 0
     text: str = ""
+    positions: Sequence[int] = (0,)
 
     @property
     def call(self) -> calls.Settlement:
-        version = pack(Record(Version(self.epoch, self.n), State.CLAIMED))[VERSION_BYTES]
+        version = pack(Bundle(Version(self.epoch, self.n), "C"))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
-        return self.id, version, self.token, how
+        return self.id, calls.runs(self.positions), version, self.token, how
 
 
 class Decided(NamedTuple):
@@ -164,28 +234,63 @@ class Decided(NamedTuple):
 
     id: str
     packed: bytes
-    left_ms: float
+    notes: bytes
+    since: str
+
+    @property
+    def bundle(self) -> Bundle:
+        return unpack(self.packed)
 
     @property
     def record(self) -> Record:
-        return unpack(self.packed)
+        """Of an item alone."""
+        return alone(self.bundle)
 
-    def settle(self, verb: str, ms: int = 0, text: str = "") -> Settlement:
-        """The call that settles this claim."""
-        record = self.record
-        return Settlement(self.id, *record.version, record.token, verb, ms, text)
+    @property
+    def left_ms(self) -> float:
+        """Of an item alone, until it is due or its claim ends; since it died."""
+        return left_ms(self.packed, self.since)
 
-    def apply(self, payload: bytes = b"") -> Applied:
-        return Applied(*self, payload)
+    @property
+    def note(self) -> str:
+        """Of an item alone."""
+        return calls.read_notes(self.notes).get(0, "")
+
+    def settle(self, verb: str, ms: int = 0, text: str = "", positions: Sequence[int] = (0,)) -> Settlement:
+        """The call that settles these claims, which one request was given."""
+        bundle = self.bundle
+        token = bundle.item(positions[0]).token
+        return Settlement(self.id, *bundle.version, token, verb, ms, text, positions)
+
+    def apply(self, payload: bytes | Sequence[bytes] = b"") -> Applied:
+        return Applied(self.id, self.packed, 0, payload, self.notes, self.since)
+
+
+def alone(bundle: Bundle) -> Record:
+    """The item of a bundle of one."""
+    assert bundle.is_alone
+    return bundle.item(0)
+
+
+def moment_of(item: Record) -> float:
+    """When a claim ends, otherwise when the item is due, or has died."""
+    return item.deadline_us if item.state is State.CLAIMED else item.due_us
+
+
+def left_ms(packed: bytes, since: str) -> float:
+    bundle = unpack(packed)
+    return (moment_of(alone(bundle)) + float(since or -bundle.clock_us)) / 1000
 
 
 class Claimed(NamedTuple):
-    """The reply of ``claim``."""
+    """The reply of ``claim``; ``handed`` by item, ``decided`` by bundle."""
 
     next_ms: int
     handed: dict[str, bytes]
     decided: dict[str, Decided]
     dropped_letters: int
+    places: dict[str, tuple[str, int]]
+    """Bundle and position of each item."""
 
     @property
     def ids(self) -> list[str]:
@@ -197,40 +302,62 @@ class Claimed(NamedTuple):
         (id,) = self.handed
         return self.decided[id]
 
+    @property
+    def positions(self) -> dict[str, list[int]]:
+        """What was handed out of each bundle."""
+        found: dict[str, list[int]] = {}
+        for bundle, position in self.places.values():
+            found.setdefault(bundle, []).append(position)
+        return found
+
     def settle(self, verb: str, ms: int = 0, text: str = "") -> list[Settlement]:
         """The calls that settle every claim alike."""
-        return [self.decided[id].settle(verb, ms, text) for id in self.handed]
+        return [self.decided[id].settle(verb, ms, text, positions) for id, positions in self.positions.items()]
 
 
 class Settled(NamedTuple):
-    """The reply of ``settle``."""
+    """The reply of ``settle``; an outcome is 0 if a claim of it is lost, and ``lost`` has the positions of all."""
 
     outcomes: list[int]
     decided: dict[str, Decided]
     dropped_letters: int
+    lost: list[list[int]]
 
 
 class Copy(NamedTuple):
-    """One item as ``read`` and ``page`` tell it."""
+    """One bundle as ``read`` and ``page`` report it."""
 
     id: str
     packed: bytes
-    left_ms: float
-    payload: bytes | None
-    expires_ms: float | None = None
+    notes: bytes
+    since: str
+    wire: bytes | None
 
     @property
     def record(self) -> Record:
-        return unpack(self.packed)
+        return alone(unpack(self.packed))
+
+    @property
+    def payload(self) -> bytes | None:
+        """Of an item alone."""
+        return None if self.wire is None else payload_at(self.wire, 0)
+
+    @property
+    def left_ms(self) -> float:
+        return left_ms(self.packed, self.since)
+
+    @property
+    def expires_ms(self) -> float | None:
+        expires_us = unpack(self.packed).expires_us
+        return (expires_us + float(self.since)) / 1000 if expires_us else None
 
     @property
     def applied(self) -> Applied:
-        left = self.left_ms if self.expires_ms is None else f"{self.left_ms:.3f} {self.expires_ms:.3f}"
-        return Applied(self.id, self.packed, left, self.payload or b"")
+        return Applied(self.id, self.packed, 0, b"", self.notes, self.since, self.wire or b"")
 
 
 class Copies(NamedTuple):
-    """Items by their ids, and the ids of those whose payloads are beyond the limit."""
+    """Bundles by their ids, and the ids of those whose payloads are beyond the limit."""
 
     found: dict[str, Copy]
     left_out: list[str]
@@ -245,9 +372,19 @@ class Metadata(NamedTuple):
     owners: dict[str, tuple[int, int]]
 
 
-class Contents(NamedTuple):
-    """All that the server holds of the queue; ``left_payloads`` are those of items that are gone."""
+INDEXES = ("ready", "scheduled", "claimed", "dead")
 
+
+class Contents(NamedTuple):
+    """All that the server holds of the queue.
+
+    ``records``, ``payloads``, ``notes`` are by item; ``left_payloads`` are those of items that are gone.  The indexes
+    name a bundle by its id, and an item with a moment of its own by the item's.
+    """
+
+    bundles: dict[str, Bundle]
+    packed: dict[str, bytes]
+    shifts: dict[str, float]
     records: dict[str, Record]
     payloads: dict[str, bytes]
     ready: dict[str, float]
@@ -258,8 +395,12 @@ class Contents(NamedTuple):
     keys: dict[str, set[str]]
     expiring: dict[str, float]
     holdings: set[tuple[str, str]]
-    """Token and id of each."""
+    """Token and bundle of each."""
+    notes: dict[str, str]
     left_payloads: dict[str, bytes]
+    entries: dict[str, set[bytes]]
+    """Of each index, as they are."""
+    counters: dict[str, int]
 
     @property
     def paused(self) -> bool:
@@ -272,51 +413,83 @@ class Contents(NamedTuple):
     def moment_us(self, id: str) -> float:
         """Where the id stands in its index: due time, deadline or moment of death, by the server's clock."""
         (home,) = self.homes(id)
-        score: float = getattr(self, home)[id]
+        score: float = getattr(self, home)[id if id in getattr(self, home) else calls.bundle_and_position(id)[0]]
         ranked = home in ("ready", "scheduled")
         return score - (9 - self.records[id].priority) * 2**49 + 1.7e15 if ranked else score
 
     def homes(self, id: str) -> set[str]:
-        """The indexes that name this id."""
-        return {name for name in ("ready", "scheduled", "claimed", "dead") if id in getattr(self, name)}
+        """The indexes that name this item, or its bundle for what it is."""
+        bundle, position = calls.bundle_and_position(id)
+        if bundle != id:
+            indexes = {"Q": INDEXES[:2], "C": INDEXES[2:3]}.get(self.bundles[bundle].states[position], ())
+            return {name for name in indexes if bundle in getattr(self, name)} | self._homes(id)
+        return self._homes(id)
+
+    def _homes(self, id: str) -> set[str]:
+        return {name for name in INDEXES if id in getattr(self, name)}
 
     def ids(self, state: State) -> set[str]:
         return {id for id, record in self.records.items() if record.state is state}
 
     @property
     def faults(self) -> list[str]:
-        """Where records, indexes, payloads and tombstones contradict each other."""
+        """Where records, indexes, payloads, tombstones and counters contradict each other."""
         return list(self._faults())
 
     def _faults(self) -> Iterator[str]:
-        demanded: dict[State, tuple[set[str], ...]] = {
-            State.QUEUED: ({"ready"}, {"scheduled"}),
-            State.CLAIMED: ({"claimed"},),
-            State.DEAD: ({"dead"},),
-            State.GONE: (set(),),
-            State.PAUSED: (set(),),
-        }
         living = self.living()
         for id, record in self.records.items():
-            if self.homes(id) not in demanded[record.state]:
-                yield f"{id} is {record.state.name} and stands in {self.homes(id)}"
             if (id in self.payloads) != (id in living):
                 yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
-            version = record.version.epoch.to_bytes(4, "little") + record.version.n.to_bytes(4, "little")
-            buried = version + id.encode() in {entry[16:] for entry in self.tombstones}
-            if record.state is State.GONE and id != PAUSE and not buried:
-                yield f"{id} is gone in version {record.version} without a tombstone"
             if record.state is State.PAUSED and id != PAUSE:
                 yield f"{id} is paused: it is an item"
-        for id in {*self.payloads, *self.ready, *self.scheduled, *self.claimed, *self.dead} - self.records.keys():
+        buried = {entry[16:24] + entry[28:] for entry in self.tombstones}
+        for id, bundle in self.bundles.items():
+            if not bundle.is_alive and id != PAUSE and self.packed[id][VERSION_BYTES] + id.encode() not in buried:
+                yield f"{id} is gone in version {bundle.version} without a tombstone"
+            claimed = [bundle.item(at).deadline_us for at, state in enumerate(bundle.states) if state == "C"]
+            if claimed and not bundle.soonest_us <= min(claimed):
+                yield f"the first claim of {id} ends at {min(claimed)}, the record says {bundle.soonest_us}"
+        known = {id for id, bundle in self.bundles.items() for id in ids_of(id, bundle)}
+        for id in {*self.payloads, *self.left_payloads} - known:
             yield f"{id} has no record"
-        held = {(self.records[id].token, id) for id in self.ids(State.CLAIMED)}
+        for id in self.notes:
+            if id not in living:
+                yield f"{id} is gone, and a reason is left"
+        held = {(self.records[item].token, id) for id in self.bundles for item in self._claimed_in(id)}
         if held != self.holdings:
             yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
         yield from self._index_faults()
 
+    def _claimed_in(self, id: str) -> list[str]:
+        bundle = self.bundles[id]
+        return [item for item, state in zip(ids_of(id, bundle), bundle.states, strict=True) if state == "C"]
+
     def _index_faults(self) -> Iterator[str]:
-        """Keys name the items that are queued or claimed, and ``expiring`` those of them that have a time to live."""
+        queued, claimed, dead = set[bytes](), set[bytes](), set[bytes]()
+        for id, bundle in self.bundles.items():
+            if "Q" in bundle.states:
+                queued.add(id.encode())
+            if "C" in bundle.states:
+                claimed.add(id.encode())
+            for position, state in enumerate(bundle.states):
+                if state in "RD":
+                    (queued if state == "R" else dead).add(entry_of(id, position))
+        both = self.entries["ready"] & self.entries["scheduled"]
+        if both or self.entries["ready"] | self.entries["scheduled"] != queued:
+            yield f"{queued} are queued, the indexes have {self.entries['ready']}, {self.entries['scheduled']}"
+        for name, demanded in (("claimed", claimed), ("dead", dead)):
+            if self.entries[name] != demanded:
+                yield f"{demanded} are {name}, the index has {self.entries[name]}"
+        states = "".join(bundle.states for bundle in self.bundles.values())
+        counted = {
+            "queued": states.count("Q") + states.count("R"),
+            "claimed": states.count("C"),
+            "dead": states.count("D"),
+        }
+        if counted != self.counters:
+            yield f"counted: {counted}, the counters say {self.counters}"
+        # Keys name the items that are queued or claimed, and ``expiring`` those of them that have a time to live.
         lasting = self.ids(State.QUEUED) | self.ids(State.CLAIMED)
         having: dict[str, set[str]] = {}
         for id in lasting:
@@ -324,9 +497,19 @@ class Contents(NamedTuple):
                 having.setdefault(self.records[id].key, set()).add(id)
         if having != self.keys:
             yield f"items have the keys {having}, the index has {self.keys}"
-        mortal = {id for id in lasting if self.records[id].ttl_ms is not None}
+        mortal = {id for id in lasting if self.records[id].expires_us}
         if mortal != self.expiring.keys():
             yield f"{mortal} have a time to live, the index has {self.expiring}"
+
+
+def ids_of(id: str, bundle: Bundle) -> list[str]:
+    """The ids of a bundle's items."""
+    return [id] if bundle.is_alone else [calls.item_id(id, at) for at in range(len(bundle.states))]
+
+
+def entry_of(bundle: str, position: int = 0) -> bytes:
+    """How indexes name an item with a moment of its own."""
+    return bundle.encode() + bytes((0, position + 1))
 
 
 class OneServer(Connection):
@@ -418,11 +601,12 @@ class OneServer(Connection):
         """Returns the positions that were refused for their age."""
         return self.put_told(*puts, **options)[0]
 
-    def put_told(self, *puts: Put | str, **options: Argument) -> tuple[list[int], dict[int, int]]:
-        """Returns the positions that were refused for their age, and of those that are gone the n of the tombstone."""
+    def put_told(self, *puts: Put | str, **options: Argument) -> tuple[list[int], dict[tuple[int, int], int]]:
+        """Returns the puts that were refused for their age; and of items that are gone, by put and position, the n of
+        the version that says so."""
         items = [(Put(put) if isinstance(put, str) else put).call for put in puts]
         late, gone = self._ask(calls.PutAll(self.queue, items), options)
-        return _from_1(late), {at + 1: n for at, n in gone.items()}
+        return _from_1(late), {(at + 1, position): n for (at, position), n in gone.items()}
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
@@ -452,37 +636,48 @@ class OneServer(Connection):
             seq = self._seq
         call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
         reply = self._ask(call, options)
+        handed: dict[str, bytes] = {}
+        places: dict[str, tuple[str, int]] = {}
+        parts = iter(reply.handed)
         records = read_decided(reply.records.flat)
-        payloads = {id: each for id, each in zip(records, reply.payloads, strict=True) if each is not None}
-        return Claimed(reply.next_ms, payloads, records, reply.dropped_letters)
+        for bundle, first, size, wire in zip(parts, parts, parts, parts, strict=True):
+            id = bundle.decode()
+            for position, payload in enumerate(split(wire, size), start=first - 1):
+                item = id if records[id].bundle.is_alone else calls.item_id(id, position)
+                assert payload is not None
+                assert item not in handed, "handed out twice"
+                handed[item], places[item] = payload, (id, position)
+        return Claimed(reply.next_ms, handed, records, reply.dropped_letters, places)
 
     def settle(self, *claims: Settlement, trim: int = 1, **options: Argument) -> Settled:
-        """The usual acks are told by the n of what they left; here they are as if they were told like the rest."""
         call = calls.Settle(self.queue, 0, 0, [claim.call for claim in claims], trim=bool(trim))
-        reply = self._ask(call, options)
-        records = read_decided(reply.records.flat)
-        epoch = cast("int", options.get("epoch", self.epoch))
-        for claim, n in zip(claims, reply.outcomes, strict=True):
-            if n > 1:
-                gone = pack(Record(Version(epoch, n), State.GONE, due_us=reply.buried_us, token=claim.token))
-                records[claim.id] = Decided(claim.id, gone, 0)
-        return Settled([min(outcome, 1) for outcome in reply.outcomes], records, reply.dropped_letters)
+        dropped, lost, records = self._ask(call, options)
+        return Settled(
+            [int(not positions) for positions in lost], read_decided(records.flat), dropped, [[*each] for each in lost]
+        )
 
     def trim(self, **options: Argument) -> int:
         """Returns how many tombstones were dropped."""
         return self._ask(calls.Trim(self.queue), options).dropped
 
-    def cut(self, *ids: str, **options: Argument) -> None:
-        self._ask(calls.Cut(self.queue, [id.encode() for id in ids]), options)
+    def cut(self, *ids: str, positions: Sequence[int] = (), **options: Argument) -> None:
+        """Of each bundle these items, none: all."""
+        self._ask(calls.Cut(self.queue, [calls.Gone(id.encode(), bytes(positions)) for id in ids]), options)
 
     def apply(
         self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
     ) -> tuple[list[int], list[int]]:
-        """Returns the positions that are superseded, and those that lack their payload."""
-        items = [each if payloads else each[:3] for each in applied]
-        call = calls.Apply(self.queue, cast("Any", items), fenced=fenced, payloads_given=int(payloads))
-        superseded, bare = self._ask(call, options)
-        return _from_1(superseded), _from_1(bare)
+        """Returns the records that are superseded, and those that lack payloads."""
+        superseded, bare = self.apply_told(*applied, payloads=payloads, fenced=fenced, **options)
+        return list(superseded), bare
+
+    def apply_told(
+        self, *applied: Applied, payloads: bool = False, fenced: str = "", **options: Argument
+    ) -> tuple[dict[int, list[int]], list[int]]:
+        """Returns the items of each record that are superseded, and the records that lack payloads."""
+        rows = [each.row if payloads else each.row[:4] for each in applied]
+        superseded, bare = self._ask(calls.Apply(self.queue, rows, fenced=fenced, whole=payloads), options)
+        return {at + 1: [*positions] for at, positions in superseded.items()}, _from_1(bare)
 
     def wipe(self, **options: Argument) -> None:
         self._ask(calls.Wipe(self.queue), options)
@@ -517,7 +712,8 @@ class OneServer(Connection):
 
     def forward(self, *applied: Applied, clock: int | None = None, window_ms: int = 10_000) -> dict[str, Decided]:
         now = self.now_us() if clock is None else clock
-        return read_decided(self.ask(calls.Forward(self.queue, now, window_ms, cast("Any", applied))).flat)
+        rows = [each.row for each in applied]
+        return read_decided(self.ask(calls.Forward(self.queue, now, window_ms, cast("Any", rows))).flat)
 
     def statistics(self) -> calls.StatisticsReply:
         return self.ask(calls.Statistics(self.queue))
@@ -534,7 +730,11 @@ class OneServer(Connection):
             call = call.at(page.cursor)
 
     def peek(self, state: str, count: int = 10) -> Copies:
-        return read_copies(*self.ask(calls.Peek(self.queue, state, count)))
+        return read_copies(*self.ask(calls.Peek(self.queue, state, count)).copies)
+
+    def peek_places(self, state: str, count: int = 10) -> list[tuple[str, int]]:
+        """Bundle and position of each item, in order."""
+        return [(id.decode(), position) for id, position in self.ask(calls.Peek(self.queue, state, count)).places]
 
     def clear(self, count: int, **options: Argument) -> dict[str, Decided]:
         return self.clear_page(count, **options)[-1]
@@ -544,13 +744,10 @@ class OneServer(Connection):
         reply = self._ask(calls.Clear(self.queue, count, "", 0, b""), options)
         return reply.before_ms, reply.cursor, read_decided(reply.records.flat)
 
-    def read(self, *ids: str) -> dict[str, tuple[Decided, bytes | None]]:
-        found, left_out = self.ask(calls.Read(self.queue, ids))
+    def read(self, *ids: str) -> dict[str, Copy]:
+        found, left_out = self.read_some(*ids)
         assert not left_out, "the test's payloads are small"
-        return {
-            id.decode(): (Decided(id.decode(), packed, float(left_ms.split()[0])), payload)
-            for id, packed, left_ms, payload in found
-        }
+        return found
 
     def read_some(self, *ids: str, **options: Argument) -> Copies:
         """Like ``read``, with payloads of any size."""
@@ -621,35 +818,75 @@ class OneServer(Connection):
         """Have the tombstone of this id be older by ``ms``."""
         record = self.record(id)
         assert record.state is State.GONE
-        self.command("HSET", self.key("records"), id, pack(record._replace(due_us=record.due_us - ms * 1000)))
+        self.change(id, lambda bundle: bundle._replace(due_us=bundle.due_us - ms * 1000))
+
+    def outlive(self, *ids: str) -> None:
+        """Have the time to live of these items be over, a moment ago by the server's clock."""
+        over_us, shifts = self.now_us() - 1_000, self.contents().shifts
+        for id in ids:
+            expires_us = over_us - shifts[id]
+            self.change(id, lambda bundle, expires_us=expires_us: bundle._replace(expires_us=expires_us))
+            if float(cast("bytes", self.command("ZSCORE", self.key("expiring"), id))) > 0:  # not of one that is claimed
+                self.command("ZADD", self.key("expiring"), over_us, id)
+
+    def change(self, id: str, change: Callable[[Bundle], Bundle]) -> None:
+        """Write another record, with the clock that it is by."""
+        stored = cast("bytes", self.command("HGET", self.key("records"), id))
+        changed = pack(change(unpack(stored[SHIFT.size :])))
+        self.command("HSET", self.key("records"), id, stored[: SHIFT.size] + changed)
 
     # -- looking inside ----------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        records, payloads, ready, scheduled, claimed, dead, tombstones, keys, expiring, holdings = self.pipeline(
-            ("HGETALL", self.key("records")),
-            ("HGETALL", self.key("payloads")),
-            *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in ("ready", "scheduled", "claimed", "dead")),
+        records, payloads, notes, tombstones, keys, expiring, holdings, lead, *indexes = self.pipeline(
+            *(("HGETALL", self.key(name)) for name in ("records", "payloads", "notes")),
             ("LRANGE", self.key("tombstones"), 0, -1),
             ("HGETALL", self.key("keys")),
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
             ("ZRANGE", self.key("holdings"), 0, -1),
+            ("HMGET", self.key("lead"), *COUNTERS),
+            *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in INDEXES),
         )
-        known = {id: unpack(packed) for id, packed in _pairs(records)}
-        carried = dict(_pairs(payloads))
-        left = {id: carried.pop(id) for id, record in known.items() if record.state is State.GONE and id in carried}
+        stored = dict(_pairs(records))
+        bundles = {id: unpack(record[SHIFT.size :]) for id, record in stored.items()}
+        items = {
+            item: (bundle.item(at), at, id)
+            for id, bundle in bundles.items()
+            for at, item in enumerate(ids_of(id, bundle))
+        }
+        wires = dict(_pairs(payloads))
+        carried = dict.fromkeys(wires.keys() - bundles.keys(), b"a payload without a record")
+        for item, (_, at, id) in items.items():
+            if id in wires and (payload := payload_at(wires[id], at)) is not None:
+                carried[item] = payload
+        left = {
+            id: carried.pop(id) for id, (record, *_) in items.items() if record.state is State.GONE and id in carried
+        }
+        ready, scheduled, claimed, dead = (
+            {_named(entry, bundles): score for entry, score in _scores(index).items()} for index in indexes
+        )
         return Contents(
-            known,
-            carried,
-            _scores(ready),
-            _scores(scheduled),
-            _scores(claimed),
-            _scores(dead),
-            cast("list[bytes]", tombstones),
-            {name: set(ids.decode().split("\1")) for name, ids in _pairs(keys)},
-            _scores(expiring),
-            {cast("tuple[str, str]", tuple(entry.decode().split("\0", 1))) for entry in cast("list[bytes]", holdings)},
-            left,
+            bundles=bundles,
+            packed={id: record[SHIFT.size :] for id, record in stored.items()},
+            shifts={id: SHIFT.unpack_from(record)[0] for id, record in stored.items()},
+            records={id: record for id, (record, *_) in items.items()},
+            payloads=carried,
+            ready=ready,
+            scheduled=scheduled,
+            claimed=claimed,
+            dead=dead,
+            tombstones=cast("list[bytes]", tombstones),
+            keys={name: set(ids.decode().split("\1")) for name, ids in _pairs(keys)},
+            expiring={id.decode(): score for id, score in _scores(expiring).items()},
+            holdings={
+                cast("tuple[str, str]", tuple(entry.decode().split("\0", 1))) for entry in cast("list[bytes]", holdings)
+            },
+            notes={_named(name.encode(), bundles): text.decode(errors="replace") for name, text in _pairs(notes)},
+            left_payloads=left,
+            entries={name: set(_scores(index)) for name, index in zip(INDEXES, indexes, strict=True)},
+            counters={
+                name: int(count or 0) for name, count in zip(COUNTERS, cast("list[bytes | None]", lead), strict=True)
+            },
         )
 
     def record(self, id: str) -> Record:
@@ -664,24 +901,25 @@ class OneServer(Connection):
 def put_and_claim(server: OneServer, *puts: Put | str, owner: str = "ann", lease_ms: int = LEASE_MS) -> Claimed:
     """New items, all of them claimed by ``owner``."""
     server.put(*puts)
-    claimed = server.claim(owner, len(puts), lease_ms=lease_ms)
-    assert len(claimed.handed) == len(puts)
+    size = sum(1 if isinstance(put, str) or isinstance(put.payload, bytes) else len(put.payload) for put in puts)
+    claimed = server.claim(owner, size, lease_ms=lease_ms)
+    assert len(claimed.handed) == size
     return claimed
 
 
 def read_decided(flat: object) -> dict[str, Decided]:
-    parts = iter(cast("list[Any]", flat))
-    decided = [Decided(id.decode(), packed, left_ms) for id, packed, left_ms in zip(parts, parts, parts, strict=True)]
-    assert len({each.id for each in decided}) == len(decided), "an item is reported once"
+    parts = iter(cast("list[bytes]", flat))
+    decided = [
+        Decided(id.decode(), packed, notes, since.decode())
+        for id, packed, notes, since in zip(parts, parts, parts, parts, strict=True)
+    ]
+    assert len({each.id for each in decided}) == len(decided), "a bundle is reported once"
     return {each.id: each for each in decided}
 
 
 def read_copies(items: Iterable[calls.Copied], left_out: Iterable[bytes]) -> Copies:
-    copies = [
-        Copy(id.decode(), packed, float(left_ms.split()[0]), payload, *map(float, left_ms.split()[1:]))
-        for id, packed, left_ms, payload in items
-    ]
-    assert len({copy.id for copy in copies}) == len(copies), "an item comes once in a reply"
+    copies = [Copy(id.decode(), packed, notes, since.decode(), wire) for id, packed, notes, since, wire in items]
+    assert len({copy.id for copy in copies}) == len(copies), "a bundle comes once in a reply"
     return Copies({copy.id: copy for copy in copies}, [id.decode() for id in left_out])
 
 
@@ -704,8 +942,17 @@ def _pairs(flat: object) -> Iterable[tuple[str, bytes]]:
     return [(name.decode(), value) for name, value in zip(parts, parts, strict=True)]
 
 
-def _scores(flat: object) -> dict[str, float]:
-    return {id: float(score) for id, score in _pairs(flat)}
+def _scores(flat: object) -> dict[bytes, float]:
+    parts = iter(cast("list[bytes]", flat))
+    return {entry: float(score) for entry, score in zip(parts, parts, strict=True)}
+
+
+def _named(entry: bytes, bundles: Mapping[str, Bundle]) -> str:
+    """The id of the bundle, or of the item, that an entry of an index names."""
+    if entry[-2:-1] != b"\0":
+        return entry.decode()
+    id = entry[:-2].decode()
+    return id if id not in bundles or bundles[id].is_alone else calls.item_id(id, entry[-1] - 1)
 
 
 def _checked(reply: object) -> object:

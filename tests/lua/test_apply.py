@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import Applied, Decided, OneServer, Put, put_and_claim
-from zkrq.protocol.records import Record, State, Version, pack
+from tests.lua.one_server import Applied, OneServer, Put, packed_item, put_and_claim
+from zkrq.protocol.records import State, Version
 
 
 def queued(epoch: int, n: int) -> bytes:
-    return pack(Record(Version(epoch, n), State.QUEUED, pushed_at_ms=1e12, due_us=1e15))
+    return packed_item(Version(epoch, n), State.QUEUED, pushed_at_ms=1e12)
 
 
 def claimed(epoch: int, n: int, token: str = "ann/1") -> bytes:
-    return pack(Record(Version(epoch, n), State.CLAIMED, attempts=1, lease_ms=60_000, token=token))
+    return packed_item(Version(epoch, n), State.CLAIMED, attempts=1, lease_ms=60_000, token=token)
 
 
 def gone(epoch: int, n: int, token: str = "ann/1") -> bytes:
-    return pack(Record(Version(epoch, n), State.GONE, token=token))
+    return packed_item(Version(epoch, n), State.GONE, token=token)
 
 
 def dead(epoch: int, n: int) -> bytes:
-    return pack(Record(Version(epoch, n), State.DEAD, note="why"))
+    return packed_item(Version(epoch, n), State.DEAD)
 
 
 Make = Callable[[int, int], bytes]
@@ -37,7 +37,7 @@ def test_record_of_an_unknown_item_is_installed(server: OneServer, make: Make) -
     packed = make(1, 2)
     assert server.apply(Applied("a", packed, 0, b"p"), payloads=True) == ([], [])
     contents = server.contents()
-    assert pack(contents.records["a"]) == packed
+    assert contents.packed["a"] == packed
     assert contents.homes("a") == {HOMES[make]}
     assert contents.faults == []
     assert server.queues() == {"q"}
@@ -50,7 +50,7 @@ def test_newer_record_moves_the_item(server: OneServer, older: Make, newer: Make
     server.apply(Applied("a", older(1, 2), 1000, b"p"), payloads=True)
     assert server.apply(Applied("a", newer(1, 3), 0)) == ([], [])
     contents = server.contents()
-    assert pack(contents.records["a"]) == newer(1, 3)
+    assert contents.packed["a"] == newer(1, 3)
     assert contents.faults == []
 
 
@@ -58,10 +58,11 @@ def test_newer_record_moves_the_item(server: OneServer, older: Make, newer: Make
 @pytest.mark.parametrize("older", [queued, claimed, dead, gone])
 @pytest.mark.parametrize("payloads", [True, False])  # most decisions come without
 def test_older_record_is_superseded(server: OneServer, held: Make, older: Make, *, payloads: bool) -> None:
-    """Rule 1: SUPERSEDED where a greater one is held; nothing changes."""
+    """Rule 1: superseded where a greater one is held that says otherwise; nothing changes."""
     server.apply(Applied("a", held(1, 3), 1000, b"p"), payloads=True)
     before = server.contents()
-    assert server.apply(Applied("a", older(1, 2), 0, b"other"), payloads=payloads) == ([1], [])
+    superseded = [1] if held is not older else []
+    assert server.apply(Applied("a", older(1, 2), 0, b"other"), payloads=payloads) == (superseded, [])
     assert server.contents() == before
 
 
@@ -72,7 +73,8 @@ def test_versions_are_compared_by_epoch_then_by_number(
     """Words: version ``(epoch, n)``, compared in that order."""
     server.apply(Applied("a", queued(*smaller)))
     assert server.apply(Applied("a", queued(*greater)))[0] == []
-    assert server.apply(Applied("a", queued(*smaller)))[0] == [1]
+    assert server.apply(Applied("a", claimed(*smaller)))[0] == [1]
+    assert server.record("a").version == greater
 
 
 @pytest.mark.parametrize("make", [queued, claimed, dead, gone])
@@ -96,7 +98,7 @@ def test_superseded_and_bare_are_named_by_position(server: OneServer) -> None:
     """Rule 1: the reply says which; the others of the batch are installed."""
     server.put("known", "newer")
     server.apply(Applied("newer", queued(1, 9)))
-    batch = [Applied("unknown", queued(1, 2)), Applied("newer", queued(1, 2)), Applied("known", queued(1, 2))]
+    batch = [Applied("unknown", queued(1, 2)), Applied("newer", claimed(1, 2)), Applied("known", queued(1, 2))]
     assert server.apply(*batch, Applied("removed", gone(1, 2))) == ([2], [1])
     records = server.contents().records
     assert {id: record.version.n for id, record in records.items()} == {
@@ -138,8 +140,17 @@ def test_payload_that_is_there_stays(server: OneServer) -> None:
 def test_superseded_copy_still_brings_a_missing_payload(server: OneServer) -> None:
     """Catch-up: a page that was read earlier than the record that is here by now carries the payload all the same."""
     server.apply(Applied("a", queued(1, 3)))
-    assert server.apply(Applied("a", queued(1, 2), 0, b"p"), payloads=True)[0] == [1]
+    assert server.apply(Applied("a", claimed(1, 2), 0, b"p"), payloads=True)[0] == [1]
     assert server.contents().payloads == {"a": b"p"}
+
+
+@pytest.mark.parametrize("make", [queued, claimed, gone])
+def test_reason_goes_with_a_failure_that_another_primary_does_not_know(server: OneServer, make: Make) -> None:
+    failed = packed_item(Version(1, 5), State.QUEUED, failures=1)
+    server.apply(Applied("a", failed, 0, b"p", notes=b"\1\3\0bad"), payloads=True)
+    assert server.contents().notes == {"a": "bad"}
+    server.apply(Applied("a", make(2, 5)))
+    assert server.contents().notes == {}
 
 
 def test_removal_leaves_a_tombstone_and_no_payload(server: OneServer) -> None:
@@ -168,9 +179,10 @@ def test_times_left_count_from_this_clock(server: OneServer) -> None:
 
 
 def test_order_of_a_batch_is_kept(server: OneServer) -> None:
-    """Order: items requeued in the same millisecond stand on the follower as they did on the primary."""
+    """Order: items that became due microseconds apart stand on the follower as they did on the primary."""
     ids = [f"x{n}" for n in (5, 3, 9, 1, 7)]
-    server.apply(*(Applied(id, queued(1, 2), -10, b"p") for id in ids), payloads=True)
+    due = {id: packed_item(Version(1, 2), State.QUEUED, due_us=at) for at, id in enumerate(ids)}
+    server.apply(*(Applied(id, due[id], -10, b"p") for id in sorted(ids)), payloads=True)
     assert server.claim().ids == ids
 
 
@@ -221,14 +233,14 @@ def test_decision_of_the_primary_is_the_followers_record(server: OneServer) -> N
     server.reset()
     server.put(Put("a", priority=7))
     server.apply(nacked.apply())
-    assert pack(server.record("a")) == nacked.packed
+    assert server.contents().packed["a"] == nacked.packed
     assert server.claim(epoch=2).only.record == nacked.record._replace(
         version=Version(2, 4),
         state=State.CLAIMED,
         attempts=2,
         token="ann/2",
-        lease_ms=60_000,
         due_us=server.record("a").due_us,
+        deadline_us=server.record("a").deadline_us,
     )
 
 
@@ -240,11 +252,11 @@ def test_copy_of_what_read_returned_is_complete(server: OneServer) -> None:
     server.settle(put_and_claim(server, "dead").only.settle("bury", 0, "why"))
     server.put(Put("ready", b"r"), Put("later", b"l", delay_ms=60_000))
     before = server.contents()
-    copies = [Decided(*item).apply(payload or b"") for item, payload in server.read(*before.records).values()]
+    copies = [copy.applied for copy in server.read(*before.records).values()]
     server.reset()
     server.apply(*copies, payloads=True)
     after = server.contents()
-    assert after.records == before.records
-    assert after.payloads == before.payloads
+    assert after.packed == before.packed
+    assert (after.payloads, after.notes) == (before.payloads, before.notes)
     assert {id: after.homes(id) for id in after.records} == {id: before.homes(id) for id in before.records}
     assert after.faults == []

@@ -14,10 +14,11 @@ from tests.lua.one_server import (
     OneServer,
     Put,
     Refused,
+    packed_item,
     put_and_claim,
 )
 from zkrq.protocol import calls
-from zkrq.protocol.records import Record, State, Version, pack
+from zkrq.protocol.records import State, Version
 
 SHORT_MS = 40
 """A lease or a delay that a test lets pass."""
@@ -44,10 +45,11 @@ def test_items_are_handed_out_with_payload_and_record(server: OneServer) -> None
     assert claimed.handed == {"a": b"A", "b": b"B"}
     record = claimed.decided["a"].record
     assert (record.version, record.state, record.token) == (Version(1, 2), State.CLAIMED, "ann/7")
-    assert (record.priority, record.attempts, record.failures, record.lease_ms) == (4, 1, 0, 5_000)
+    assert (record.priority, record.attempts, record.failures) == (4, 1, 0)
+    assert [row.lease_ms for row in claimed.decided["a"].bundle.rows] == [5_000]
     assert claimed.decided["a"].left_ms == 5_000
     contents = server.contents()
-    assert pack(contents.records["a"]) == claimed.decided["a"].packed
+    assert contents.packed["a"] == claimed.decided["a"].packed
     assert contents.faults == []
     assert server.owners() == {"ann"}
 
@@ -81,8 +83,8 @@ def test_held_item_is_not_handed_out_again(server: OneServer) -> None:
 
 def apply_bare(server: OneServer, state: State, pushed_at_ms: float, token: str = "") -> None:
     """An item whose decision came here before its own push: there is no payload."""
-    record = Record(Version(1, 2), state, pushed_at_ms=pushed_at_ms, lease_ms=LEASE_MS, token=token)
-    assert server.apply(Applied("bare", pack(record))) == ([], [1])
+    record = packed_item(Version(1, 2), state, pushed_at_ms=pushed_at_ms, lease_ms=LEASE_MS, token=token)
+    assert server.apply(Applied("bare", record)) == ([], [1])
 
 
 def test_item_whose_push_never_came_is_dropped_as_gone(server: OneServer) -> None:
@@ -130,7 +132,7 @@ def test_repeated_request_hands_out_nothing_without_payload(server: OneServer, a
 @pytest.mark.parametrize("state", [State.CLAIMED, State.DEAD, State.GONE])
 def test_index_that_names_an_item_that_has_left_is_mended(server: OneServer, state: State) -> None:
     """Every prefix of a script's writes is safe: who reads an index looks at the record."""
-    server.apply(Applied("left", pack(Record(Version(1, 2), state, token="bob/1")), 60_000, b"p"), payloads=True)
+    server.apply(Applied("left", packed_item(Version(1, 2), state, token="bob/1"), 60_000, b"p"), payloads=True)
     server.command("ZADD", server.key("ready"), 0, "left", 1, "unknown")
     server.command("ZADD", server.key("scheduled"), 0, "left")
     server.put("a")
@@ -171,7 +173,8 @@ def test_repeated_request_under_a_newer_epoch_is_decided_again(server: OneServer
     assert set(again.handed) == set(first.handed)
     for id in first.handed:
         old, new = first.decided[id].record, again.decided[id].record
-        assert new == old._replace(version=Version(2, old.version.n + 1))
+        assert new.deadline_us >= old.deadline_us
+        assert new == old._replace(version=Version(2, old.version.n + 1), deadline_us=new.deadline_us)
     assert server.contents().faults == []
 
 
@@ -237,7 +240,7 @@ def test_claim_ends_with_its_lease(server: OneServer) -> None:
     assert 0 <= waiting.next_ms <= SHORT_MS
     wait_ms(waiting.next_ms)
     record = server.claim("bob").only.record
-    assert (record.version, record.attempts, record.failures) == (Version(1, 4), 2, 0)
+    assert (record.version, record.attempts, record.failures) == (Version(1, 3), 2, 0), "expired and claimed in one"
 
 
 def test_expired_claim_goes_back_to_its_place(server: OneServer) -> None:
@@ -304,7 +307,7 @@ def test_a_newcomer_waits_as_long_as_a_step_of_the_clock_can_be(server: OneServe
     newcomer = server.claim("bob", known_ms=SHORT_MS // 2)
     assert newcomer.ids == []
     assert 14_000 <= newcomer.next_ms <= 15_000
-    server.command("ZADD", server.key("claimed"), server.now_us() - 15_000_000, "a")
+    server.change("a", lambda bundle: bundle._replace(rows=[bundle.rows[0]._replace(deadline_us=0)]))
     assert server.claim("bob", known_ms=0).ids == ["a"]
     assert server.claim("cleo", known_ms=15_000).ids == ["b"]
 
@@ -393,7 +396,7 @@ def test_scheduled_items_are_seen_in_the_order_in_which_they_become_due(server: 
 
 def test_item_that_waits_for_its_push_keeps_its_priority_and_its_moment(server: OneServer) -> None:
     """A claim of it came here before the push did."""
-    packed = pack(Record(Version(1, 3), State.QUEUED, 7, pushed_at_ms=server.now_ms()))
+    packed = packed_item(Version(1, 3), State.QUEUED, 7, pushed_at_ms=server.now_ms())
     server.apply(Applied("bare", packed))
     before_us = server.now_us()
     assert server.claim().ids == []

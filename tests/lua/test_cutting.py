@@ -6,8 +6,8 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, put_and_claim
-from zkrq.protocol.records import FIRST, Record, State, Version, fresh, pack
+from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from zkrq.protocol.records import FIRST, State, Version, fresh
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def test_later_life_of_an_id_has_a_payload_of_its_own(server: OneServer, given: 
     """The former one's was left lying by a client that died."""
     server.settle(put_and_claim(server, Put("a", b"former")).only.settle("ack"))
     if refused:
-        record = server.record("a")
-        server.command("HSET", server.key("records"), "a", pack(record._replace(token="refused")))
+        server.change("a", lambda bundle: bundle._replace(states="F"))
     else:
         server.age("a", 3 * WINDOW_MS)
     assert server.contents().left_payloads == {"a": b"former"}
-    pushed = Record(Version(2, 8), State.QUEUED, pushed_at_ms=server.now_ms())
-    claimed = pushed._replace(version=Version(2, 9), state=State.CLAIMED, token="bob/1", attempts=1)
-    life = Applied("a", pack(pushed if given else claimed), 0 if given else 60_000, b"later")
+    now_ms = server.now_ms()
+    pushed = packed_item(Version(2, 8), State.QUEUED, pushed_at_ms=now_ms)
+    claimed = packed_item(Version(2, 9), State.CLAIMED, pushed_at_ms=now_ms, token="bob/1", attempts=1)
+    life = Applied("a", pushed if given else claimed, 0 if given else 60_000, b"later")
     assert server.apply(life, payloads=given) == ([], [] if given else [1])
     if not given:
         assert server.contents().payloads == {}
@@ -97,28 +97,17 @@ def test_push_that_begins_a_new_life_brings_its_payload(server: OneServer) -> No
     assert server.claim().handed == {"a": b"later"}
 
 
-def test_record_may_be_that_of_the_one_before(server: OneServer) -> None:
-    """The acks of one claim request leave tombstones that are alike."""
-    claims = put_and_claim(server, "a", "b", "c").decided
-    gone = pack(Record(Version(1, 3), State.GONE, due_us=server.now_us(), token=claims["a"].record.token))
-    assert server.apply(Applied("a", gone), Applied("b", b""), Applied("c", b"")) == ([], [])
-    contents = server.contents()
-    assert contents.ids(State.GONE) == {"a", "b", "c"}
-    assert {pack(record) for record in contents.records.values()} == {gone}
-    assert contents.faults == []
-
-
 @pytest.mark.parametrize("delayed", [False, True])
 def test_completed_payload_makes_its_item_ready(server: OneServer, delayed: bool) -> None:
     """It had been put back for lack of it, for as long as its push could come."""
-    pushed = Record(Version(1, 5), State.QUEUED, pushed_at_ms=server.now_ms(), attempts=1)
+    pushed = packed_item(Version(1, 5), State.QUEUED, pushed_at_ms=server.now_ms(), attempts=1)
     left_ms = 60_000 if delayed else -5
-    assert server.apply(Applied("a", pack(pushed), left_ms)) == ([], [1])
+    assert server.apply(Applied("a", pushed, left_ms)) == ([], [1])
     assert server.claim().ids == []
     assert server.contents().homes("a") == {"scheduled"}
     with server.listen("eve") as listener:
         server.claim("eve", waiter="eve")
-        assert server.apply(Applied("a", pack(pushed), left_ms, b"late"), payloads=True) == ([], [])
+        assert server.apply(Applied("a", pushed, left_ms, b"late"), payloads=True) == ([], [])
         assert delayed or listener.heard() == server.key("ready")
     contents = server.contents()
     assert contents.homes("a") == {"scheduled" if delayed else "ready"}

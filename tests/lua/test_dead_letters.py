@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from tests.lua.one_server import Applied, OneServer, Put, put_and_claim
-from zkrq.protocol.records import Record, State, Version, pack
+from tests.lua.one_server import Applied, OneServer, Put, entry_of, packed_item, put_and_claim
+from zkrq.protocol.records import Own, State, Version
 
 LONG_MS = 60_000
 
@@ -25,7 +25,7 @@ def letters(count: int) -> list[str]:
 
 def died_ago(server: OneServer, id: str, seconds: float) -> None:
     moment = server.now_us() - int(seconds * 1e6)
-    assert server.command("ZADD", server.key("dead"), "XX", "CH", moment, id) == 1
+    assert server.command("ZADD", server.key("dead"), "XX", "CH", moment, entry_of(id)) == 1
 
 
 # -- how many ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_repeated_request_drops_nothing(server: OneServer) -> None:
 def test_letters_that_a_claim_makes_are_counted_in_the_same_call(server: OneServer) -> None:
     """Items that have expired are dead letters as well: no call leaves more of them than the queue keeps."""
     server.put(*(Put(f"e{n}", ttl_ms=LONG_MS) for n in range(3)))
-    server.command("ZADD", server.key("expiring"), *(part for n in range(3) for part in (n + 1, f"e{n}")))
+    server.outlive(*(f"e{n}" for n in range(3)))
     claimed = server.claim(expired="D", dead_max=1)
     assert (claimed.dropped_letters, claimed.ids) == (2, [])
     assert server.count() == (0, 0, 0, 1)
@@ -173,7 +173,7 @@ def test_age_counts_from_the_death(server: OneServer) -> None:
 def test_copied_letter_is_as_old_as_it_was(server: OneServer) -> None:
     """Durations travel: what is left of a dead letter is how long ago it died."""
     bury(server, "old")
-    died_ago(server, "old", 61)
+    server.change("old", lambda bundle: bundle._replace(own={0: Own(bundle.own[0].moment_us - 61e6)}))
     (copy,) = server.page()[1].found.values()
     server.reset()
     server.apply(copy.applied, payloads=True)
@@ -273,7 +273,7 @@ def test_redriven_letters_wake_who_waits(server: OneServer) -> None:
 
 
 def test_redriven_letter_is_ready_on_a_follower(server: OneServer) -> None:
-    packed = pack(Record(Version(1, 3), State.DEAD, token="ann/1", key="k", note="why", ttl_ms=LONG_MS))
+    packed = packed_item(Version(1, 3), State.DEAD, token="ann/1", key="k", ttl_ms=LONG_MS)
     server.apply(Applied("a", packed, 0, b"A"), payloads=True)
     assert server.contents().keys == {}
     decided = server.redrive("a")["a"]
@@ -306,14 +306,17 @@ def test_cancelled_items_are_gone_whatever_they_were(server: OneServer) -> None:
     contents = server.contents()
     assert contents.ids(State.GONE) == contents.records.keys() == STATES.keys() - {"never"}
     assert contents.faults == []
-    assert server.cancel("ready") == (["X"], {"ready": decided["ready"]})
+    states, again = server.cancel("ready")
+    assert (states, again["ready"].packed) == (["X"], decided["ready"].packed)
 
 
 def test_cancel_that_is_repeated_says_the_same_again(server: OneServer) -> None:
     """The reply may be lost; the removal has to reach the other servers in any case."""
     one_of_each(server)
     first = server.cancel(*STATES, call="aaaaaaaa")
-    assert server.cancel(*STATES, call="aaaaaaaa") == first
+    states, decided = server.cancel(*STATES, call="aaaaaaaa")
+    assert states == first[0]
+    assert {id: each.packed for id, each in decided.items()} == {id: each.packed for id, each in first[1].items()}
     states, decided = server.cancel(*STATES, call="aaaaaaaa", epoch=4)
     assert (states, decided.keys()) == (first[0], first[1].keys())
     assert {record.record.version.epoch for record in decided.values()} == {4}

@@ -8,29 +8,30 @@ import pytest
 
 from tests.lua.one_server import GENERATION, OneServer, Refused, ScriptFailed, put_and_claim
 from zkrq.protocol import calls
+from zkrq.protocol.payloads import join
 from zkrq.protocol.records import VERSION_BYTES, fresh
 from zkrq.protocol.scripts import SCRIPTS
 
 AnyCall = calls.Call[Any]
 
 RECORD = fresh(0, 0)
-PUSH = calls.Put("id", RECORD, 0, b"")
+PUSH = calls.Put("id", RECORD, join([b""]))
 
 CALLS: dict[str, AnyCall] = {
     call.script: call
     for call in (
         calls.Affirm("q", [b"id"]),
-        calls.Apply("q", [("id", RECORD, 0, b"")], fenced="ann", payloads_given=calls.ALL_PAYLOADS),
-        calls.ApplyNew("q", [("id", RECORD, 0, b"")], fenced="ann", payloads_given=calls.ALL_PAYLOADS),
+        calls.Apply("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
+        calls.ApplyNew("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
         calls.Cancel("q", "", 0, "", ["id"]),
         calls.Claim("q", "ann", 1, 10, 1000, "channel", 0, "X", 0, 0),
         calls.Claims("q", "ann"),
         calls.Clear("q", 10, "", 0, b""),
         calls.Compare("q", [(b"id", b"")]),
         calls.Count("q"),
-        calls.Cut("q", [b"id"]),
+        calls.Cut("q", [calls.Gone(b"id", b"")]),
         calls.Fence("q", "ann"),
-        calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"0", b"")]),
+        calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.Heads("q", calls.START, 10),
         calls.Holders("q"),
         calls.Install("q", 0, calls.Rows(["ann", 1, -1])),
@@ -46,7 +47,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Retire("q", "ann"),
         calls.Room(),
         calls.Seal(),
-        calls.Settle("q", 0, 0, [("id", RECORD[VERSION_BYTES], "ann/1", "ack")]),
+        calls.Settle("q", 0, 0, [("id", b"\0\0", RECORD[VERSION_BYTES], "ann/1", "ack")]),
         calls.Metadata("q"),
         calls.Statistics("q"),
         calls.Trim("q"),

@@ -9,72 +9,80 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.lua.one_server import PAUSE, Applied, OneServer, Put
+from tests.lua.one_server import BUNDLE, PAUSE, Applied, OneServer, Put
 from zkrq import local
-from zkrq.protocol.records import FIRST, Record, State, Version, pack
+from zkrq.protocol.records import FIRST, Bundle, Own, Row, Version, pack, version_of
 
-IDS = ("a", "b", "c")
-ITEM_STATES = [state for state in State if state is not State.PAUSED]
+SIZES = {"a": 1, "b": 1, BUNDLE: 4}
+"""Bundles, and their numbers of items; the first ones are items alone."""
 
 
 class Step(NamedTuple):
-    """One decided record of one item."""
+    """One decided record of one bundle."""
 
     id: str
-    record: Record
-    left_ms: int | str
+    bundle: Bundle
+    left_ms: int
 
     @property
     def applied(self) -> Applied:
-        return Applied(self.id, pack(self.record), self.left_ms, self.id.encode())
+        return Applied(self.id, pack(self.bundle), self.left_ms, payload_of(self.id))
 
 
 KEYS = ("", "k1", "k2")  # several items may have the same one: what two primaries decided can come together
-TTLS = (None, 3_600_000.0)
+TTLS = (0, 3_600_000_000)
+ROWS = (Row("ann", 1, 60_000), Row("bob", 7, 60_000), Row("ann", 2, 60_000))
+
+
+def payload_of(id: str) -> bytes | list[bytes]:
+    size = SIZES.get(id, 1)
+    return id.encode() if size == 1 else [bytes([at]) * 3 for at in range(size)]
 
 
 @st.composite
 def histories(draw: st.DrawFn, *, revivals: bool = False) -> list[Step]:
-    """What some primaries have decided about a few items: versions grow, epochs too; nothing follows a removal.
+    """What some primaries have decided about a few bundles: versions grow, epochs too; a removed item stays removed.
 
-    ``revivals``: but a removal that was never completed; the next primary, which has not heard of it, goes on.
+    ``revivals``: but for a removal that was never completed; the next primary, which has not heard of it, goes on.
     """
     steps: list[Step] = []
-    for id in IDS:
-        version, state = FIRST, State.QUEUED
-        key, ttl_ms = draw(st.sampled_from(KEYS)), draw(st.sampled_from(TTLS))
-        for _ in range(draw(st.integers(0, 6))):
-            epoch = draw(st.integers(max(1, version.epoch), version.epoch + 2))
-            following = Version(epoch, version.n + 1)
-            if state is State.GONE:
-                steps.append(Step(id, Record(version, state, token=draw(st.sampled_from(["", "ann/1"]))), 0))
-                if not revivals or epoch == version.epoch:
-                    break
-            else:
-                token = draw(st.sampled_from(["ann/1", "bob/7"])) if state is not State.QUEUED else ""
-                record = Record(
-                    version,
-                    state,
-                    priority=draw(st.integers(0, 9)),
-                    lease_ms=60_000,
-                    token=token,
-                    key=key,
-                    note=draw(st.sampled_from(["", "why"])),
-                    ttl_ms=ttl_ms,
-                )
-                steps.append(Step(id, record, draw(lefts(ttl_ms is not None))))
-            version, state = following, draw(st.sampled_from(ITEM_STATES))
+    for id, size in SIZES.items():
+        is_alone = size == 1
+        key = draw(st.sampled_from(KEYS)) if is_alone else ""
+        ttl_us = draw(st.sampled_from(TTLS)) if is_alone else 0
+        bundle = Bundle(
+            FIRST, "Q" * size, [0] * size, [0] * size, key=key, expires_us=ttl_us, ttl_us=ttl_us, is_alone=is_alone
+        )
+        for _ in range(draw(st.integers(0, 7))):
+            steps.append(Step(id, bundle, draw(st.sampled_from([-5_000, 0, 60_000]))))
+            epoch = draw(st.integers(max(1, bundle.version.epoch), bundle.version.epoch + 2))
+            may_revive = revivals and epoch > bundle.version.epoch
+            bundle = draw(decisions(bundle._replace(version=Version(epoch, bundle.version.n + 1)), may_revive))
     version = Version(draw(st.integers(1, 3)), 1)
     for n in range(draw(st.integers(0, 4))):
-        steps.append(Step(PAUSE, Record(version, State.GONE if n % 2 else State.PAUSED), 0))
+        steps.append(Step(PAUSE, Bundle(version, "X" if n % 2 else "P", [0], [0]), 0))
         version = Version(draw(st.integers(version.epoch, version.epoch + 2)), version.n + 1)
     return steps
 
 
-def lefts(mortal: bool) -> st.SearchStrategy[int | str]:
-    """What is left until due time or deadline; decisions tell nothing of how long an item may live, copies do."""
-    due = [-5_000, 0, 60_000]
-    return st.sampled_from([*due, "60000.000 3600000.000", "0 -1000.000"] if mortal else due)
+@st.composite
+def decisions(draw: st.DrawFn, bundle: Bundle, may_revive: bool) -> Bundle:
+    """The same bundle after some of its items have moved."""
+    states, rows_of, own = list(bundle.states), list(bundle.rows_of), dict(bundle.own)
+    rows = draw(st.permutations(ROWS))  # a number names another request from version to version
+    tokens = {position: bundle.rows[row - 1] for position, row in enumerate(rows_of) if row}
+    for position in draw(st.sets(st.integers(0, len(states) - 1), min_size=1)):
+        if states[position] == "X" and not may_revive:
+            continue
+        states[position] = draw(st.sampled_from("QRCCDX"))
+        tokens.pop(position, None)
+        own.pop(position, None)
+        if states[position] == "C":
+            tokens[position] = draw(st.sampled_from(ROWS))
+        elif states[position] in "RD":
+            own[position] = Own(draw(st.integers(0, 9)), draw(st.integers(0, 3)))
+    rows_of = [rows.index(tokens[position]) + 1 if position in tokens else 0 for position in range(len(states))]
+    return bundle._replace(states="".join(states), rows_of=rows_of, rows=rows, own=own)
 
 
 class Delivery(NamedTuple):
@@ -105,27 +113,35 @@ def shared(private_redis: local.LocalRedis) -> Generator[OneServer, None, None]:
         yield server
 
 
-def outcome(history: list[Step]) -> dict[str, Record]:
-    """What must stay of a history: the greatest version of each item."""
-    return {step.id: step.record for step in sorted(history, key=lambda step: step.record.version)}
+def outcome(history: list[Step]) -> dict[str, bytes]:
+    """What must stay of a history: the greatest version of each bundle."""
+    return {step.id: pack(step.bundle) for step in sorted(history, key=lambda step: step.bundle.version)}
 
 
-def superseded(call: list[Step], held: dict[str, Version]) -> list[int]:
-    """The positions in a call of what is older than what is held by then; notes in ``held`` what is installed."""
-    positions: list[int] = []
-    for position, step in enumerate(call, start=1):
-        if held.get(step.id, FIRST) > step.record.version:
-            positions.append(position)
-        else:
-            held[step.id] = step.record.version
-    return positions
+def superseded(call: list[Step], held: dict[str, Bundle]) -> dict[int, list[int]]:
+    """What is otherwise than a greater version says that is held by then; notes in ``held`` what is installed."""
+    lost: dict[int, list[int]] = {}
+    for number, (id, bundle, _) in enumerate(call, start=1):
+        known = held.setdefault(id, bundle)
+        if bundle.version > known.version:
+            held[id] = bundle
+        positions = [
+            position
+            for position, state in enumerate(bundle.states)
+            if held[id].states[position] != state
+            or (state == "C" and held[id].item(position).token != bundle.item(position).token)
+        ]
+        if positions:
+            lost[number] = positions
+    return lost
 
 
 def pushes(history: list[Step]) -> list[Put]:
-    """The pushes of the items that a history tells of."""
-    items = {step.id: step.record for step in history if step.record.state not in (State.GONE, State.PAUSED)}
-    gone = {step.id: step.record for step in history if step.id not in items and step.id != PAUSE}
-    return [Put(id, key=record.key, ttl_ms=record.ttl_ms) for id, record in sorted({**items, **gone}.items())]
+    """The pushes of the bundles that a history tells of."""
+    items = {step.id: step.bundle for step in history if step.id != PAUSE}
+    return [
+        Put(id, payload_of(id), key=bundle.key, ttl_ms=bundle.ttl_us / 1000) for id, bundle in sorted(items.items())
+    ]
 
 
 @given(deliveries(revivals=True))
@@ -138,17 +154,17 @@ def test_any_order_gives_the_same_result(shared: OneServer, delivery: Delivery) 
     for call in delivery.calls:
         shared.apply(*(step.applied for step in call), payloads=True)
     contents = shared.contents()
-    assert contents.records == outcome(delivery.history)
+    assert contents.packed == outcome(delivery.history)
     assert contents.faults == []
 
 
 @given(deliveries())
 def test_reply_tells_what_is_superseded(shared: OneServer, delivery: Delivery) -> None:
-    """Rule 1: SUPERSEDED exactly where a greater version is held."""
-    held: dict[str, Version] = {}
+    """Rule 1: superseded exactly where a greater version is held that says otherwise."""
+    held: dict[str, Bundle] = {}
     shared.reset()
     for call in delivery.calls:
-        assert shared.apply(*(step.applied for step in call))[0] == superseded(call, held)
+        assert shared.apply_told(*(step.applied for step in call))[0] == superseded(call, held)
 
 
 @given(deliveries())
@@ -158,9 +174,10 @@ def test_whoever_lacks_a_payload_says_so_every_time(shared: OneServer, delivery:
     The first version comes by the push itself, and with it the payload.
     """
     shared.reset()
-    for call in ([step for step in each if step.record.version > FIRST] for each in delivery.calls):
+    for call in ([step for step in each if step.bundle.version > FIRST] for each in delivery.calls):
         bare = shared.apply(*(step.applied for step in call))[1]
-        living = shared.contents().living()
+        known = shared.contents().bundles
+        living = {id for id, bundle in known.items() if bundle.is_alive and id != PAUSE}
         assert {call[position - 1].id for position in bare} >= {step.id for step in call} & living
 
 
@@ -176,6 +193,6 @@ def test_push_may_come_at_any_time(shared: OneServer, delivery: Delivery, late: 
     for call in calls[late:]:
         shared.apply(*(step.applied for step in call))
     contents = shared.contents()
-    decided = {id: record for id, record in outcome(delivery.history).items() if record.version > FIRST}
-    assert {id: contents.records[id] for id in decided} == decided
+    decided = {id: packed for id, packed in outcome(delivery.history).items() if version_of(packed) > FIRST}
+    assert {id: contents.packed[id] for id in decided} == decided
     assert contents.faults == []

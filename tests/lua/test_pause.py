@@ -6,8 +6,18 @@ import time
 
 import pytest
 
-from tests.lua.one_server import LEASE_MS, PAUSE, WINDOW_MS, Applied, OneServer, Put, Refused, put_and_claim
-from zkrq.protocol.records import Record, State, Version, pack
+from tests.lua.one_server import (
+    LEASE_MS,
+    PAUSE,
+    WINDOW_MS,
+    Applied,
+    OneServer,
+    Put,
+    Refused,
+    packed_item,
+    put_and_claim,
+)
+from zkrq.protocol.records import State, Version
 
 LONG_MS = 60_000
 
@@ -105,7 +115,7 @@ def test_pausing_is_a_decision(server: OneServer) -> None:
     decided = server.pause()[PAUSE].record
     assert (decided.version, decided.state) == (Version(3, 1), State.PAUSED)
     assert before <= decided.pushed_at_ms <= server.now_ms()
-    assert (decided.token, decided.key, decided.note, decided.ttl_ms) == ("", "", "", None)
+    assert (decided.token, decided.key, decided.expires_us) == ("", "", 0)
     contents = server.contents()
     assert contents.records == {PAUSE: decided}
     assert contents.paused
@@ -116,7 +126,7 @@ def test_paused_again_is_the_same(server: OneServer) -> None:
     """Three answers: after an unknown outcome it is asked again."""
     first = server.pause()
     before = server.contents()
-    assert server.pause() == first
+    assert server.pause()[PAUSE].packed == first[PAUSE].packed
     assert server.contents() == before
 
 
@@ -124,7 +134,7 @@ def test_resumed_again_is_the_same(server: OneServer) -> None:
     server.pause()
     first = server.resume()
     before = server.contents()
-    assert server.resume() == first
+    assert server.resume()[PAUSE].packed == first[PAUSE].packed
     assert server.contents() == before
 
 
@@ -284,9 +294,9 @@ def test_affirmed_it_wins_everywhere(server: OneServer, state: State) -> None:
 
 
 def test_pause_of_which_only_a_follower_knows_can_be_carried_on(server: OneServer) -> None:
-    old = Record(Version(1, 1), State.PAUSED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS)
+    old = packed_item(Version(1, 1), State.PAUSED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS)
     server.put("a")
-    decided = server.forward(Applied(PAUSE, pack(old)))
+    decided = server.forward(Applied(PAUSE, old))
     assert decided[PAUSE].record.version == Version(1, 2)
     assert server.claim().ids == []
     assert server.contents().faults == []

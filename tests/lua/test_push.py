@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, Decided, OneServer, Put, ScriptFailed, put_and_claim
-from zkrq.protocol.records import FIRST, Record, State, Version, pack
+from tests.lua.one_server import WINDOW_MS, Applied, Decided, OneServer, Put, ScriptFailed, packed_item, put_and_claim
+from zkrq.protocol.records import State, Version
 
 LONG_MS = 60_000
 
@@ -164,13 +164,13 @@ def clear(server: OneServer, _: Decided) -> None:
 
 def expire(server: OneServer, claim: Decided) -> None:
     server.fence("ann")
-    server.command("ZADD", server.key("expiring"), 1, claim.id)
+    server.outlive(claim.id)
     server.claim("bob", 0)
 
 
 def expire_to_a_dead_letter(server: OneServer, claim: Decided) -> None:
     server.fence("ann")
-    server.command("ZADD", server.key("expiring"), 1, claim.id)
+    server.outlive(claim.id)
     server.claim("bob", 0, expired="D")
 
 
@@ -238,7 +238,7 @@ def test_index_that_names_an_item_that_left_takes_no_key(server: OneServer) -> N
 def test_keyed_items_of_two_primaries_are_both_known(server: OneServer) -> None:
     """Recovery may bring together what two servers decided: then the key is taken until both are done."""
     server.push(keyed("b"))
-    copy = pack(Record(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms(), key="k"))
+    copy = packed_item(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms(), key="k")
     server.apply(Applied("a", copy, 0, b"p"), payloads=True)
     assert server.contents().faults == []
     for claim in server.claim(count=2).decided.values():
@@ -276,7 +276,7 @@ def test_known_item_stays_as_it_is(server: OneServer, end: End) -> None:
     before = server.contents()
     outcomes, decided = server.push(keyed("a"))
     assert outcomes == ["D" if end in (ack, cancel) else "+"]
-    assert decided["a"].packed == pack(before.records["a"])
+    assert decided["a"].packed == before.packed["a"]
     assert server.contents() == before
 
 
@@ -310,18 +310,18 @@ def test_plain_push_that_is_here_counts_as_pushed(server: OneServer) -> None:
 
 def test_payload_of_a_known_item_is_completed(server: OneServer) -> None:
     """Rule 4: its claim came before its push, as in ``put``."""
-    claimed = Record(Version(1, 2), State.CLAIMED, attempts=1, lease_ms=LONG_MS, token="ann/1", key="k")
-    server.apply(Applied("a", pack(claimed), LONG_MS))
+    claimed = packed_item(Version(1, 2), State.CLAIMED, attempts=1, lease_ms=LONG_MS, token="ann/1", key="k")
+    server.apply(Applied("a", claimed, LONG_MS))
     assert push_one(server, Put("a", b"late", key="k")) == "+"
     contents = server.contents()
-    assert (contents.payloads, contents.records) == ({"a": b"late"}, {"a": claimed})
+    assert (contents.payloads, contents.packed) == ({"a": b"late"}, {"a": claimed})
     assert contents.faults == []
 
 
 def test_item_that_waited_for_its_payload_is_ready(server: OneServer) -> None:
     """A primary that knows an item only by a decision keeps it back until the push comes."""
-    queued = Record(Version(1, 3), State.QUEUED, pushed_at_ms=server.now_ms(), key="k")
-    server.apply(Applied("a", pack(queued), 0))
+    queued = packed_item(Version(1, 3), State.QUEUED, pushed_at_ms=server.now_ms(), key="k")
+    server.apply(Applied("a", queued, 0))
     assert server.claim().ids == []
     assert server.contents().homes("a") == {"scheduled"}
     with server.listen("ann") as ann:
@@ -368,8 +368,8 @@ def test_what_is_refused_now_is_removed_where_another_primary_took_it(server: On
     assert contents.keys == {"k": {"first"}}
     assert contents.faults == []
     server.reset()
-    earlier = Record(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms(), key=put.key)
-    server.apply(Applied("a", pack(earlier), 0, b"a"), payloads=True)
+    earlier = packed_item(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms(), key=put.key)
+    server.apply(Applied("a", earlier, 0, b"a"), payloads=True)
     assert server.apply(decided["a"].apply(b"a"), payloads=True, epoch=2) == ([], [])
     contents = server.contents()
     assert (contents.ids(State.GONE), contents.payloads, contents.keys) == ({"a"}, {}, {})
@@ -609,7 +609,7 @@ def test_key_is_free_on_a_follower_too(server: OneServer, end: End) -> None:
 def test_removal_of_a_keyed_item_that_is_unknown_here(server: OneServer) -> None:
     """Rule 8: a tombstone tells no key; there is none to be freed."""
     server.push(keyed("b"))
-    server.apply(Applied("a", pack(Record(Version(1, 3), State.GONE, token="ann/1"))))
+    server.apply(Applied("a", packed_item(Version(1, 3), State.GONE, token="ann/1")))
     contents = server.contents()
     assert (contents.keys, contents.faults) == ({"k": {"b"}}, [])
 
@@ -617,8 +617,9 @@ def test_removal_of_a_keyed_item_that_is_unknown_here(server: OneServer) -> None
 def test_push_carried_on_gives_way_to_another_item_of_its_key(server: OneServer) -> None:
     """The scrub: an unfinished push whose key was given to somebody else meanwhile was never done: it is removed."""
     server.push(keyed("b"))
-    old = Record(FIRST._replace(n=2), State.QUEUED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS, key="k")
-    decided = server.forward(Applied("a", pack(old), 0, b"a"), Applied("c", pack(old._replace(key="k2")), 0, b"c"))
+    pushed_at_ms = server.now_ms() - 3 * WINDOW_MS
+    old = {key: packed_item(Version(0, 2), State.QUEUED, pushed_at_ms=pushed_at_ms, key=key) for key in ("k", "k2")}
+    decided = server.forward(Applied("a", old["k"], 0, b"a"), Applied("c", old["k2"], 0, b"c"))
     assert {id: each.record.state for id, each in decided.items()} == {"a": State.GONE, "c": State.QUEUED}
     contents = server.contents()
     assert contents.keys == {"k": {"b"}, "k2": {"c"}}
@@ -626,7 +627,7 @@ def test_push_carried_on_gives_way_to_another_item_of_its_key(server: OneServer)
 
 
 def test_two_pushes_of_one_key_are_not_both_carried_on(server: OneServer) -> None:
-    old = pack(Record(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS, key="k"))
+    old = packed_item(Version(1, 2), State.QUEUED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS, key="k")
     decided = server.forward(Applied("a", old, 0, b"a"), Applied("b", old, 0, b"b"))
     assert {id: each.record.state for id, each in decided.items()} == {"a": State.QUEUED, "b": State.GONE}
     assert server.contents().faults == []

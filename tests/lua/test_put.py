@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, put_and_claim
-from zkrq.protocol.records import FIRST, Record, State, Version, pack
+from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from zkrq.protocol.records import FIRST, State, Version
 
 
 def test_new_item_is_ready_in_its_first_version(server: OneServer) -> None:
@@ -49,7 +49,7 @@ def test_put_repeated_leaves_a_settled_item_as_it_is(server: OneServer, verb: st
 def test_tombstone_wins_over_a_late_put(server: OneServer) -> None:
     """Rule 8: what was removed does not come back."""
     server.settle(put_and_claim(server, "a").only.settle("ack"))
-    assert server.put_told("b", "a") == ([], {2: 3}), "the reply tells of its tombstone"
+    assert server.put_told("b", "a") == ([], {(2, 0): 3}), "the reply tells of its tombstone"
     server.clear(1)
     contents = server.contents()
     assert contents.ids(State.GONE) == {"a", "b"}
@@ -63,13 +63,13 @@ def test_put_never_overwrites_a_tombstone(server: OneServer, age_ms: int) -> Non
     server.settle(put_and_claim(server, "a").only.settle("ack"))
     server.age("a", age_ms)
     before = server.contents()
-    assert server.put_told("a") == ([], {1: 3})
+    assert server.put_told("a") == ([], {(1, 0): 3})
     assert server.contents() == before
 
 
 def test_tombstone_of_an_unknown_id_wins_over_its_put(server: OneServer) -> None:
     """Rule 8: a removal leaves a tombstone also for an id that the server does not know."""
-    server.apply(Applied("a", pack(Record(Version(1, 3), State.GONE, token="ann/1"))))
+    server.apply(Applied("a", packed_item(Version(1, 3), State.GONE, token="ann/1")))
     assert server.put("a") == []
     assert server.contents().ids(State.GONE) == {"a"}
     assert server.count() == (0, 0, 0, 0)
@@ -161,12 +161,12 @@ def test_delay_of_ten_years_keeps_the_priority(server: OneServer) -> None:
 
 def test_payload_of_a_put_after_its_own_claim_is_kept(server: OneServer) -> None:
     """Rule 4: the push is complete once this server has the item, so it must have the payload too."""
-    claimed = Record(Version(1, 2), State.CLAIMED, attempts=1, lease_ms=60_000, token="ann/1")
-    server.apply(Applied("a", pack(claimed), 60_000))
+    claimed = packed_item(Version(1, 2), State.CLAIMED, attempts=1, lease_ms=60_000, token="ann/1")
+    server.apply(Applied("a", claimed, 60_000))
     assert server.put(Put("a", b"late")) == []
     contents = server.contents()
     assert contents.payloads == {"a": b"late"}
-    assert contents.records["a"] == claimed
+    assert contents.packed["a"] == claimed
     assert contents.faults == []
 
 

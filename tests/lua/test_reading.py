@@ -124,15 +124,15 @@ def test_read_returns_record_payload_and_time_left(server: OneServer) -> None:
     found = server.read("gone", "dead", "claimed", "ready", "scheduled", "never")
     assert set(found) == {"gone", "dead", "claimed", "ready", "scheduled"}
     records = server.contents().records
-    assert {id: decided.record for id, (decided, _) in found.items()} == records
-    assert {id: payload for id, (_, payload) in found.items()} == {
+    assert {id: copy.record for id, copy in found.items()} == records
+    assert {id: copy.payload for id, copy in found.items()} == {
         "gone": None,
         "dead": b"payload",
         "claimed": b"payload",
         "ready": b"R",
         "scheduled": b"S",
     }
-    left = {id: decided.left_ms for id, (decided, _) in found.items()}
+    left = {id: copy.left_ms for id, copy in found.items()}
     assert left["ready"] <= 0
     assert 30_000 < left["scheduled"] <= 60_000
     assert 30_000 < left["claimed"] <= 60_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import Decided, OneServer, Put, Settlement, put_and_claim
-from zkrq.protocol.records import Record, State, Version, pack
+from tests.lua.one_server import Applied, Decided, OneServer, Put, Settlement, packed_item, put_and_claim
+from zkrq.protocol.records import State, Version
 
 VERBS = {"ack": State.GONE, "nack": State.QUEUED, "release": State.QUEUED, "bury": State.DEAD, "extend": State.CLAIMED}
 
@@ -29,7 +29,7 @@ def test_verb_decides_the_next_version(server: OneServer, verb: str) -> None:
     record = settled.decided["a"].record
     assert (record.version, record.state, record.token) == (Version(1, 3), VERBS[verb], "ann/1")
     contents = server.contents()
-    assert pack(contents.records["a"]) == settled.decided["a"].packed
+    assert contents.packed["a"] == settled.decided["a"].packed
     assert contents.faults == []
 
 
@@ -79,7 +79,8 @@ def test_release_takes_the_delivery_back(server: OneServer) -> None:
 def test_buried_item_keeps_payload_and_reason(server: OneServer) -> None:
     settled = server.settle(held(server).settle("bury", 0, "no such address: ünïcode"))
     record = settled.decided["a"].record
-    assert (record.note, record.priority, record.attempts) == ("no such address: ünïcode", 2, 1)
+    assert (settled.decided["a"].note, record.priority, record.attempts) == ("no such address: ünïcode", 2, 1)
+    assert server.contents().notes == {"a": "no such address: ünïcode"}
     assert server.contents().payloads == {"a": b"payload"}
     assert server.count() == (0, 0, 0, 1)
     assert server.claim().ids == []
@@ -87,21 +88,20 @@ def test_buried_item_keeps_payload_and_reason(server: OneServer) -> None:
 
 def test_reason_is_cut(server: OneServer) -> None:
     """Bounded in memory."""
-    record = server.settle(held(server).settle("bury", 0, "x" * 5_000)).decided["a"].record
-    assert record.note == "x" * 1_000
+    assert server.settle(held(server).settle("bury", 0, "x" * 5_000)).decided["a"].note == "x" * 1_000
 
 
 def test_reason_cut_within_a_character_is_still_readable(server: OneServer) -> None:
     server.settle(held(server).settle("bury", 0, "€" * 400))
-    assert server.record("a").note.startswith("€" * 333)
+    assert server.contents().notes["a"].startswith("€" * 333)
 
 
 def test_bury_keeps_the_key(server: OneServer) -> None:
-    """The tail of a record is carried along; only the note in it is new."""
-    packed = pack(Record(Version(1, 2), State.CLAIMED, token="ann/1", key="welcome:ann", note="old"))
-    server.apply(Decided("a", packed, 60_000).apply(b"p"), payloads=True)
-    record = server.settle(Settlement("a", 1, 2, "ann/1", "bury", 0, "new")).decided["a"].record
-    assert (record.key, record.note) == ("welcome:ann", "new")
+    """The tail of a record is carried along; the note beside it is new."""
+    packed = packed_item(Version(1, 2), State.CLAIMED, token="ann/1", key="welcome:ann")
+    server.apply(Applied("a", packed, 60_000, b"p"), payloads=True)
+    decided = server.settle(Settlement("a", 1, 2, "ann/1", "bury", 0, "new")).decided["a"]
+    assert (decided.record.key, decided.note) == ("welcome:ann", "new")
 
 
 def test_extended_claim_holds_for_longer(server: OneServer) -> None:
@@ -109,7 +109,7 @@ def test_extended_claim_holds_for_longer(server: OneServer) -> None:
     claim = held(server)
     before = server.now_us()
     decided = server.settle(claim.settle("extend", 120_000)).decided["a"]
-    assert (decided.left_ms, decided.record.lease_ms) == (120_000, 120_000)
+    assert (decided.left_ms, decided.bundle.rows[-1].lease_ms) == (120_000, 120_000)
     assert server.contents().claimed["a"] >= before + 120_000_000
 
 
@@ -198,7 +198,7 @@ def test_repeated_verb_is_answered_as_done(server: OneServer, verb: str) -> None
     assert again.outcomes == [1]
     twice = server.record("a")
     assert (twice.state, twice.failures, twice.attempts) == (once.state, once.failures, once.attempts)
-    assert pack(twice) == again.decided["a"].packed
+    assert server.contents().packed["a"] == again.decided["a"].packed
     assert server.contents().faults == []
 
 
@@ -224,7 +224,8 @@ def test_verb_is_decided_again_under_a_newer_epoch(server: OneServer, verb: str)
     assert again.outcomes == [1]
     record = again.decided["a"].record
     assert record.version == Version(2, first.record.version.n + 1)
-    assert record._replace(version=first.record.version, due_us=0) == first.record._replace(due_us=0)
+    undated = {"due_us": 0, "deadline_us": 0}
+    assert record._replace(version=first.record.version, **undated) == first.record._replace(**undated)
     assert abs(again.decided["a"].left_ms - first.left_ms) < 30_000
     assert server.contents().faults == []
 
@@ -275,7 +276,7 @@ def test_extension_in_the_same_batch_does_not_lose_the_claim(server: OneServer, 
     settled = server.settle(claim.settle("extend", 60_000), claim.settle(verb, 1_000))
     assert settled.outcomes == [1, 1]
     assert server.record("a").state is VERBS[verb]
-    assert pack(server.record("a")) == settled.decided["a"].packed
+    assert server.contents().packed["a"] == settled.decided["a"].packed
     assert server.contents().faults == []
 
 

@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put
+from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put, packed_item
 from zkrq.protocol import calls
-from zkrq.protocol.records import Record, State, Version, pack
+from zkrq.protocol.records import State, Version, pack, unpack
 
 SHORT_MS = 40
 """A time to live that a test lets pass."""
@@ -43,8 +43,7 @@ def wait_ms(ms: int) -> None:
 
 def outlive(server: OneServer, *ids: str) -> None:
     """Have the time of these items be over, a moment ago by the server's clock."""
-    for id in ids:
-        assert server.command("ZADD", server.key("expiring"), "XX", "CH", server.now_us() - 1_000, id) == 1
+    server.outlive(*ids)
 
 
 def claim_of(server: OneServer, id: str = "a") -> Decided:
@@ -60,14 +59,14 @@ def test_time_begins_with_the_push(server: OneServer, add: Push) -> None:
     add(server, mortal())
     after = server.now_us()
     contents = server.contents()
-    assert contents.records["a"].ttl_ms == LONG_MS
+    assert contents.bundles["a"].ttl_us == LONG_MS * 1000
     assert before + LONG_MS * 1000 <= contents.expiring["a"] <= after + LONG_MS * 1000
     assert contents.faults == []
 
 
 @every_push
 def test_delay_and_time_to_live_both_count_from_the_push(server: OneServer, add: Push) -> None:
-    """Durations travel; ``delay_ms`` carries both."""
+    """Durations travel: the record's moments count from its arrival."""
     before = server.now_us()
     add(server, mortal(delay_ms=30_000))
     after = server.now_us()
@@ -95,9 +94,11 @@ def test_push_again_does_not_begin_anew(server: OneServer, add: Push) -> None:
 
 
 @pytest.mark.parametrize("call", [calls.PutAll, partial(calls.Push, max_size=0)], ids=["put", "push"])
-def test_time_that_is_left_is_told_beside_the_delay(server: OneServer, call: Callable[..., calls.Call[object]]) -> None:
-    """It may be less than the record says, as that is counted from the push itself."""
-    late = mortal().call._replace(delay_ms="0 5000.000")
+def test_time_that_is_left_may_be_less_than_the_whole(
+    server: OneServer, call: Callable[..., calls.Call[object]]
+) -> None:
+    late = mortal().call
+    late = late._replace(record=pack(unpack(late.record)._replace(expires_us=5_000_000)))
     before = server.now_us()
     server.ask(call(queue="q", items=[late]))
     assert before + 5_000_000 <= server.contents().expiring["a"] <= server.now_us() + 5_000_000
@@ -143,7 +144,8 @@ def test_item_that_outlives_its_time_is_not_delivered(server: OneServer, add: Pu
     assert contents.expiring == {}
     assert contents.faults == []
     if state is State.DEAD:
-        assert (record.note, contents.payloads, contents.homes("a")) == ("expired", {"a": b"a"}, {"dead"})
+        assert claimed.decided["a"].note == contents.notes["a"] == "expired"
+        assert (contents.payloads, contents.homes("a")) == ({"a": b"a"}, {"dead"})
 
 
 @kept_or_dropped
@@ -208,8 +210,6 @@ def test_repeated_request_decides_nothing_anew(server: OneServer, expired: str, 
 def test_item_delivered_too_often_is_a_dead_letter_whatever_its_time(server: OneServer) -> None:
     server.put(mortal())
     server.settle(claim_of(server).settle("nack"))
-    outlive(server, "a")
-    server.command("ZREM", server.key("expiring"), "a")
     assert server.claim(max_attempts=1, expired="X").decided["a"].record.state is State.DEAD
 
 
@@ -255,7 +255,7 @@ def test_item_that_comes_back_too_late_is_not_delivered(
     claimed = server.claim("bob", expired=expired)
     assert claimed.ids == []
     assert claimed.decided["a"].record.state is state
-    counted = state is State.DEAD and verb != "release"  # a tombstone keeps nothing, a release takes its delivery back
+    counted = verb != "release"  # which takes its delivery back
     assert claimed.decided["a"].record.attempts == counted
     contents = server.contents()
     assert (contents.expiring, contents.faults) == ({}, [])
@@ -313,17 +313,17 @@ def test_dead_letter_does_not_expire(server: OneServer) -> None:
     server.command("ZADD", server.key("expiring"), 1, "a", 2, "never")
     assert server.claim().decided == {}
     contents = server.contents()
-    assert (contents.records["a"].note, contents.expiring, contents.faults) == ("why", {}, [])
+    assert (contents.notes, contents.expiring, contents.faults) == ({"a": "why"}, {}, [])
 
 
 @pytest.mark.parametrize("verb", ["bury", "nack"])
 def test_reason_leaves_key_and_time_to_live_alone(server: OneServer, verb: str) -> None:
-    """They stand before and behind it in the record."""
+    """They are in the record, the reason stands beside it."""
     server.push(mortal(key="k"))
     for text in ("a first, longer reason", "short", ""):
-        record = server.settle(claim_of(server).settle(verb, 0, text)).decided["a"].record
-        assert (record.key, record.ttl_ms) == ("k", LONG_MS)
-        assert record.note == (text or "short")
+        bundle = server.settle(claim_of(server).settle(verb, 0, text)).decided["a"].bundle
+        assert (bundle.key, bundle.ttl_us) == ("k", LONG_MS * 1000)
+        assert server.contents().notes == {"a": text or "short"}
         server.redrive("a")
 
 
@@ -369,11 +369,11 @@ def readings(server: OneServer) -> dict[str, dict[str, Copy]]:
 
 
 def test_readings_tell_what_is_left(server: OneServer) -> None:
-    """``left expires``, where the item has a time to live and is not over."""
+    """Also of what does not expire as it is: a claimed item, a dead letter, a tombstone."""
     one_of_each(server)
     for name, found in readings(server).items():
         left = {id: copy.expires_ms for id, copy in found.items() if copy.expires_ms is not None}
-        assert set(left) == set(MORTAL), name
+        assert set(left) - {"dead", "gone"} == set(MORTAL), name
         assert all(ms - 10_000 < left[id] <= ms for id, ms in MORTAL.items()), name
         assert all(left[id] - found[id].left_ms > 8_000 for id in ("ready", "scheduled")), "both are told"
 
@@ -383,8 +383,9 @@ def test_readings_count_from_the_time_that_is_named(server: OneServer) -> None:
     expiring = server.contents().expiring
     clock = server.metadata().clock - 1_000_000
     _, page = server.page(clock=clock)
+    assert set(expiring) == set(MORTAL)
     for id in MORTAL:
-        assert page.found[id].expires_ms == pytest.approx((expiring[id] - clock) / 1000, abs=0.0011)
+        assert page.found[id].expires_ms == pytest.approx((abs(expiring[id]) - clock) / 1000, abs=0.0011)
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -416,9 +417,9 @@ def test_copy_keeps_what_is_left(server: OneServer, clock: bool) -> None:
     took_us = server.now_us() - began_us
     after = server.contents()
     assert after.records == before.records
-    assert after.expiring.keys() == MORTAL.keys()
+    assert after.expiring.keys() == set(MORTAL)
     for id in MORTAL:
-        later = after.expiring[id] - before.expiring[id]
+        later = abs(after.expiring[id]) - abs(before.expiring[id])
         assert (-2 <= later <= 2) if clock else (0 <= later <= took_us)
     assert after.faults == []
 
@@ -442,23 +443,28 @@ def test_copy_of_what_is_over_is_over(server: OneServer, state: str) -> None:
 
 def queued(n: int = 2, ttl_ms: float | None = LONG_MS, state: State = State.QUEUED, epoch: int = 1) -> bytes:
     token = "ann/1" if state is not State.QUEUED else ""
-    return pack(Record(Version(epoch, n), state, pushed_at_ms=1e12, token=token, lease_ms=LONG_MS, ttl_ms=ttl_ms))
+    return packed_item(Version(epoch, n), state, pushed_at_ms=1e12, token=token, lease_ms=LONG_MS, ttl_ms=ttl_ms or 0)
 
 
 def test_decision_of_an_item_that_is_known_changes_nothing_about_its_time(server: OneServer) -> None:
-    """What a primary decides tells nothing of it: each server has had it from the push."""
+    """What a primary decides carries it along."""
     server.put(mortal())
-    before = server.contents().expiring
-    server.apply(Applied("a", queued(2, state=State.CLAIMED), LONG_MS), Applied("a", queued(3), 0))
+    before, began_us = server.contents().expiring, server.now_us()
+    claim = claim_of(server)
+    released = server.settle(claim.settle("release")).decided["a"]
+    assert server.contents().expiring == before
+    server.reset()
+    server.put(mortal(ttl_ms=2 * LONG_MS))
+    server.apply(claim.apply(), released.apply())
     contents = server.contents()
-    assert contents.expiring == before
+    assert 0 <= contents.expiring["a"] - before["a"] <= server.now_us() - began_us
     assert contents.faults == []
 
 
 def test_decision_that_comes_before_the_push_begins_its_time(server: OneServer) -> None:
     """Rule 4: the push may come later, or never: the item must not stay for ever."""
     before = server.now_us()
-    server.apply(Applied("a", queued(2, state=State.CLAIMED), 1_000))
+    server.apply(Applied("a", queued(2)))
     expiring = server.contents().expiring
     assert before + LONG_MS * 1000 <= expiring["a"] <= server.now_us() + LONG_MS * 1000
     server.put(mortal())
@@ -470,35 +476,23 @@ def test_decision_that_comes_before_the_push_begins_its_time(server: OneServer) 
 def test_newer_copy_says_when_it_is_over(server: OneServer) -> None:
     server.put(mortal())
     before = server.now_us()
-    server.apply(Applied("a", queued(2), "0 500.250"))
+    server.apply(Applied("a", queued(2, 500.25)))
     expires_us = server.contents().expiring["a"]
     assert before + 500_250 - 1_000 <= expires_us <= server.now_us() + 500_250
 
 
 def test_older_copy_says_nothing(server: OneServer) -> None:
     """Rule 1.  Meanwhile the item may have died, and been given a new life."""
-    server.apply(Applied("a", queued(4), "0 60000.000", b"p"), payloads=True)
+    server.apply(Applied("a", queued(4, 60_000), 0, b"p"), payloads=True)
     before = server.contents()
-    assert server.apply(Applied("a", queued(2), "0 1.000", b"p"), payloads=True)[0] == [1]
+    assert server.apply(Applied("a", queued(2, 1), 0, b"p"), payloads=True)[0] == []
     assert server.contents() == before
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_copy_that_comes_after_the_items_claim_says_when_it_is_over(server: OneServer, n: int) -> None:
-    """A server that is caught up may be told of a claim before the copy: its time must not begin anew."""
-    server.apply(Applied("a", queued(3, state=State.CLAIMED), LONG_MS))
-    state = State.QUEUED if n == 2 else State.CLAIMED
-    server.apply(Applied("a", queued(n, state=state), "0 500.000", b"a"), payloads=True)
-    contents = server.contents()
-    assert contents.expiring["a"] <= server.now_us() + 500_000
-    assert contents.faults == []
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.GONE])
 def test_applied_end_ends_its_time(server: OneServer, state: State) -> None:
     server.put(mortal())
-    tail = LONG_MS if state is State.DEAD else None
-    server.apply(Applied("a", queued(2, tail, state)))
+    server.apply(Applied("a", queued(2, state=state)))
     contents = server.contents()
     assert (contents.expiring, contents.faults) == ({}, [])
 
@@ -506,8 +500,8 @@ def test_applied_end_ends_its_time(server: OneServer, state: State) -> None:
 def test_item_whose_removal_was_never_completed_has_a_time_again(server: OneServer) -> None:
     """A removal that reached only some servers before the primary died: the next one's decisions are greater."""
     server.put(mortal())
-    server.apply(Applied("a", pack(Record(Version(1, 3), State.GONE))))
-    server.apply(Applied("a", queued(3, epoch=2), "0 30000.000", b"a"), payloads=True, epoch=2)
+    server.apply(Applied("a", packed_item(Version(1, 3), State.GONE)))
+    server.apply(Applied("a", queued(3, 30_000, epoch=2), 0, b"a"), payloads=True, epoch=2)
     contents = server.contents()
     assert contents.expiring.keys() == {"a"}
     assert contents.faults == []
@@ -515,9 +509,12 @@ def test_item_whose_removal_was_never_completed_has_a_time_again(server: OneServ
 
 def test_item_carried_on_keeps_what_is_left(server: OneServer) -> None:
     """The scrub: an unfinished push goes on where it stood."""
-    record = Record(Version(0, 1), State.QUEUED, pushed_at_ms=server.now_ms() - 3 * WINDOW_MS, ttl_ms=10 * WINDOW_MS)
+    pushed_at_ms = server.now_ms() - 3 * WINDOW_MS
+    records = [
+        packed_item(Version(0, 1), State.QUEUED, pushed_at_ms=pushed_at_ms, ttl_ms=ttl_ms) for ttl_ms in (5_000, -5_000)
+    ]
     before = server.now_us()
-    server.forward(Applied("a", pack(record), "0 5000.000", b"a"), Applied("b", pack(record), "0 -5000.000", b"b"))
+    server.forward(Applied("a", records[0], 0, b"a"), Applied("b", records[1], 0, b"b"))
     expiring = server.contents().expiring
     assert before + 5_000_000 <= expiring["a"] <= server.now_us() + 5_000_000
     assert server.contents().faults == []

@@ -12,15 +12,30 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from tests.lua.one_server import PAUSE, Applied, Claimed, Contents, Decided, OneServer, Put, Refused, Settlement
-from zkrq.protocol.records import Record, State, Version
+from tests.lua.one_server import (
+    PAUSE,
+    Applied,
+    Claimed,
+    Contents,
+    Decided,
+    OneServer,
+    Put,
+    Refused,
+    Settlement,
+    read_decided,
+)
+from zkrq.protocol import calls
+from zkrq.protocol.calls import bundle_and_position, item_id
+from zkrq.protocol.records import Bundle, Record, State, Version
 
 STEPS = 300
 SEEDS = range(8)
-IDS = [f"i{n}" for n in range(40)]
+SINGLES = [f"i{n}" for n in range(30)]
+SIZES = {f"019aa5f2c31-3f9c2a71-1{n}": size for n, size in enumerate([2, 2, 3, 4, 5, 7, 9, 12])}
+"""Bundles and their sizes."""
+IDS = SINGLES + [item_id(bundle, position) for bundle, size in SIZES.items() for position in range(size)]
 KEYS = ["k0", "k1", "k2"]
 LONG_MS = 3_600_000
-REFUSED = "refused"
 SETTLED = {
     "ack": State.GONE,
     "nack": State.QUEUED,
@@ -41,8 +56,9 @@ class Item:
     failures: int = 0
     key: str = ""
     mortal: bool = False
-    over: str = ""
-    """``over``: its time is; ``noticed``: and a claim has seen that, while it was held."""
+    over: bool = False
+    """Whether its time is."""
+    refused: bool = False
 
     @property
     def keeps_key(self) -> bool:
@@ -63,6 +79,39 @@ class Owner:
         return f"{self.name}/{self.seq}"
 
 
+@dataclass(frozen=True)
+class Held:
+    """The claim of one item."""
+
+    id: str
+    decided: Decided
+
+    @property
+    def token(self) -> str:
+        return self.decided.bundle.item(place_of(self.id)[1]).token
+
+    def settle(self, verb: str, ms: int = 0, text: str = "") -> Settlement:
+        return self.decided.settle(verb, ms, text, [place_of(self.id)[1]])
+
+
+def place_of(id: str) -> tuple[str, int]:
+    return bundle_and_position(id)
+
+
+def bundles_of(ids: Iterable[str]) -> set[str]:
+    return {place_of(id)[0] for id in ids}
+
+
+def says_otherwise(older: Bundle, held: Bundle) -> bool:
+    """Whether what was decided since says otherwise of any item."""
+    return any(
+        position >= len(held.states)
+        or state != held.states[position]
+        or (state == "C" and older.item(position).token != held.item(position).token)
+        for position, state in enumerate(older.states)
+    )
+
+
 class Walk:
     """One walk; every step changes server and model, and says what it did."""
 
@@ -77,7 +126,7 @@ class Walk:
         self.items: dict[str, Item] = {}
         self.owners = [Owner(f"owner{n}") for n in range(3)]
         self.fenced: list[Owner] = []
-        self.claims: list[Decided] = []
+        self.claims: list[Held] = []
         self.decided: list[Decided] = []
         self.versions: dict[str, Version] = {}
         self.path: list[str] = []
@@ -85,6 +134,7 @@ class Walk:
     def step(self) -> None:
         steps: dict[Callable[[], str], int] = {
             self.put: 4,
+            self.put_bundle: 3,
             self.push: 5,
             self.claim: 6,
             self.claim_again: 2,
@@ -105,7 +155,7 @@ class Walk:
 
     def finish(self) -> None:
         """All that was decided comes to the follower, in any order, some of it twice."""
-        told = self.told + [each.apply(each.id.encode()) for each in self.decided]
+        told = self.told + [each.apply(payload_of(each.id)) for each in self.decided]
         told += self.random.choices(told, k=20)
         self.random.shuffle(told)
         self.follower.epoch = self.server.epoch
@@ -115,7 +165,8 @@ class Walk:
             del told[:size]
         primary, follower = self.server.contents(), self.follower.contents()
         assert follower.faults == []
-        assert follower.records == primary.records
+        assert timeless(follower.bundles) == timeless(primary.bundles)
+        assert follower.notes.keys() <= primary.notes.keys(), "one that comes after a later decision is lost"
         assert follower.payloads == primary.payloads
         assert follower.keys == primary.keys
         assert follower.holdings == primary.holdings
@@ -131,7 +182,7 @@ class Walk:
     # -- steps -----------------------------------------------------------------------------------------------------
 
     def put(self) -> str:
-        ids = self.random.choices(IDS, k=self.random.randint(1, 6))
+        ids = self.random.choices(SINGLES, k=self.random.randint(1, 6))
         puts: list[Put] = []
         for id in ids:
             put = self.draw_put(id)
@@ -142,6 +193,27 @@ class Walk:
         assert self.server.put(*puts) == []
         return f"put {ids}"
 
+    def put_bundle(self) -> str:
+        """A known one stays as it is; what is gone of it is reported."""
+        bundle = self.random.choice(list(SIZES))
+        put = Put(
+            bundle,
+            payload_of(bundle),
+            LONG_MS if self.random.random() < 0.2 else 0,
+            self.random.randrange(10),
+            self.pushed_at_ms,
+        )
+        ids = [item_id(bundle, position) for position in range(SIZES[bundle])]
+        gone: set[int] = set()
+        if not self.items.keys() & set(ids):
+            self.items |= {id: Item(delayed=put.delay_ms > 0) for id in ids}
+            self.tell(put)
+        else:
+            gone = {at for at, id in enumerate(ids) if id not in self.items or self.items[id].state is State.GONE}
+        late, told = self.server.put_told(put)
+        assert (late, {position for _, position in told}) == ([], gone)
+        return f"put {bundle}"
+
     def draw_put(self, id: str, key: str = "") -> Put:
         delay_ms = LONG_MS if self.random.random() < 0.2 else 0
         ttl_ms = 2 * LONG_MS if self.random.random() < 0.3 else None
@@ -149,10 +221,13 @@ class Walk:
 
     def tell(self, put: Put) -> None:
         """A push that took effect comes to the followers as well."""
-        self.told.append(Applied(*put.call))
+        self.told.append(Applied(put.id, put.call.record, 0, put.payload))
 
     def push(self) -> str:
-        puts = [self.draw_put(id, self.random.choice(["", *KEYS])) for id in self.random.choices(IDS, k=4)]
+        puts = [self.draw_put(id, self.random.choice(["", *KEYS])) for id in self.random.choices(SINGLES, k=3)]
+        # Items of bundles whose outcome was unknown: neither key nor time to live, and no delay.
+        again_ids = self.random.choices(IDS[len(SINGLES) :], k=self.random.randrange(3))
+        puts += [Put(id, id.encode(), 0, 5, self.pushed_at_ms) for id in again_ids]
         limit, again = self.random.choice([0, 0, 12]), self.random.randrange(2)
         expected: dict[str, str] = {}
         for put in puts:
@@ -166,7 +241,7 @@ class Walk:
     def expect_push(self, put: Put, limit: int, again: int) -> str:
         """What must become of it; the model is changed accordingly."""
         known = self.items.get(put.id)
-        if known and known.token != REFUSED:
+        if known and not known.refused:
             return "D" if known.state is State.GONE else "+"
         lasting = {id: item for id, item in self.items.items() if item.state in (State.QUEUED, State.CLAIMED)}
         first = next((id for id, item in lasting.items() if put.key and item.key == put.key and item.keeps_key), None)
@@ -175,7 +250,7 @@ class Walk:
             self.items[put.id] = Item(delayed=put.delay_ms > 0, key=put.key, mortal=put.ttl_ms is not None)
             return "+"
         if again:
-            self.items[put.id] = Item(State.GONE, REFUSED)
+            self.items[put.id] = Item(State.GONE, refused=True)
         return f"={first}" if first else "F"
 
     def claim(self) -> str:
@@ -188,47 +263,43 @@ class Walk:
         claimed = self.server.claim(
             owner.name, count, seq=owner.seq, lease_ms=LONG_MS, expired=expired.value, dead_max=dead_max
         )
-        over = {id for id in ready if self.items[id].over} - set(found_over)
-        met = {id for id in over if id in claimed.decided}
-        assert set(claimed.handed) <= ready - over
-        assert len(claimed.handed) + len(met) == min(count, len(ready))
-        self.expire(met, expired)
-        self.drop_letters(claimed.decided, dead_max, claimed.dropped_letters)
+        assert set(claimed.handed) <= ready
+        assert len(claimed.handed) == min(count, len(ready))
+        assert {id: payload for id, payload in claimed.handed.items() if payload != id.encode()} == {}
+        self.drop_letters(dead_max, claimed.dropped_letters)
         owner.last = claimed.ids
         for id in claimed.handed:
             item = self.items[id]
             item.state, item.token, item.attempts = State.CLAIMED, owner.token, item.attempts + 1
         self.note(claimed)
-        return f"{owner.token} claimed {claimed.ids}, {expired.name} are {[*found_over, *met]}"
+        return f"{owner.token} claimed {claimed.ids}, {expired.name} are {found_over}"
 
-    def drop_letters(self, decided: Mapping[str, Decided], dead_max: int, told: int) -> None:
+    def drop_letters(self, dead_max: int, told: int) -> None:
         """No call that buries leaves more letters than are kept."""
         letters = self.in_state(State.DEAD)
-        dropped = {id for id in letters if id in decided and decided[id].record.state is State.GONE}
+        records = self.server.contents().records
+        dropped = {id for id in letters if records[id].state is State.GONE}
         assert len(dropped) == told == (max(0, len(letters) - dead_max) if dead_max else 0)
         for id in dropped:
             self.items[id] = Item(State.GONE)
 
     def notice_what_is_over(self, expired: State) -> list[str]:
-        """What a claim does first: expired is what is not held; of the rest it remembers it."""
-        over = [id for id, item in self.items.items() if item.over == "over"]
-        queued = [id for id in over if self.items[id].state is State.QUEUED]
-        for id in over:
-            self.items[id].over = "noticed"
+        """What a claim does first: expired is what is not held."""
+        queued = [id for id, item in self.items.items() if item.over and item.state is State.QUEUED]
         self.expire(queued, expired)
         return queued
 
     def expire(self, ids: Iterable[str], expired: State) -> None:
         for id in ids:
             item = self.items[id]
-            item.state, item.token, item.over = expired, "", ""
+            item.state, item.token, item.over = expired, "", False
 
     def outlive(self) -> str:
         """Let the time of some items be over."""
         mortal = [id for id in self.server.contents().expiring if not self.items[id].over]
+        self.server.outlive(*mortal[:2])
         for id in mortal[:2]:
-            self.server.command("ZADD", self.server.key("expiring"), self.random.randint(1, 10**15), id)
-            self.items[id].over = "over"
+            self.items[id].over = True
         return f"the time of {mortal[:2]} is over"
 
     def pause(self) -> str:
@@ -245,7 +316,7 @@ class Walk:
         states = [self.items[id].state.value if id in self.items else "" for id in ids]
         told, removed = self.server.cancel(*ids, wanted=wanted)
         gone = {id for id in ids if id in self.items and self.items[id].state is State.GONE}
-        assert (told, set(removed)) == (states, removable | gone)
+        assert (told, set(removed)) == (states, bundles_of(removable | gone))
         for id in removable:
             self.items[id] = Item(State.GONE)
         self.decided += removed.values()
@@ -261,9 +332,11 @@ class Walk:
             if not item.key or all(other.key != item.key for other in lasting):
                 revived.append(id)
                 item.state, item.token, item.attempts, item.failures = State.QUEUED, "", 0, 0
-                item.delayed, item.over = False, ""
-        decided = self.server.redrive(count=count)
-        assert set(decided) == set(revived)
+                item.delayed, item.over = False, False
+        reply = self.server.ask(calls.Redrive(self.server.queue, 0, count, ""))
+        assert [id.decode() for id in reply.ids] == revived
+        decided = read_decided(reply.records.flat)
+        assert set(decided) == bundles_of(revived)
         self.decided += decided.values()
         return f"redriven {revived} of {letters}"
 
@@ -301,20 +374,20 @@ class Walk:
         dead_max = self.random.choice([0, 0, 2]) if buried else 0
         settled = self.server.settle(*calls, dead_max=dead_max)
         assert settled.outcomes == expected, calls
-        self.drop_letters(settled.decided, dead_max, settled.dropped_letters)
+        self.drop_letters(dead_max, settled.dropped_letters)
         self.decided += settled.decided.values()
         return f"settled {[(call.id, call.token, call.verb) for call in calls]}: {expected}"
 
-    def expect(self, claim: Decided, verb: str, ms: int) -> int:
+    def expect(self, claim: Held, verb: str, ms: int) -> int:
         """What the call must come to; the model is changed accordingly."""
         item = self.items[claim.id]
-        if item.token != claim.record.token:
+        if item.token != claim.token:
             return 0
         if item.state is not State.CLAIMED:
             return int(item.state is SETTLED[verb])
         item.state = SETTLED[verb]
         if item.state in (State.GONE, State.DEAD):
-            item.over = ""
+            item.over = False
         if verb == "nack":
             item.failures += 1
             item.delayed = ms > 0
@@ -329,30 +402,34 @@ class Walk:
         held = {id for id, item in self.items.items() if item.token.startswith(f"{owner.name}/")}
         held &= self.in_state(State.CLAIMED)
         requeued = self.server.fence(owner.name)
-        assert set(requeued) == held
+        assert set(requeued) == bundles_of(held)
         for id in held:
             self.items[id].state, self.items[id].token = State.QUEUED, ""
         self.decided += requeued.values()
         return f"fenced {owner.name}: {held}"
 
     def clear(self) -> str:
-        count, queued = self.random.randint(1, 4), self.in_state(State.QUEUED)
-        cleared = self.server.clear(count)
-        assert set(cleared) <= queued
-        assert len(cleared) == min(count, len(queued))
+        count, before = self.random.randint(1, 4), self.server.contents()
+        entries = before.entries["ready"] | before.entries["scheduled"]
+        reply = self.server.ask(calls.Clear(self.server.queue, count, "", 0, b""))
+        after = self.server.contents()
+        cleared = {id for id in self.in_state(State.QUEUED) if after.records[id].state is State.GONE}
+        assert reply.removed == len(cleared)
+        assert len(entries - after.entries["ready"] - after.entries["scheduled"]) == min(count, len(entries))
         for id in cleared:
             self.items[id] = Item(State.GONE)
-        self.decided += cleared.values()
-        return f"cleared {list(cleared)}"
+        self.decided += read_decided(reply.records.flat).values()
+        return f"cleared {cleared}"
 
     def apply_again(self) -> str:
         """Late duplicates of decisions: every one of them is known here, or superseded."""
         if not self.decided:
             return "nothing to apply again"
         late = self.random.choices(self.decided, k=self.random.randint(1, 5))
+        held = self.server.contents().bundles
         superseded, bare = self.server.apply(*(each.apply() for each in late))
         assert superseded == [
-            position for position, each in enumerate(late, start=1) if each.record.version < self.versions[each.id]
+            position for position, each in enumerate(late, start=1) if says_otherwise(each.bundle, held[each.id])
         ]
         assert bare == []
         return f"applied again {[each.id for each in late]}"
@@ -363,7 +440,7 @@ class Walk:
         return f"epoch {self.server.epoch}"
 
     def note(self, claimed: Claimed) -> None:
-        self.claims += (claimed.decided[id] for id in claimed.handed)
+        self.claims += (Held(id, claimed.decided[place_of(id)[0]]) for id in claimed.handed)
         self.decided += claimed.decided.values()
 
     @staticmethod
@@ -375,11 +452,13 @@ class Walk:
     def compare(self, contents: Contents) -> None:
         assert contents.faults == []
         items = {id: record for id, record in contents.records.items() if id != PAUSE}
+        for id in items.keys() - self.items.keys():  # others in its bundle are known
+            self.items[id] = Item(State.GONE, refused=True)
         assert {id: self.seen(id, record, contents) for id, record in items.items()} == self.items
         assert contents.paused == self.paused
-        for id, record in contents.records.items():
-            assert record.version >= self.versions.get(id, Version(0, 0)), f"the version of {id} went back"
-            self.versions[id] = record.version
+        for id, bundle in contents.bundles.items():
+            assert bundle.version >= self.versions.get(id, Version(0, 0)), f"the version of {id} went back"
+            self.versions[id] = bundle.version
         states = (State.QUEUED, State.CLAIMED, State.DEAD)
         ready_and_scheduled, claimed, dead = (len(contents.ids(state)) for state in states)
         counted = self.server.count()
@@ -392,19 +471,33 @@ class Walk:
 
     def seen(self, id: str, record: Record, contents: Contents) -> Item:
         """The server's item as the model would say it."""
+        bundle, position = place_of(id)
         known = self.items[id]
-        if record.state is State.GONE:  # a tombstone keeps no more
-            return replace(known, state=State.GONE, token=record.token)
+        if record.state is State.GONE:
+            return replace(
+                known, state=State.GONE, token=record.token, refused=contents.bundles[bundle].states[position] == "F"
+            )
         return Item(
             record.state,
             record.token,
-            id in contents.scheduled if record.state is State.QUEUED else known.delayed,
+            contents.homes(id) == {"scheduled"} if record.state is State.QUEUED else known.delayed,
             record.attempts,
             record.failures,
             record.key,
-            record.ttl_ms is not None,
+            bool(record.expires_us),
             known.over,
         )
+
+
+def payload_of(bundle: str) -> bytes | list[bytes]:
+    if bundle not in SIZES:
+        return bundle.encode()
+    return [item_id(bundle, position).encode() for position in range(SIZES[bundle])]
+
+
+def timeless(bundles: Mapping[str, Bundle]) -> dict[str, Bundle]:
+    """Without times to live, which the walk lets end on one server only."""
+    return {id: bundle._replace(expires_us=0) for id, bundle in bundles.items()}
 
 
 @pytest.fixture

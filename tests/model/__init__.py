@@ -9,6 +9,7 @@ small piece, a rule of the scripts by a flag of the model's server.
 
     rules.py        the rules, what they say, what goes wrong without
     altered.py      the library's operations, in which rules can be switched off
+    bundle.py       a bundle as a script works on it
     scripts.py      what the scripts do to one queue; test_scripts.py holds it against the real ones
     server.py       a server's life, its disk, and the door of its scripts
     membership.py   the view as one client knows it
@@ -21,6 +22,6 @@ small piece, a rule of the scripts by a flag of the model's server.
     explore.py      many schedules; trace.py tells what happened in one
 
 Left out: time (a lease is over when the reaper says so, a push is old when a scrub finds that its producer has gone),
-priorities and delays, keys and limits, several queues, several items in one claim, memory pressure, reservations, and
+priorities and delays, keys and limits, several queues, cancelling and clearing, memory pressure, reservations, and
 ZooKeeper's own failures.  ``python -m tests.model --help`` explores and replays.
 """

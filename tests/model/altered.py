@@ -20,7 +20,7 @@ from zkrq.protocol.enrolment import identify
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.putting import Pushes
-from zkrq.protocol.records import Record, State, unpack
+from zkrq.protocol.records import Bundle, unpack
 from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
@@ -99,9 +99,9 @@ class Altered(Deciding):
 
     def spread(
         self, view: View, call: Decision[R], records: Records, so_far: SoFar, answers: Answers
-    ) -> Operation[tuple[Answers, frozenset[bytes]]]:
+    ) -> Operation[tuple[Answers, Mapping[bytes, frozenset[int]]]]:
         if call.script == Claim.script and Rule.CLAIM_IS_EVERYWHERE not in self.on:
-            return answers, frozenset()
+            return answers, {}
         primary = view.primary(call.queue)
         if self._decided is None:
             self._decided, self._records = answers[primary], records
@@ -135,23 +135,21 @@ class AlteredOperations(Altered, Operations):
         return self.decide(call) if Rule.PRIMARY_DECIDES in self.on else self._settle_everywhere(call)
 
     def _settle_everywhere(self, call: Settle) -> Operation[Decided[SettleReply]]:
-        outcomes: list[Sequence[int]] = []
+        lost: list[Sequence[bytes]] = []
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
             alone = SettleAlone(call.queue, 0, 0, call.items)
             answers: Answers = yield Ask(view.epoch, self.receivers(view), alone)
-            outcomes[:] = [
-                alone.read(answer.body).outcomes for answer in answers.values() if answer.status is Status.OK
-            ]
+            lost[:] = [alone.read(answer.body).lost for answer in answers.values() if answer.status is Status.OK]
             return answers
 
         try:
             yield from self.tell(call.queue, attempt)
         except Failure as failure:
             raise Unknown(str(failure)) from failure
-        reply = SettleReply(0, 0, [min(each) for each in zip(*outcomes, strict=True)], Records())
-        return Decided(reply, Records(), frozenset(), frozenset(), 0, 0, repeated=False, gone=())
+        reply = SettleReply(0, [b"".join(each) for each in zip(*lost, strict=True)], Records())
+        return Decided(reply, Records(), {}, {}, 0, 0, repeated=False, gone=())
 
 
 class AlteredScrub(Altered, Scrub):
@@ -161,10 +159,10 @@ class AlteredScrub(Altered, Scrub):
         super().__init__(on)
         self._age = age
 
-    def judge(self, record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+    def judge(self, record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
         if Rule.SCRUB_ROLLS_FORWARD not in self.on:
             return Finding.WAIT
-        if record.state is not State.GONE:
+        if record.is_alive:
             now_ms = self._age(record.pushed_at_ms)
         return super().judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
 
@@ -198,7 +196,7 @@ class AlteredCatchUp(CatchUp):
 
 class _CopyOfTheLiving(QueueCopy):
     def install(self, target: Place, items: Sequence[Copied], moments: Moments) -> Operation[None]:
-        return super().install(target, [item for item in items if unpack(item.record).state is not State.GONE], moments)
+        return super().install(target, [item for item in items if unpack(item.record).is_alive], moments)
 
 
 class AlteredRecovery(Recovery):

@@ -2,57 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from tests.model.membership import PAUSE, Steps
 from tests.model.rules import Rule
 from tests.model.runner import Client
-from tests.model.scripts import QUEUE, Item, Token, owner_of
+from tests.model.scripts import QUEUE, Item, Token, handed, owner_of
+from tests.model.server import content_of
 from tests.model.world import World
-from zkrq.protocol.calls import Claim, ClaimReply, Put, Settle
+from zkrq.protocol.calls import Claim, ClaimReply, Put, Redrive, Settle, item_id, runs
 from zkrq.protocol.deciding import Decided
-from zkrq.protocol.putting import Done
-from zkrq.protocol.records import VERSION_BYTES, fresh
-from zkrq.protocol.steps import Failure, NothingDone
+from zkrq.protocol.payloads import join
+from zkrq.protocol.putting import Done, Pushes
+from zkrq.protocol.records import VERSION_BYTES, fresh, is_alone
+from zkrq.protocol.steps import Failure, NothingDone, Operation
 from zkrq.protocol.view import accused
+
+BUNDLE_MOST = 4
+"""Items in one bundle."""
 
 LEASE_MS = 1
 """Leases end when the schedule says so, not after a time."""
 
 
 class Producer(Client):
-    """Pushes items one by one; a push that does not return is retried under the same id."""
+    """Pushes bundles one by one; what may not have been pushed is pushed again: an item alone as before, one of a
+    bundle by itself, under its id."""
 
-    PUSHES = 3
+    PUSHES = 4
+    UNSENT = 0.2
+    """The push of a bundle never leaves the client."""
 
-    def __init__(self, world: World, items: Iterable[Item]) -> None:
+    def __init__(self, world: World, numbers: Iterable[int]) -> None:
         super().__init__(world)
-        self.items = items
+        self.numbers = numbers
 
     def work(self) -> Steps[None]:
-        ledger = self.world.ledger
-        for item in self.items:
-            ledger.pushing.add(item)
-            try:
-                if (yield from self.push(item)):
-                    ledger.pushed.add(item)
-                    self.world.log("pushed", item)
-            finally:
-                ledger.pushing.discard(item)
+        world, ledger = self.world, self.world.ledger
+        for number in self.numbers:
+            ledger.pushing.add(number)
+            put = bundle(number, world.below(BUNDLE_MOST + 1))
+            pushed = yield from self.push(put)
+            ledger.pushed |= pushed
+            world.log("pushed", sorted(pushed))
+            ledger.pushing.discard(number)
 
-    def push(self, item: Item) -> Steps[bool]:
-        """Whether the push has returned."""
-        put = Put(item.decode(), fresh(0, int(item)), 0, b"payload")
-        for _ in range(self.PUSHES):
-            try:
-                pushes = yield from self.run(self.operations.put(QUEUE, [put]))
-            except Failure:
-                yield from self.refresh()
+    def push(self, put: Put) -> Steps[set[Item]]:
+        """The items of which the push has returned."""
+        done = set[Item]()
+        if is_alone(put.record) or not self.world.chance(self.UNSENT):
+            done |= yield from self.attempt([put], self.operations.put)
+        for _ in range(self.PUSHES - 1):
+            missing = [position for position in range(put.size) if put.item_id(position).encode() not in done]
+            if not missing:
+                break
+            if is_alone(put.record):
+                done |= yield from self.attempt([put], self.operations.put)
                 continue
-            if isinstance(pushes.exceptional.get(0), Done | None):
-                return True
-        return False
+            some = missing[: 1 + self.world.below(len(missing))]
+            decided = partial(self.operations.push, max_size=0)
+            done |= yield from self.attempt([put.single(position) for position in some], decided)
+        return done
+
+    def attempt(self, puts: list[Put], push: Callable[..., Operation[Pushes]]) -> Steps[set[Item]]:
+        try:
+            pushes = yield from self.run(push(queue=QUEUE, puts=puts))
+        except Failure:
+            yield from self.refresh()
+            return set()
+        return {
+            put.item_id(position).encode()
+            for at, put in enumerate(puts)
+            for position in range(put.size)
+            if isinstance(pushes.exceptional.get((at, position)), Done | None)
+        }
 
 
 class Cut(Producer):
@@ -67,14 +93,14 @@ class Cut(Producer):
         world = self.world
         links = world.links
         assert links
-        for item in items(7, 6 + self.ROUNDS):
+        for number in range(7, 7 + self.ROUNDS):
             for _ in range(self.PATIENCE):
                 yield PAUSE
                 self.view = world.view
                 if links.server in self.view.members:
                     break
             links.down = world.chance(self.DOWN)
-            self.items = [item]
+            self.numbers = [number]
             yield from super().work()
 
 
@@ -91,14 +117,27 @@ class Watcher(Client):
                     yield from self.run(self.evicting.attend())
 
 
+class Held(NamedTuple):
+    """An item that a consumer holds; ``version``: of the record that says so."""
+
+    item: Item
+    bundle: Item
+    position: int
+    version: bytes
+
+
 class Consumer(Client):
-    """Claims an item at a time, and acks it, nacks it, dies with it, or is paused beyond its lease."""
+    """Claims some items at a time, and settles them in parts, each item in its own way; or it dies with them, or is
+    paused beyond its lease."""
 
     CLAIMS = 5
+    MOST = 4
+    """Items in one claim."""
     DIES = 0.12
-    ACKS = 0.75
+    VERBS = ("ack",) * 12 + ("nack", "nack", "bury", "release", "extend")
     LATE = 0.3
     """Whoever was paused beyond its lease settles nevertheless."""
+    REDRIVES = 0.5
 
     def work(self) -> Steps[None]:
         chance, ledger = self.world.chance, self.world.ledger
@@ -110,61 +149,89 @@ class Consumer(Client):
             except Failure:
                 yield from self.give_up(token)
                 continue
-            handed = self.handed(decided)
+            held = self.handed(decided, token)
             if not decided.records:
                 yield PAUSE
                 if chance(0.3):
                     self.view = self.world.view
-            elif decided.superseded or token in ledger.lapsed:
+            elif token in ledger.lapsed:
                 yield from self.give_up(token)
             else:
-                for item, record in handed.items():
-                    if token not in ledger.lapsed:
-                        yield from self.handle(item, record, token)
+                yield from self.handle(held, token)
 
     def request(self, token: Token) -> Claim:
         """Every claim request is that of an owner of its own."""
-        return Claim(QUEUE, owner_of(token), 1, 1, LEASE_MS, "", 0, "X", 0, 0)
+        return Claim(QUEUE, owner_of(token), 1, 1 + self.world.below(self.MOST), LEASE_MS, "", 0, "X", 0, 0)
 
-    def handed(self, decided: Decided[ClaimReply]) -> dict[Item, bytes]:
-        """The records of the items that the consumer is given."""
-        told = zip(decided.records, decided.reply.payloads, strict=True)
-        return {id: record for (id, record, _), payload in told if payload is not None}
+    def handed(self, decided: Decided[ClaimReply], token: Token) -> list[Held]:
+        """The items that the consumer is given."""
+        held: list[Held] = []
+        records = dict(decided.records)
+        for item, id, position, payload in handed(decided.reply):
+            if position in decided.superseded.get(id, ()):
+                self.world.ledger.withheld(item, token)
+            else:
+                assert payload == content_of(item), (item, payload)
+                held.append(Held(item, id, position, records[id][VERSION_BYTES]))
+        return held
 
-    def handle(self, item: Item, record: bytes, token: Token) -> Steps[None]:
+    def handle(self, held: list[Held], token: Token) -> Steps[None]:
         world, ledger = self.world, self.world.ledger
-        world.log("holds", item, token)
-        ledger.hold(item, token)
-        for _ in range(world.below(5)):
-            yield PAUSE
-        if token in ledger.lapsed:
-            if not world.chance(self.LATE):
+        for item, *_ in held:
+            world.log("holds", item, token)
+            ledger.hold(item, token)
+        while held:
+            for _ in range(world.below(5)):
+                yield PAUSE
+            if token in ledger.lapsed:
+                if not world.chance(self.LATE):
+                    return
+            elif world.chance(self.DIES):
+                world.log("dies", [item for item, *_ in held], token)
+                yield from self.give_up(token)
                 return
-        elif world.chance(self.DIES):
-            world.log("dies", item, token)
-            yield from self.give_up(token)
-            return
-        ledger.let_go(item, token)
-        yield from self.settle(item, record, token, "ack" if world.chance(self.ACKS) else "nack")
+            part = [held.pop(world.below(len(held))) for _ in range(1 + world.below(len(held)))]
+            verbs = [self.VERBS[world.below(len(self.VERBS))] for _ in part]
+            yield from self.settle(list(zip(part, verbs, strict=True)), token)
+            held += [each for each, verb in zip(part, verbs, strict=True) if verb == "extend"]
+            yield from self.redrive([each.item for each, verb in zip(part, verbs, strict=True) if verb == "bury"])
 
-    def settle(self, item: Item, record: bytes, token: Token, verb: str) -> Steps[None]:
+    def settle(self, part: list[tuple[Held, str]], token: Token) -> Steps[None]:
         world, ledger = self.world, self.world.ledger
-        ledger.settling(item, token, verb)
-        how = verb if verb == "ack" else f"{verb} 0 "
-        call = Settle(QUEUE, 0, 0, [(item.decode(), record[VERSION_BYTES], token, how)])
+        together: dict[tuple[Item, bytes, str], list[int]] = {}
+        for (item, id, position, version), verb in part:
+            if verb != "extend":
+                ledger.let_go(item, token)
+            ledger.settling(item, token, verb)
+            together.setdefault((id, version, verb), []).append(position)
+        settlements = [
+            (id.decode(), runs(positions), version, token, verb if verb == "ack" else f"{verb} 0 ")
+            for (id, version, verb), positions in together.items()
+        ]
+        what = [(verb, each.item) for each, verb in part]
         try:
-            decided = yield from self.run(self.operations.settle(call))
+            decided = yield from self.run(self.operations.settle(Settle(QUEUE, 0, 0, settlements)))
         except Failure as failure:
-            world.log(verb, item, token, str(failure))
-            if isinstance(failure, NothingDone):
-                ledger.not_settled(item, token)
+            world.log(token, what, str(failure))
+            for each, _ in part:
+                if isinstance(failure, NothingDone):
+                    ledger.not_settled(each.item, token)
             return
-        (outcome,) = decided.reply.outcomes
-        world.log(verb, item, token, "done" if outcome else "refused")
-        if outcome:
-            ledger.settled_by(item, token, verb)
-        else:
-            ledger.refused(item, token, verb)
+        lost = dict(zip(together, decided.reply.lost, strict=True))
+        for each, verb in part:
+            refused = each.position in lost[each.bundle, each.version, verb]
+            world.log(verb, each.item, token, "refused" if refused else "done")
+            if refused:
+                ledger.refused(each.item, token, verb)
+            else:
+                ledger.settled_by(each.item, token, verb)
+
+    def redrive(self, dead: list[Item]) -> Steps[None]:
+        if not dead or not self.world.chance(self.REDRIVES):
+            return
+        call = Redrive(QUEUE, 0, 0, self.world.nonce(), [item.decode() for item in dead])
+        with suppress(Failure):
+            yield from self.run(self.operations.decide(call))
 
     def give_up(self, token: Token) -> Steps[None]:
         self.world.ledger.lapse(token)
@@ -193,5 +260,11 @@ class Reaper(Client):
             yield from self.fence(token)
 
 
-def items(first: int, last: int) -> list[Item]:
-    return [b"%02d" % number for number in range(first, last + 1)]
+def bundle(number: int, size: int) -> Put:
+    """A push of so many items; 0: of one that is alone."""
+    if size == 0:
+        id = f"{number:02}"
+        return Put(id, fresh(0, number), join([content_of(id.encode())]))
+    id = f"{number:02}-0-0"
+    contents = [content_of(item_id(id, position).encode()) for position in range(size)]
+    return Put(id, fresh(0, number, size=size), join(contents))

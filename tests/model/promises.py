@@ -5,11 +5,11 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 
-from tests.model.scripts import QUEUE, Clock, Item, Token, owner_of
-from tests.model.server import Server
-from zkrq.protocol.calls import Claim, Fence
+from tests.model.bundle import CLAIMED, DEAD, Draft
+from tests.model.scripts import QUEUE, Clock, Item, Token, handed, owner_of, place_of
+from tests.model.server import Server, items_of
+from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.records import State
 
 
 class Promise(enum.Enum):
@@ -19,6 +19,7 @@ class Promise(enum.Enum):
     TWO_HOLDERS = "two live holders"
     REDELIVERED = "came back after its ack"
     ACK_REFUSED = "ack refused to a live holder"
+    WITHHELD = "withheld from a live holder"
     STRANDED = "stranded"
     DIVERGED = "differs after a scrub"
     EVICTED_AGAIN = "evicted again what others reach"
@@ -44,7 +45,7 @@ class Ledger:
         self.holders: defaultdict[Item, set[Token]] = defaultdict(set)
         self.settled: set[Token] = set()
         self.fenced: set[Token] = set()
-        self.pushing: set[Item] = set()
+        self.pushing: set[float] = set()
         self.forgiven: set[Token] = set()
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.wronged: set[tuple[str, str, str]] = set()
@@ -93,8 +94,15 @@ class Ledger:
         if verb == "ack":
             self.maybe_acked[item].discard(token)
             self.refused_acks[item].add(token)
-            if token not in self.lapsed:
-                raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}")
+        # What a lost answer has queued again another consumer may have by now.
+        if verb in ("ack", "bury", "extend") and token not in self.lapsed:
+            raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}, {verb}")
+
+    def withheld(self, item: Item, token: Token) -> None:
+        """A consumer was told that a claim which it has just made is over."""
+        self.counts["withheld"] += 1
+        if token not in self.lapsed:
+            raise Broken(Promise.WITHHELD, f"item {item}, token {token}")
 
     def evicted_wrongly(self, client: str, server: str, run_id: str) -> None:
         """A client has evicted a server for its silence that others reach: it may err once about each process."""
@@ -105,7 +113,7 @@ class Ledger:
 
     def age(self, pushed_at_ms: float) -> float:
         """Which time it is for the scrub that judges this push: one that nobody is busy with is old, if need be."""
-        if pushed_at_ms in map(float, self.pushing):
+        if pushed_at_ms in self.pushing:
             return pushed_at_ms
         self.clock.old.add(pushed_at_ms)
         return pushed_at_ms + 2 * PUT_WINDOW_MS
@@ -137,24 +145,23 @@ class Ledger:
         records = server.records
         for item in sorted(self.owed):
             if not server.has(item):
-                held, payload = records.get(item), "a" if item in server.held.payloads else "no"
+                bundle, _ = place_of(item)
+                held, payload = records.get(bundle), server.held.payloads.get(bundle)
                 raise Broken(
-                    Promise.LOST, f"item {item.decode()} on {server.id}, which has {held} and {payload} payload"
+                    Promise.LOST, f"item {item.decode()} on {server.id}, which has {held} and payloads {payload}"
                 )
         for item in sorted(self.acked):
-            held = records.get(item)
-            if held is not None and held.state is not State.GONE:
+            if server.lives(item):
+                held = records.get(place_of(item)[0])
                 raise Broken(Promise.REDELIVERED, f"item {item} on {server.id}, which has {held}")
 
     def check_likeness(self, primary: Server, follower: Server) -> None:
         """After a scrub servers in sync do not differ, but for tombstones that only a follower has."""
         here, there = primary.records, follower.records
         differing = {
-            item
-            for item, held in there.items()
-            if here.get(item) != held and (item in here or held.state is not State.GONE)
+            item for item, held in there.items() if here.get(item) != held and (item in here or held.is_alive)
         } | (here.keys() - there.keys())
-        differing |= {item for item in here if primary.has(item) and not follower.has(item)}
+        differing |= {place_of(item)[0] for item in primary.alive if primary.has(item) and not follower.has(item)}
         if differing:
             told = "; ".join(f"{item}: {here.get(item)}, {there.get(item)}" for item in sorted(differing))
             raise Broken(Promise.DIVERGED, f"{primary.id} and {follower.id} in {told}")
@@ -163,15 +170,23 @@ class Ledger:
         """Time passes, the dead are fenced: now everything that is owed can be claimed."""
         held = {token for holders in self.holders.values() for token in holders}
         known = held | (self.lapsed - self.fenced)  # a fence that was not completed is found and done again, by anybody
-        orphans = sum(
-            record.state is State.CLAIMED and record.token not in known for record in primary.records.values()
+        drafts = [Draft(bundle, record) for bundle, record in primary.records.items()]
+        self.counts["orphans"] += sum(
+            state == CLAIMED and draft.token_at(position) not in known
+            for draft in drafts
+            for position, state in enumerate(draft.states)
         )
-        self.counts["orphans"] += orphans
         self.lapsed.update(self.tokens)
         for token in sorted(known):
             primary.ask(Fence(QUEUE, owner_of(token)))
-        everything = Claim(QUEUE, "the last", 1, len(primary.records), 1, "", 0, "X", 0, 0)
-        reply = everything.read(primary.ask(everything).body)
-        delivered = {id for id, payload in zip(reply.records.ids, reply.payloads, strict=True) if payload is not None}
+        dead = [
+            id.decode()
+            for bundle, record in primary.records.items()
+            for id, state in zip(items_of(bundle, record), record.states, strict=True)
+            if state == DEAD
+        ]
+        primary.ask(Redrive(QUEUE, 0, 0, "the last", dead))
+        everything = Claim(QUEUE, "the last", 1, len(primary.alive), 1, "", 0, "X", 0, 0)
+        delivered = {id for id, *_ in handed(everything.read(primary.ask(everything).body))}
         if missing := self.owed - delivered:
             raise Broken(Promise.STRANDED, f"items {sorted(missing)} on {primary.id}")

@@ -18,6 +18,11 @@ class Rule(enum.Enum):
         "apply says when it holds a greater version, and a claim that hears it is not given out",
         "a consumer works on an item about which another client has decided since",
     )
+    SUPERSEDED_BY_ITEM = (
+        1,
+        "apply says at which items the greater version says otherwise",
+        "a decision about another item of the bundle withholds a claim that stands",
+    )
     CLAIM_IS_EVERYWHERE = (
         2,
         "an item is handed to a consumer only after every server of the view has its claim",
@@ -73,6 +78,11 @@ class Rule(enum.Enum):
         "only the holder of a claim may settle it",
         "a consumer that was paused beyond its lease acks an item that another consumer works on",
     )
+    ROWS_STAY = (
+        6,
+        "the row of a claim stays in the record as long as an item names it, whatever became of the item",
+        "a repeated ack is not recognised, and refused",
+    )
     REFUSAL_IS_SPREAD = (
         6,
         "a refused settlement learns the record that refuses it, and has every server apply it",
@@ -122,6 +132,11 @@ class Rule(enum.Enum):
         8,
         "a payload is dropped only once every server of the view knows of the removal",
         "a late ack takes it from all servers that a new primary has the item live on again",
+    )
+    PAYLOADS_BY_POSITION = (
+        8,
+        "a server that lacks the payload of any item that lives says so, and is given it",
+        "an item of a bundle of which another one is complete has no payload on a follower",
     )
     PRIMARY_DECIDES = (
         0,

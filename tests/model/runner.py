@@ -58,7 +58,7 @@ class Client(Member):
         super().__init__(world)
         self.tokens: list[Token] = []
         self.operations = AlteredOperations(world.on)
-        self._removed: list[Item] = []
+        self._removed: dict[Item, bytes] = {}
 
     def work(self) -> Steps[None]:
         raise NotImplementedError
@@ -119,8 +119,8 @@ class Client(Member):
                 return (yield from self.change(view, change))
             case Nonce():
                 return self.world.nonce()
-            case Removed(_, ids):
-                self._removed += ids
+            case Removed(_, items):
+                self._removed |= dict(items)
             case Now() | Hurry() | Report() | Evicted():
                 return 0
             case _:
@@ -146,5 +146,6 @@ class Client(Member):
     def _cut(self) -> Steps[None]:
         """Have payloads dropped that no server needs any more."""
         if self._removed:
-            call, self._removed = calls.Cut(QUEUE, self._removed), []
+            call = calls.Cut(QUEUE, [calls.Gone(*each) for each in self._removed.items()])
+            self._removed = {}
             yield self.requests(self.view.receivers, call)

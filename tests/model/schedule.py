@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TypeVar
 
-from tests.model.clients import Consumer, Cut, Producer, Reaper, Watcher, items
+from tests.model.bundle import put_together, taken_apart
+from tests.model.clients import Consumer, Cut, Producer, Reaper, Watcher
 from tests.model.membership import Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
@@ -23,6 +24,11 @@ FAULTS = 5
 """Faults of servers and clients in one schedule; what happens to messages is not counted."""
 
 STEPS_MAX = 5000
+
+MIXED = 2
+"""More states of items, or owners of claims, make a bundle a mixed one."""
+
+NO_PAYLOADS = put_together([])
 
 FINAL_SCRUBS = 3
 """Tries of the last scrub."""
@@ -103,7 +109,7 @@ class Schedule:
         self.on = on
         self._faults_left = faults
         clients: list[Client] = [
-            *(Producer(self.world, pushed) for pushed in (items(1, 3), items(4, 6))),
+            *(Producer(self.world, pushed) for pushed in (range(1, 4), range(4, 7))),
             *(Consumer(self.world) for _ in range(3)),
             *(Repairer(self.world) for _ in range(2)),
             Reaper(self.world),
@@ -315,6 +321,7 @@ class Schedule:
             raise Broken(Promise.LOST, "there is nobody left to be believed")
         for id in believed:
             world.ledger.check_content(world.servers[id])
+        self._count_bundles([world.servers[id] for id in believed])
         primary = world.view.primary(QUEUE)
         if primary not in believed:
             return
@@ -326,6 +333,16 @@ class Schedule:
                 world.ledger.check_content(world.servers[id])
                 world.ledger.check_likeness(world.servers[primary], world.servers[id])
         world.ledger.check_delivery(world.servers[primary])
+
+    def _count_bundles(self, servers: list[Server]) -> None:
+        """Count what only bundles of several items can be like."""
+        for id in {id for server in servers for id in server.records}:
+            there = [server for server in servers if id in server.records]
+            record = there[0].records[id]
+            self.counts["bundles of mixed fate"] += len(set(record.states)) > MIXED
+            self.counts["bundles of several owners"] += len({row.owner for row in record.rows}) > MIXED
+            left = {tuple(map(bool, taken_apart(server.held.payloads.get(id, NO_PAYLOADS)))) for server in there}
+            self.counts["bundles whose payloads differ"] += len(left) > 1
 
     def _carry_out(self, steps: Steps[T]) -> T:
         """Nothing fails any more, and no other client does anything."""

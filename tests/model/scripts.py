@@ -6,32 +6,49 @@ compares replies and records.  There is no time: a lease is over, and a push is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from tests.model.bundle import (
+    ALIVE,
+    CLAIMED,
+    DEAD,
+    GONE,
+    QUEUED,
+    REMOVED,
+    WAITING,
+    Draft,
+    filled,
+    has_payload,
+    lacks,
+    may_lack,
+    new_bundle,
+    payload_at,
+    put_together,
+    taken_apart,
+    unpack,
+)
 from tests.model.rules import Rule, Rules
-from zkrq.protocol import calls, records
-from zkrq.protocol.records import FIRST, GONE_BYTE, STATE_AT, VERSION_BYTES, Record, State, Version
+from zkrq.protocol import calls
+from zkrq.protocol.calls import bundle_and_position
+from zkrq.protocol.payloads import split
+from zkrq.protocol.records import FIRST, REFUSED, REQUEUED, Bundle, Row, Version, is_alone, version_of
 from zkrq.protocol.replies import Answer, Status
 
 Item = bytes
+"""The id of an item, or of a bundle."""
+
 Token = str
 
 QUEUE = "queue"
 
 PAGE = 2
-"""Items on a page, so that writes come between two pages."""
+"""Bundles on a page, so that writes come between two pages."""
 
-REFUSED = "refused"
-"""The token of the tombstone that a refused push leaves."""
-
-HEAD = slice(0, 10)
-"""What ``Heads`` names of a record: format, version and state."""
-
-pack = lru_cache(maxsize=100_000)(records.pack)
-unpack = lru_cache(maxsize=100_000)(records.unpack)
+HEAD = slice(0, 9)
+"""What ``Heads`` names of a record: format and version."""
 
 
 class SettleAlone(calls.Settle):
@@ -42,6 +59,23 @@ class SettleAlone(calls.Settle):
 
 def owner_of(token: Token) -> str:
     return token.rpartition("/")[0]
+
+
+@lru_cache(maxsize=100_000)
+def place_of(id: Item) -> tuple[Item, int]:
+    """The bundle of an item, and its position there."""
+    bundle, position = bundle_and_position(id.decode())
+    return bundle.encode(), position
+
+
+def handed(reply: calls.ClaimReply) -> Iterator[tuple[Item, Item, int, bytes | None]]:
+    """What a claim hands out: item, bundle, position, payload."""
+    parts = iter(reply.handed)
+    alone = {id for id, record in reply.records if is_alone(record)}
+    for id, first, count, part in zip(parts, parts, parts, parts, strict=True):
+        for position, payload in enumerate(split(part, count), first - 1):
+            item = id if id in alone else calls.item_id(id.decode(), position).encode()
+            yield item, id, position, payload
 
 
 def ok(*body: object) -> Answer:
@@ -90,13 +124,43 @@ class Scripts:
 
     def keep(self, id: Item, packed: bytes) -> None:
         """Store a record."""
-        gone = packed[STATE_AT] == GONE_BYTE
-        if gone and Rule.BYTES_GO_LAST not in self.on:
-            self.held.payloads.pop(id, None)
-        if gone and Rule.TOMBSTONE_STAYS not in self.on:
-            self.held.records.pop(id, None)
+        held, bundle = self.held, unpack(packed)
+        if Rule.BYTES_GO_LAST not in self.on:
+            self._drop_payloads(id, bundle, range(len(bundle.states)))
+        if not bundle.is_alive and Rule.TOMBSTONE_STAYS not in self.on:
+            held.records.pop(id, None)
         else:
-            self.held.records[id] = packed
+            held.records[id] = packed
+
+    def _drop_payloads(self, id: Item, bundle: Bundle, positions: Iterable[int]) -> None:
+        """Drop those of items that are gone."""
+        whole = self.held.payloads.get(id)
+        if whole is None:
+            return
+        gone = {at for at in positions if at < len(bundle.states) and bundle.states[at] in REMOVED}
+        parts = [None if at in gone else part for at, part in enumerate(taken_apart(whole))]
+        if any(part is not None for part in parts):
+            self.held.payloads[id] = put_together(parts)
+        else:
+            del self.held.payloads[id]
+
+    def lacks_payloads(self, id: Item, bundle: Bundle | Draft) -> bool:
+        """Whether payloads of items that are not gone are missing."""
+        whole = self.held.payloads.get(id)
+        return lacks(bundle, whole) if Rule.PAYLOADS_BY_POSITION in self.on else whole is None
+
+    def complete(self, id: Item, bundle: Bundle | Draft, payload: bytes) -> None:
+        """Store the payloads of a bundle that was known without them."""
+        if any(state in ALIVE for state in bundle.states):
+            self.held.payloads.setdefault(id, payload)
+
+    def complete_each(self, id: Item, bundle: Bundle, payload: bytes) -> None:
+        """Store payloads of items that are known without them."""
+        if not may_lack(bundle):
+            self.complete(id, bundle, payload)
+        elif self.lacks_payloads(id, bundle):
+            whole = self.held.payloads.get(id, payload)
+            self.held.payloads[id] = filled(len(bundle.states), whole, payload)
 
     # -- in every server's life --------------------------------------------------------------------------------------
 
@@ -118,200 +182,278 @@ class Scripts:
     def put(self, epoch: int, call: calls.PutAll) -> Answer:
         held = self.held
         late: list[int] = []
-        gone: list[int] = []
-        for position, put in enumerate(call.items, 1):
-            id = put.id.encode()
+        gone: list[object] = []
+        for at, put in enumerate(call.items, 1):
+            id, pushed = put.id.encode(), unpack(put.record)
             known = held.records.get(id)
             if known is None:
-                if unpack(put.record).pushed_at_ms in self.clock.old:
-                    late.append(position)
+                if pushed.pushed_at_ms in self.clock.old:
+                    late.append(at)
                 else:
                     held.known = True
                     held.records[id], held.payloads[id] = put.record, put.payload
-            elif known[STATE_AT] == GONE_BYTE:
-                gone += (position, unpack(known).version.n)
-            else:
-                held.payloads.setdefault(id, put.payload)
+                continue
+            here = unpack(known)
+            lost = [at for at in range(len(pushed.states)) if here.states[at : at + 1] not in tuple(ALIVE)]
+            if lost:
+                gone += (at, here.version.n, bytes(lost))
+            self.complete(id, here, put.payload)
         return ok(late, gone)
 
     def push(self, epoch: int, call: calls.Push) -> Answer:
-        decided = _Decided(self, epoch)
-        outcomes = [self._push_one(decided, put, again=call.again) for put in call.items]
-        self.held.known = self.held.known or bool(decided.records)
-        return ok(outcomes, decided.flat())
+        work = _Work(self, epoch)
+        outcomes = [self._push_one(work, put, again=call.again) for put in call.items]
+        self.held.known = self.held.known or bool(work.opened)
+        return ok(outcomes, work.commit())
 
-    def _push_one(self, decided: _Decided, put: calls.Put, *, again: bool) -> bytes:
-        id, new = put.id.encode(), unpack(put.record)
-        packed = self.held.records.get(id)
-        known = unpack(packed) if packed else None
-        if known and known.state is not State.GONE:
-            self.held.payloads.setdefault(id, put.payload)
+    def _push_one(self, work: _Work, put: calls.Put, *, again: bool) -> bytes:
+        new, (id, position) = unpack(put.record), place_of(put.id.encode())
+        known, whole, is_alone = work.open(id), self.held.payloads.get(id), id == put.id.encode()
+        state = known.states[position] if known and position < known.size else ""
+        if known and state and state in ALIVE and not is_alone and not has_payload(whole, position):
+            self._refuse_missing(work, known)
+            state = REFUSED
+        if known and state and state in ALIVE:
+            self.complete(id, known, put.payload)
             if new.version.n > known.version.n:
-                decided.decide(id, known._replace(version=new.version), known.state, known.token)
-            else:
-                decided.tell(id)
+                known.version = known.version._replace(n=new.version.n)
+                work.touch(known)
+            work.tell(known)
             return b"+"
-        if known and known.token != REFUSED:
-            decided.tell(id)
+        if known and state == GONE:
+            work.tell(known)
             return b"D"
-        if known:
-            new = new._replace(version=max(new.version, known.version, key=lambda version: version.n))
         if new.pushed_at_ms in self.clock.old:
             if again:
-                decided.decide(id, new, State.GONE, REFUSED)
+                self._enter(work, put, known, REFUSED)
             return b"L"
-        self.held.payloads[id] = put.payload
-        decided.decide(id, new, State.QUEUED, "")
+        draft = self._enter(work, put, known, QUEUED)
+        payload = put.payload
+        if not is_alone:
+            given = payload_at(payload, 0)
+            payload = put_together([given if at == position else payload_at(whole, at) for at in range(draft.size)])
+        self.held.payloads[id] = payload
         return b"+"
+
+    def _refuse_missing(self, work: _Work, draft: Draft) -> None:
+        """Refuse the items whose payloads never arrived: their push has not completed."""
+        work.touch(draft)
+        for position, state in enumerate(draft.states):
+            if state in ALIVE and not has_payload(self.held.payloads.get(draft.id), position):
+                draft.remove(range(position, position + 1))
+                draft.set(range(position, position + 1), REFUSED, 0)
+
+    def _enter(self, work: _Work, put: calls.Put, known: Draft | None, state: str) -> Draft:
+        """Write the item in this state."""
+        new, (id, position) = unpack(put.record), place_of(put.id.encode())
+        n = max(new.version.n, known.version.n if known else 0)
+        if known is None or id == put.id.encode():
+            known = work.begin(id, new if id == put.id.encode() else new_bundle(new))
+        known.version = known.version._replace(n=n)
+        work.touch(known)
+        if id == put.id.encode():
+            known.set(range(1), state)
+            return known
+        known.make_room(position)
+        if state == QUEUED:
+            known.queue_by_itself(position, 0)
+            state = REQUEUED
+        known.set(range(position, position + 1), state, 0)
+        return known
 
     # -- consuming ---------------------------------------------------------------------------------------------------
 
     def claim(self, epoch: int, call: calls.Claim) -> Answer:
         held, on = self.held, self.on
-        token, last = f"{call.owner}/{call.seq}", held.owners.get(call.owner, 0)
+        last = held.owners.get(call.owner, 0)
         if call.owner in held.fenced and Rule.FENCED_TOKEN_IS_REFUSED in on:
             return Answer(Status.FENCED)
         if call.seq < last:
             return Answer(Status.OUTDATED)
-        decided = _Decided(self, epoch)
+        work = _Work(self, epoch)
+        handed: list[object] = []
         if call.seq == last and Rule.REPEATED_CLAIM_GETS_THE_SAME in on:
-            handed = self._hand_out_again(token, decided)
+            self._hand_out_again(work, f"{call.owner}/{call.seq}", handed)
         else:
             held.known = True
             held.owners[call.owner] = call.seq
             if Rule.CLAIMS_HAVE_A_DEADLINE in on:
-                self._requeue_lapsed(decided)
-            handed = self._hand_out(token, call.count, decided)
-        payloads = [held.payloads[id] if id in handed else None for id in decided.records]
-        return ok(-1, 0, payloads, 0, decided.flat())
+                self._requeue(work, lambda row: row.token in self.clock.lapsed)
+            self._hand_out(work, call, handed)
+        return ok(-1, 0, handed, 0, work.commit())
 
-    def _hand_out_again(self, token: Token, decided: _Decided) -> set[Item]:
-        mine = [id for id in sorted(self._claimed_under(token)) if id in self.held.payloads]
-        for id in mine:
-            decided.tell(id)
-        return set(mine)
+    def _hand(self, handed: list[object], draft: Draft, run: range) -> None:
+        parts = taken_apart(self.held.payloads[draft.id])
+        part = put_together([parts[at] if at < len(parts) else None for at in run])
+        handed += (draft.id, run.start + 1, len(run), part)
 
-    def _hand_out(self, token: Token, count: int, decided: _Decided) -> set[Item]:
-        handed = set[Item]()
-        for id, packed in sorted(self.held.records.items()):
-            record = unpack(packed)
-            if record.state is not State.QUEUED or len(handed) == count:
+    def _hand_out_again(self, work: _Work, token: Token, handed: list[object]) -> None:
+        for draft in work.open_all():
+            mine = draft.under(lambda row: row.token == token)
+            if not mine or self.lacks_payloads(draft.id, draft):
                 continue
-            if id in self.held.payloads:
-                decided.decide(id, record, State.CLAIMED, token)
-                handed.add(id)
-            elif record.pushed_at_ms in self.clock.old:
-                decided.decide(id, record, State.GONE, "")
-        return handed
+            for run in mine:
+                self._hand(handed, draft, run)
+            work.tell(draft)
 
-    def _requeue_lapsed(self, decided: _Decided) -> None:
-        for id, packed in sorted(self.held.records.items()):
-            record = unpack(packed)
-            if record.state is State.CLAIMED and record.token in self.clock.lapsed:
-                decided.decide(id, record, State.QUEUED, "")
+    def _hand_out(self, work: _Work, call: calls.Claim, handed: list[object]) -> None:
+        left = call.count
+        for draft in work.open_all():
+            if left == 0:
+                return
+            whole, row = self.held.payloads.get(draft.id), 0
+            lacking = self.lacks_payloads(draft.id, draft)
+            for at in [at for at, state in enumerate(draft.states) if state in WAITING]:
+                run = range(at, at + 1)
+                if whole is None or (lacking and not has_payload(whole, at)):
+                    if draft.pushed_at_ms in self.clock.old:
+                        work.touch(draft)
+                        draft.remove(run)
+                        draft.set(run, GONE, 0)
+                elif left:
+                    work.touch(draft)
+                    row = row or draft.add_row(call.owner, call.seq)
+                    self._hand(handed, draft, run)
+                    draft.set(run, CLAIMED, row)
+                    draft.count_attempts(run, 1)
+                    left -= 1
+
+    def _requeue(self, work: _Work, wanted: Callable[[Row], bool]) -> None:
+        for draft in work.open_all():
+            runs = draft.under(wanted)
+            if runs:
+                work.touch(draft)
+            for run in runs:
+                draft.requeue(run, 0)
 
     def settle(self, epoch: int, call: calls.Settle) -> Answer:
-        decided = _Decided(self, epoch)
-        outcomes = [self._settle_one(decided, settlement) for settlement in call.items]
-        return ok(0, 0, outcomes, decided.flat())
+        work = _Work(self, epoch)
+        outcomes = [self._settle_one(work, settlement) for settlement in call.items]
+        return ok(0, outcomes, work.commit())
 
-    def _settle_one(self, decided: _Decided, settlement: calls.Settlement) -> int:
-        name, version, token, how = settlement
-        id = name.encode()
-        packed = self.held.records.get(id)
-        if packed is None:
-            return 0
-        held, settled = unpack(packed), _SETTLED[how.partition(" ")[0]]
-        claimed = held.state is State.CLAIMED
-        if claimed and settled is State.GONE and held.token == token and packed[VERSION_BYTES] == version:
-            decided.decide(id, held, State.GONE, token)
-            del decided.records[id]
-            return held.version.n + 1
-        mine = held.token == token and held.version >= records.version_of(b"\1" + version)
-        if claimed and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
-            decided.decide(id, held, settled, token)
-            return 1
-        done = mine and held.state is settled
-        if done or Rule.REFUSAL_IS_SPREAD in self.on:
-            decided.tell(id)
-        return int(done)
+    settle_alone = settle
 
-    def settle_alone(self, epoch: int, call: SettleAlone) -> Answer:
-        for name, version, token, how in call.items:
-            id, n = name.encode(), records.version_of(b"\1" + version).n
-            if how == "ack" and id not in self.held.records:
-                self.keep(id, _tombstone(Version(epoch, n + 1), token))
-        return self.settle(epoch, call)
+    def _settle_one(self, work: _Work, settlement: calls.Settlement) -> bytes:
+        name, items, version, token, how = settlement
+        verb, draft = how.partition(" ")[0], work.open(name.encode())
+        lost: list[int] = []
+        if draft and version_of(b"\1" + version) > draft.version:
+            token = ""
+        for first, last in zip(items[::2], items[1::2], strict=True):
+            if draft is None or last >= draft.size:
+                lost += range(first, last + 1)
+                continue
+            for run, state, row in draft.each_run(first, last + 1):
+                mine = row > 0 and draft.token_at(run.start) == token
+                if state == CLAIMED and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
+                    work.touch(draft)
+                    _settle(draft, run, row, verb)
+                elif mine and state in _BECAME[verb]:
+                    work.tell(draft)
+                else:
+                    lost += run
+                    if Rule.REFUSAL_IS_SPREAD in self.on:
+                        work.tell(draft)
+        if draft and Rule.ROWS_STAY not in self.on:
+            live = {row for row, state in zip(draft.rows_of, draft.states, strict=True) if state == CLAIMED}
+            draft.rows_of = [row if row in live else 0 for row in draft.rows_of]
+        return bytes(lost)
 
     def fence(self, epoch: int, call: calls.Fence) -> Answer:
         self.held.fenced.add(call.owner)
-        decided = _Decided(self, epoch)
-        for id in self._held_by(call.owner):
-            decided.decide(id, unpack(self.held.records[id]), State.QUEUED, "")
-        return ok(calls.START, decided.flat())
+        work = _Work(self, epoch)
+        before = self._count_claimed()
+        self._requeue(work, lambda row: row.owner == call.owner)
+        flat = work.commit()
+        return ok(calls.START, before - self._count_claimed(), flat)
+
+    def _count_claimed(self) -> int:
+        return sum(unpack(packed).states.count(CLAIMED) for packed in self.held.records.values())
 
     def claims(self, epoch: int, call: calls.Claims) -> Answer:
-        return ok(calls.START, self._held_by(call.owner))
+        drafts = _Work(self, epoch).open_all()
+        return ok(calls.START, [draft.id for draft in drafts if draft.under(lambda row: row.owner == call.owner)])
 
     def retire(self, epoch: int, call: calls.Retire) -> Answer:
         self.held.owners.pop(call.owner, None)
         return ok()
 
-    def _claimed_under(self, token: Token) -> Iterator[Item]:
-        for id, packed in self.held.records.items():
-            record = unpack(packed)
-            if record.state is State.CLAIMED and record.token == token:
-                yield id
+    def redrive(self, epoch: int, call: calls.Redrive) -> Answer:
+        work = _Work(self, epoch)
+        redriven = [id for id in call.items if self._redrive_one(work, place_of(id.encode()), call.call)]
+        return ok(0, [id.encode() for id in redriven], work.commit())
 
-    def _held_by(self, owner: str) -> list[Item]:
-        claimed = ((id, unpack(packed)) for id, packed in sorted(self.held.records.items()))
-        return [id for id, record in claimed if record.state is State.CLAIMED and owner_of(record.token) == owner]
+    def _redrive_one(self, work: _Work, place: tuple[Item, int], call: str) -> bool:
+        id, position = place
+        draft = work.open(id)
+        if draft is None or position >= draft.size:
+            return False
+        if draft.states[position] == DEAD:
+            work.touch(draft)
+            draft.attempts[position] = 0
+            draft.queue_by_itself(position, 0)
+            draft.set(range(position, position + 1), REQUEUED, draft.row_of_call(call))
+            return True
+        if draft.states[position] != REQUEUED or draft.token_at(position) != call:
+            return False
+        work.tell(draft)
+        return True
 
     # -- applying ----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, call: calls.Apply) -> Answer:
-        superseded: list[int] = []
+        superseded: list[object] = []
         bare: list[int] = []
         if call.fenced:
             self.held.fenced.add(call.fenced)
-        for position, (id, packed, payload) in enumerate(_rows(call), 1):
+        for at, (id, packed, payload) in enumerate(_rows(call), 1):
             self.held.known = True
-            mine, stays = self._place(id, packed)
-            if stays:
-                superseded.append(position)
-            if mine.state is State.GONE:
+            counts, otherwise = self._place(id, packed)
+            if otherwise:
+                superseded += (at, bytes(otherwise))
+            if not counts.is_alive:
                 continue
-            if payload is not None:
-                self.held.payloads.setdefault(id, payload)
-            elif id not in self.held.payloads:
-                bare.append(position)
+            if payload:
+                self.complete_each(id, counts, payload)
+            if self.lacks_payloads(id, counts):
+                bare.append(at)
         return ok(superseded if Rule.SUPERSEDED_IS_TOLD in self.on else [], bare)
 
     apply_new = apply
 
-    def _place(self, id: Item, packed: bytes) -> tuple[Record, bool]:
-        """The record that counts from now on, and whether that is another one than the given."""
-        mine, known = unpack(packed), self.held.records.get(id)
-        if known is not None:
-            held = unpack(known)
-            any_wins = Rule.GREATER_VERSION_WINS not in self.on and mine.version != FIRST
-            if mine.version <= held.version and not any_wins:
-                stays = held.version > mine.version or held.token != mine.token
-                return (held, True) if stays else (mine, False)
-            if held.token == REFUSED and mine.state is not State.GONE:
-                self.held.payloads.pop(id, None)
-        if known is not None or mine.state is not State.GONE or Rule.TOMBSTONE_OF_THE_UNKNOWN in self.on:
+    def _place(self, id: Item, packed: bytes) -> tuple[Bundle, list[int]]:
+        """The record that counts from now on, and where it says otherwise than the given one."""
+        given, known = unpack(packed), self.held.records.get(id)
+        held = unpack(known) if known is not None else None
+        any_wins = Rule.GREATER_VERSION_WINS not in self.on and given.version != FIRST
+        if held and given.version <= held.version and not any_wins:
+            return held, self._otherwise(given, held)
+        if held and given.is_alone and given.is_alive and held.states == REFUSED:
+            self.held.payloads.pop(id, None)
+        if held or given.is_alive or Rule.TOMBSTONE_OF_THE_UNKNOWN in self.on:
             self.keep(id, packed)
-        if mine.state is State.CLAIMED:
-            owner, _, seq = mine.token.rpartition("/")
-            self.held.owners[owner] = max(self.held.owners.get(owner, 0), int(seq))
-        return mine, False
+        for row in given.rows:
+            if row.seq > self.held.owners.get(row.owner, 0):
+                self.held.owners[row.owner] = row.seq
+        return given, []
+
+    def _otherwise(self, given: Bundle, held: Bundle) -> list[int]:
+        if Rule.SUPERSEDED_BY_ITEM not in self.on:
+            return list(range(len(given.states)))
+        mine, other = Draft(b"", given), Draft(b"", held)
+        return [
+            at
+            for at, state in enumerate(given.states)
+            if held.states[at : at + 1] != state or (state == CLAIMED and mine.token_at(at) != other.token_at(at))
+        ]
 
     def cut(self, epoch: int, call: calls.Cut) -> Answer:
-        for id in call.items:
+        for id, positions in call.items:
             packed = self.held.records.get(id)
-            if packed is None or packed[STATE_AT] == GONE_BYTE:
+            if packed is None or (not positions and not unpack(packed).is_alive):
                 self.held.payloads.pop(id, None)
+            elif positions:
+                self._drop_payloads(id, unpack(packed), positions)
         return ok()
 
     # -- copying and comparing ---------------------------------------------------------------------------------------
@@ -355,38 +497,36 @@ class Scripts:
     def compare(self, epoch: int, call: calls.Compare) -> Answer:
         unknown: list[int] = []
         different: list[int] = []
-        for position, (id, head) in enumerate(call.items, 1):
+        for at, (id, head) in enumerate(call.items, 1):
             packed = self.held.records.get(id)
             if packed is None:
-                unknown.append(position)
-            elif packed[HEAD] != head or (packed[STATE_AT] != GONE_BYTE and id not in self.held.payloads):
-                different.append(position)
+                unknown.append(at)
+            elif packed[HEAD] != head or (unpack(packed).is_alive and self.lacks_payloads(id, unpack(packed))):
+                different.append(at)
         return ok(unknown, different)
 
     def affirm(self, epoch: int, call: calls.Affirm) -> Answer:
-        decided = _Decided(self, epoch)
+        work = _Work(self, epoch)
         for id in call.items:
-            if id not in self.held.records:
-                continue
-            if Rule.SCRUB_DECIDES in self.on:
-                record = unpack(self.held.records[id])
-                decided.decide(id, record, record.state, record.token)
-            else:
-                decided.records[id] = self.held.records[id]
-        return ok(decided.flat())
+            draft = work.open(id)
+            if draft and Rule.SCRUB_DECIDES in self.on:
+                work.touch(draft)
+            elif draft:
+                draft.told = True
+        return ok(work.commit())
 
     def forward(self, epoch: int, call: calls.Forward) -> Answer:
-        decided = _Decided(self, epoch)
-        for id, packed, _, payload in call.items:
-            if id in self.held.records:
+        work = _Work(self, epoch)
+        for id, packed, _, _, payload in call.items:
+            if work.open(id):
                 continue
-            record = unpack(packed)
+            draft = work.begin(id, unpack(packed))
             self.held.known = True
-            if record.state is not State.GONE:
+            if unpack(packed).is_alive:
                 assert payload is not None, "the scrub forwards whole items only"
                 self.held.payloads[id] = payload
-            decided.decide(id, record, record.state, record.token)
-        return ok(decided.flat())
+            work.touch(draft)
+        return ok(work.commit())
 
     def _ids_after(self, cursor: bytes) -> tuple[bytes, Sequence[Item]]:
         """A page of the ids that follow this one, and the cursor to go on from."""
@@ -397,60 +537,91 @@ class Scripts:
         flat: list[object] = []
         for id in ids:
             packed = self.held.records[id]
-            payload = None if packed[STATE_AT] == GONE_BYTE else self.held.payloads.get(id)
-            flat += (id, packed, b"0", payload)
+            flat += (id, packed, b"", b"0", self.held.payloads.get(id) if unpack(packed).is_alive else None)
         return flat
 
 
-class _Decided:
-    """The records that a call decides, the last one of each item, as its reply carries them."""
+class _Work:
+    """The bundles that a call has opened; what it decides about one is one new version."""
 
     def __init__(self, scripts: Scripts, epoch: int) -> None:
         self._scripts = scripts
         self._epoch = epoch
-        self.records: dict[Item, bytes] = {}
+        self.opened: dict[Item, Draft] = {}
 
-    def decide(self, id: Item, record: Record, state: State, token: Token) -> None:
-        """Mint the next version of an item."""
-        version = Version(self._epoch, record.version.n + 1)
-        if state is State.GONE:
-            packed = _tombstone(version, token)
+    def open(self, id: Item) -> Draft | None:
+        """A bundle, None if it is not known."""
+        if id in self.opened:
+            return self.opened[id]
+        packed = self._scripts.held.records.get(id)
+        if packed is None:
+            return None
+        return self.opened.setdefault(id, Draft(id, unpack(packed), packed))
+
+    def open_all(self) -> list[Draft]:
+        drafts = (self.open(id) for id in sorted(self._scripts.held.records))
+        return [draft for draft in drafts if draft]
+
+    def begin(self, id: Item, bundle: Bundle) -> Draft:
+        """A bundle that is not known here, or begins a new life."""
+        self.opened[id] = Draft(id, bundle)
+        return self.opened[id]
+
+    def touch(self, draft: Draft) -> None:
+        """Decide about a bundle: what the call changes belongs to its next version."""
+        if not draft.decided:
+            draft.decided = True
+            draft.version = Version(self._epoch, draft.version.n + 1)
+
+    def tell(self, draft: Draft) -> None:
+        """Report a bundle as it is; what was decided under an earlier epoch is decided again."""
+        if draft.version.epoch < self._epoch and Rule.STAMPED_ANEW in self._scripts.on:
+            self.touch(draft)
         else:
-            packed = pack(record._replace(version=version, state=state, token=token))
-        self._scripts.keep(id, packed)
-        self.records[id] = packed
+            draft.told = True
 
-    def tell(self, id: Item) -> None:
-        """Report an item as it is; what was decided under an earlier epoch is decided again."""
-        packed = self._scripts.held.records[id]
-        record = unpack(packed)
-        if record.version.epoch < self._epoch and Rule.STAMPED_ANEW in self._scripts.on:
-            self.decide(id, record, record.state, record.token)
-        else:
-            self.records[id] = packed
-
-    def flat(self) -> list[object]:
-        return [word for id, packed in self.records.items() for word in (id, packed, 0)]
+    def commit(self) -> list[object]:
+        """Store what was decided; return it, and what was told, as the reply carries it."""
+        flat: list[object] = []
+        for id, draft in self.opened.items():
+            if draft.decided:
+                draft.packed = draft.pack()
+                self._scripts.keep(id, draft.packed)
+            if draft.decided or draft.told:
+                flat += (id, draft.packed, b"", b"")
+        return flat
 
 
-_SETTLED = {"ack": State.GONE, "nack": State.QUEUED}
+_BECAME = {"ack": GONE, "nack": WAITING, "release": WAITING, "bury": DEAD, "extend": CLAIMED}
 
 
-def _tombstone(version: Version, token: Token) -> bytes:
-    return pack(Record(version, State.GONE, token=token))
+def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
+    match verb:
+        case "ack":
+            draft.remove(run)
+        case "nack":
+            for position in run:
+                draft.queue_by_itself(position, draft.failures(position) + 1)
+        case "release":
+            draft.count_attempts(run, -1)
+            draft.requeue(run)
+        case "bury":
+            draft.bury(run)
+        case _:
+            if draft.rows_of.count(row) != len(run):
+                owner, seq = draft.rows[row - 1].owner, draft.rows[row - 1].seq
+                draft.set(run, CLAIMED, draft.add_row(owner, seq))
 
 
-def _rows(call: calls.Apply) -> Iterator[tuple[Item, bytes, bytes | None]]:
-    """Id, record and payload of each item; the payload is None where none is given."""
+def _rows(call: calls.Apply) -> Iterator[tuple[Item, bytes, bytes]]:
+    """Id, record and payloads of each bundle; empty if none are given."""
     items = call.items
     if isinstance(items, calls.Rows):
-        width, flat = 3 if call.payloads_given == calls.NO_PAYLOADS else 4, items.flat
+        width, flat = 5 if call.whole else 4, items.flat
         items = [flat[at : at + width] for at in range(0, len(flat), width)]
-    packed: Any = b""
-    for id, record, _, *rest in items:
-        packed = record or packed
-        given = rest and (rest[0] or call.payloads_given == calls.ALL_PAYLOADS)
-        yield _encoded(id), packed, _encoded(rest[0]) if given else None
+    for id, record, _, _, *rest in items:
+        assert isinstance(record, bytes)
+        yield _encoded(id), record, _encoded(rest[0]) if rest else b""
 
 
 def _encoded(word: object) -> bytes:

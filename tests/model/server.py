@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tests.model.bundle import ALIVE, taken_apart, unpack
 from tests.model.rules import Rule, Rules
-from tests.model.scripts import Clock, Content, Item, Scripts, ok, unpack
+from tests.model.scripts import Clock, Content, Item, Scripts, ok, place_of
 from zkrq.protocol import calls
-from zkrq.protocol.records import GONE_BYTE, STATE_AT, Record
+from zkrq.protocol.payloads import with_headers
+from zkrq.protocol.records import Bundle
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId
 
@@ -19,6 +21,18 @@ STALE = Answer(Status.STALE, reason="a later epoch")
 
 _READING = (calls.Queues, calls.Metadata, calls.Page)
 """What a catch-up reads of its source."""
+
+
+def items_of(bundle: Item, record: Bundle) -> list[Item]:
+    """The ids of the items of a bundle."""
+    if record.is_alone:
+        return [bundle]
+    return [calls.item_id(bundle.decode(), position).encode() for position in range(len(record.states))]
+
+
+def content_of(id: Item) -> bytes:
+    """The payload with which an item is pushed."""
+    return with_headers(id, {})
 
 
 class Request(NamedTuple):
@@ -52,13 +66,25 @@ class Server:
         return Life(self.run_id, self.held.generation)
 
     @property
-    def records(self) -> Mapping[Item, Record]:
+    def records(self) -> Mapping[Item, Bundle]:
         return {id: unpack(packed) for id, packed in self.held.records.items()}
 
     def has(self, id: Item) -> bool:
         """Whether the item lives here, with its payload."""
-        packed = self.held.records.get(id)
-        return packed is not None and packed[STATE_AT] != GONE_BYTE and id in self.held.payloads
+        bundle, position = place_of(id)
+        whole = self.held.payloads.get(bundle)
+        return self.lives(id) and whole is not None and content_of(id) in taken_apart(whole)[position : position + 1]
+
+    def lives(self, id: Item) -> bool:
+        """Whether the item is known here and not gone."""
+        bundle, position = place_of(id)
+        packed = self.held.records.get(bundle)
+        return packed is not None and unpack(packed).states[position : position + 1] in tuple(ALIVE)
+
+    @property
+    def alive(self) -> list[Item]:
+        """The items that are known here and not gone."""
+        return [id for bundle, held in self.records.items() for id in items_of(bundle, held) if self.lives(id)]
 
     # -- what happens to a server ------------------------------------------------------------------------------------
 
@@ -76,7 +102,7 @@ class Server:
 
     def forget_tombstones(self) -> None:
         """Drop all of them, with the payloads that were left."""
-        for id in [id for id, packed in self.held.records.items() if packed[STATE_AT] == GONE_BYTE]:
+        for id in [id for id, packed in self.held.records.items() if not unpack(packed).is_alive]:
             del self.held.records[id]
             self.held.payloads.pop(id, None)
 

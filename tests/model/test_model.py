@@ -20,7 +20,7 @@ from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
-SCHEDULES = 1000
+SCHEDULES = 500
 """In every run of the tests; 100,000 in the chaos run."""
 
 JOBS = 2
@@ -30,29 +30,30 @@ SOON = 80
 """Schedules within which a rule is missed."""
 
 SEARCHED_FROM = {
-    Rule.RECOVERY_WAITS_FOR_ALL: 60,
-    Rule.RENEWED_ARE_RECOGNISED: 150,
-    Rule.PUSH_NEEDS_MIN_REPLICAS: 200,
-    Rule.SCRUB_ROLLS_FORWARD: 240,
-    Rule.LAST_VIEW_IS_COVERED: 320,
-    Rule.SOURCE_ADOPTS_BEFORE_READING: 430,
-    Rule.ELIGIBLE_IS_KEPT: 600,
-    Rule.WIPING_IS_COMPARE_AND_SET: 1340,
-    Rule.SCRUB_DECIDES: 2240,
-    Rule.GENERATION_IS_COMPARED: 13_650,
+    Rule.LAST_VIEW_IS_COVERED: 100,
+    Rule.RECOVERY_MERGES: 150,
+    Rule.SCRUB_ROLLS_FORWARD: 150,
+    Rule.ELIGIBLE_IS_KEPT: 700,
 }
 """Rules that are missed only when several things come together: the search begins not far from a seed that is known."""
 
+AMONG_MANY_FAULTS = {Rule.WIPING_IS_COMPARE_AND_SET: 380}
+"""The same, of rules that are missed only where much fails."""
+
+MANY_FAULTS = 14
+
 RARE = {
+    Rule.SCRUB_DECIDES: "needs a decision that reached one follower alone, and none about the bundle since",
+    Rule.GENERATION_IS_COMPARED: "needs a server that is wiped and enrolled anew within one life of its process",
     Rule.BYTES_GO_LAST: "needs an ack that only one follower has, and the loss of the next primary a moment later",
     Rule.ELIGIBLE_UNTIL_ANSWERED: "needs three losses in a row",
 }
-"""Rules that are missed so rarely that no seed is known, and why.  ``test_scripts.py`` notices if the first is missing,
-a scenario of the simulation plays the second."""
+"""Rules that are missed so rarely that no seed is known, and why.  ``test_scripts.py`` notices if one is missing,
+but for the last, which a scenario of the simulation plays."""
 
 BEHIND_THE_DEADLINE = {
     Rule.REPEATED_CLAIM_GETS_THE_SAME: SOON,
-    Rule.FENCED_TOKEN_IS_REFUSED: 280,
+    Rule.FENCED_TOKEN_IS_REFUSED: 300,
 }
 """Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none."""
 
@@ -84,7 +85,9 @@ BEHIND_A_BROKEN_LINK = {
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if not any(rule in those for those in (RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED))
+    if not any(
+        rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
+    )
 ]
 
 
@@ -132,6 +135,9 @@ def test_every_fault_happened(fault: Fault, all_rules: Findings) -> None:
         ("fenced", 1),
         ("recoveries", 0.1),
         ("scrubs", 1),
+        ("bundles of mixed fate", 0.1),
+        ("bundles of several owners", 0.2),
+        ("bundles whose payloads differ", 0.1),
     ],
 )
 def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) -> None:
@@ -143,6 +149,12 @@ def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) 
 def test_without_a_rule_a_promise_is_broken(rule: Rule) -> None:
     first = SEARCHED_FROM.get(rule, 0)
     findings = explore(range(first, first + SOON), off=[rule], only_first=True)
+    assert findings.broken, f"{rule.label} was not missed in {findings.schedules} schedules"
+
+
+@pytest.mark.parametrize(("rule", "first"), AMONG_MANY_FAULTS.items(), ids=lambda given: getattr(given, "label", None))
+def test_without_a_rule_a_promise_is_broken_where_much_fails(rule: Rule, first: int) -> None:
+    findings = explore(range(first, first + SOON), off=[rule], only_first=True, faults=MANY_FAULTS)
     assert findings.broken, f"{rule.label} was not missed in {findings.schedules} schedules"
 
 
@@ -180,9 +192,11 @@ def test_who_may_evict(rule: Rule, bound: int) -> None:
     assert findings.violations[Promise.EVICTED_AGAIN]
 
 
-def test_survivors_who_answer_keep_the_view_alive(all_rules: Findings) -> None:
-    without = explore(range(SCHEDULES), off=[Rule.SURVIVORS_ANSWER])
-    assert without.counts["nobody in sync"] > all_rules.counts["nobody in sync"] > 0
+def test_survivors_who_answer_keep_the_view_alive() -> None:
+    """In 3000 schedules 22 views are left without anybody, 41 without the rule; here most of the difference is."""
+    seeds = range(1500, 2000)
+    without = explore(seeds, off=[Rule.SURVIVORS_ANSWER])
+    assert without.counts["nobody in sync"] > explore(seeds).counts["nobody in sync"] > 0
 
 
 @pytest.mark.chaos
@@ -214,7 +228,7 @@ def test_a_replay_is_the_same_in_every_process() -> None:
     """Nothing may depend on the order of a set or on the address of an object."""
 
     def told(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "tests.model", "--trace", "1", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
+        command = [sys.executable, "-m", "tests.model", "--trace", "0", "--off", Rule.CLAIM_IS_EVERYWHERE.label]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, cast
 
-from tests.model.scripts import unpack
+from tests.model.bundle import unpack
 from tests.model.server import Request
 from tests.model.world import Event
 from zkrq.protocol.calls import Call, Rows
-from zkrq.protocol.records import FORMAT, VERSION_BYTES, Record, version_of
+from zkrq.protocol.records import FORMAT, VERSION_BYTES, Bundle, version_of
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.view import View
 
-RECORD = 44
+RECORD = 50
 """Bytes that the shortest record has."""
 
 
@@ -39,9 +39,10 @@ def _words(thing: object) -> str:
                 for place, lives in places.items()
                 if lives
             )
-        case Record():
-            token = f" by {thing.token}" if thing.token else ""
-            return f"{thing.state.name.lower()} {thing.version.epoch}.{thing.version.n}{token}"
+        case Bundle():
+            rows = [f"{row}:{claim.token}" for row, claim in enumerate(thing.rows, 1)]
+            named = "".join(map(str, thing.rows_of)) if rows else ""
+            return " ".join([thing.states, "{}.{}".format(*thing.version), named, *rows]).rstrip()
         case bytes():
             return _text(thing)
         case Rows():

@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import itertools
+import struct
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
-from tests.simulation.ledger import Item
+from tests.simulation.ledger import Item, Ledger, id_at
 from tests.simulation.world import NAMESPACE, Lane, World
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
-from zkrq.protocol.records import Record, State, unpack
+from zkrq.protocol.payloads import split
+from zkrq.protocol.records import REQUEUED, Bundle, State, Version, unpack
 from zkrq.protocol.view import ServerId
 
 PAUSE = b"\1pause"
 """The id of the record that says that a queue is paused."""
 
-_HOMES = {
-    State.QUEUED: {"ready", "scheduled"},
-    State.CLAIMED: {"claimed"},
-    State.DEAD: {"dead"},
-    State.GONE: set[str](),
-    State.PAUSED: set[str](),
-}
+EARLY_US = 1
+"""Scores and moments are doubles."""
+
+LATE_US = 1_000_000
+"""A follower knows the clock of the primary as exactly as decisions travel fast; by one clock a moment stays."""
+
+_SHIFT = struct.Struct("<d")
+_TOMBSTONE = struct.Struct("<ddIII")
+
+
+class Stored(NamedTuple):
+    """A record as one server holds it; ``shift_us``: this server's clock minus the record's."""
+
+    bundle: Bundle
+    shift_us: float
+
+    @property
+    def brief(self) -> str:
+        """What servers have to agree about."""
+        return f"{tuple(self.bundle.version)} {self.bundle.states}"
+
+    @property
+    def is_alive(self) -> bool:
+        return self.bundle.is_alive
+
+    def positions(self, states: str) -> list[int]:
+        """The items in one of these states."""
+        return [position for position, state in enumerate(self.bundle.states) if state in states]
 
 
 def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
@@ -37,6 +61,15 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
         yield from (f"{lane.name}: {text}" for text in _disagreements(world, lane, scrubbed=scrubbed))
 
 
+def disorder(world: World) -> Iterator[str]:
+    """What is wrong with the data of any server of the view, learners included, by itself; payloads may follow."""
+    for lane in world.lanes:
+        for server, life in world.view.receivers.items() if world.view else ():
+            if world.servers[server].redis.run_id == life.run_id:
+                texts = _disorder(world, lane, server, _records(world, lane, server))
+                yield from (f"{lane.name}: {server}: {text}" for text in texts)
+
+
 def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]:
     view = world.view
     assert view is not None
@@ -46,33 +79,36 @@ def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]
         for id in view.members
         if world.servers[id].redis.run_id == view.members[id].run_id
     }
-    excused = set[bytes]()
-    if not scrubbed:
-        excused = {id.encode() for item in ledger.items.values() if _is_open(lane, item) for id in item.ids}
-        if ledger.pauses.open:
-            excused.add(PAUSE)
     for server, records in held.items():
         yield from (f"{server}: {text}" for text in _disorder(world, lane, server, records))
+        yield from (f"{server}: {text}" for text in _lacks(world, lane, server, records))
     if len(held) < 2:
         return
     for id in sorted({id for records in held.values() for id in records}):
-        versions = {str(server): _brief(records.get(id)) for server, records in held.items()}
+        copies = {str(server): records.get(id) for server, records in held.items()}
+        versions = {server: stored.brief if stored else "unknown" for server, stored in copies.items()}
         if len(set(versions.values())) == 1:
             continue
-        gone = [text.endswith("gone") for text in versions.values()]
+        known = [stored for stored in copies.values() if stored]
+        gone = [not stored.is_alive for stored in known]
         # An extension that came too late decides anew, under a later epoch, what it finds gone; and may end half-way.
-        if not scrubbed and (all(gone) or (ledger.open_clears and any(gone))):
+        if not scrubbed and ((all(gone) and len(known) == len(copies)) or (ledger.open_clears and any(gone))):
             continue
-        learned = id.decode() in ledger.by_id
         if _is_almost_forgotten(world, held, id):
             continue
-        item = ledger.by_id.get(id.decode())
-        known = item is not None and (item.confirmed or item.deliveries > 0)
-        if scrubbed and _is_forgotten(versions, known=known):
+        items = _items_of(ledger, id, known)
+        if scrubbed and _is_forgotten(known, len(copies), items):
             continue
-        unfinished = not learned and _is_unfinished([records.get(id) for records in held.values()])
-        if scrubbed or (id not in excused and not unfinished):
+        excused = any(_is_open(lane, item) for item in items) or (id == PAUSE and ledger.pauses.open)
+        unfinished = not items and _is_unfinished([stored.bundle for stored in known])
+        if scrubbed or not (excused or unfinished):
             yield f"servers differ about {id.decode()}: {versions}"
+
+
+def _items_of(ledger: Ledger, id: bytes, known: Sequence[Stored]) -> list[Item]:
+    """The items of a bundle whose ids some caller has learned."""
+    names = {id_at(id, stored.bundle, at) for stored in known for at in range(len(stored.bundle.states))}
+    return [item for name in sorted(names) if (item := ledger.by_id.get(name))]
 
 
 def _is_open(lane: Lane, item: Item) -> bool:
@@ -81,46 +117,43 @@ def _is_open(lane: Lane, item: Item) -> bool:
     return bool(item.open_calls or dropped)
 
 
-def _is_almost_forgotten(world: World, held: Mapping[ServerId, Mapping[bytes, Record]], id: bytes) -> bool:
+def _is_almost_forgotten(world: World, held: Mapping[ServerId, Mapping[bytes, Stored]], id: bytes) -> bool:
     """Whether only tombstones are left that some server's clock may call expired: each drops its own by itself."""
     apart = 2 * world.shape.clocks + world.stepped
     for server, records in held.items():
-        record = records.get(id)
-        if record is None:
+        stored = records.get(id)
+        if stored is None:
             continue
-        age = world.servers[server].clock_us() / 1e6 - record.due_us / 1e6
-        if record.state is not State.GONE or age < 2 * PUT_WINDOW - apart:
+        age = (world.servers[server].clock_us() - stored.bundle.due_us - stored.shift_us) / 1e6
+        if stored.is_alive or age < 2 * PUT_WINDOW - apart:
             return False
     return True
 
 
-def _is_forgotten(versions: Mapping[str, str], *, known: bool) -> bool:
+def _is_forgotten(known: Sequence[Stored], copies: int, items: Sequence[Item]) -> bool:
     """Whether a scrub has made a tombstone of an unfinished push that only followers knew of: no other tombstone has
-    epoch 0.  A later epoch: it had been claimed in vain.  The other servers need none.  ``known``: a push of it has
-    returned, or it was delivered; then nothing may forget it."""
-    texts = set(versions.values()) - {"unknown"}
-    return len(texts) < len(set(versions.values())) and (
-        texts == {"(0, 2) gone"} or (not known and len(texts) == 1 and next(iter(texts)).endswith(" gone"))
-    )
+    epoch 0.  A later epoch: it had been claimed in vain.  The other servers need none.  If a push of it has returned,
+    or it was delivered, nothing may forget it."""
+    texts = {stored.brief for stored in known}
+    if len(known) == copies or len(texts) != 1 or known[0].is_alive:
+        return False
+    needed = any(item.confirmed or item.deliveries > 0 for item in items)
+    return known[0].bundle.version == Version(0, 2) or not needed
 
 
-def _is_unfinished(held: Sequence[Record | None]) -> bool:
-    """Whether these copies of an item, None where it is unknown, are a push of which no caller ever learned the id.
+def _is_unfinished(copies: Sequence[Bundle]) -> bool:
+    """Whether these copies are of a push of which no caller ever learned an id.
 
-    It never completed, so its item may be on some servers only (docs/what-happens-when.md, "A call in the middle").  It
-    may have been claimed in vain, or refused for a full queue.  A decided push, or its refusal, is decided again with
-    every try until its time is up, so its copies may differ.
+    It never completed, so its items may be on some servers only (docs/what-happens-when.md, "A call in the middle").
+    They may have been claimed in vain, or refused for a full queue.  A decided push, or its refusal, is decided again
+    with every try until its time is up, so its copies may differ.
     """
-    copies = [record for record in held if record is not None]
-    if all(record.state is State.QUEUED and not record.attempts and not record.token for record in copies):
+    if all(set(bundle.states) == {State.QUEUED} and not any(bundle.attempts) and not bundle.rows for bundle in copies):
         return True
-    if all(record.state is State.GONE for record in copies):
+    if not any(bundle.is_alive for bundle in copies):
         return True
-    return len({record.version for record in copies}) == 1 and copies[0].state is State.CLAIMED
-
-
-def _brief(record: Record | None) -> str:
-    return "unknown" if record is None else f"{tuple(record.version)} {record.state.name.lower()}"
+    states = set[str]().union(*(bundle.states for bundle in copies))
+    return len({bundle.version for bundle in copies}) == 1 and states <= {State.CLAIMED, State.QUEUED}
 
 
 def _content(world: World, lane: Lane, server: str, name: str) -> dict[bytes, object]:
@@ -128,48 +161,119 @@ def _content(world: World, lane: Lane, server: str, name: str) -> dict[bytes, ob
     return cast("dict[bytes, object]", content.get(key(NAMESPACE, lane.name, name).encode(), {}))
 
 
-def _records(world: World, lane: Lane, server: str) -> dict[bytes, Record]:
+def _records(world: World, lane: Lane, server: str) -> dict[bytes, Stored]:
     packed = cast("dict[bytes, bytes]", _content(world, lane, server, "records"))
-    return {id: unpack(record) for id, record in packed.items()}
+    return {id: Stored(unpack(record[_SHIFT.size :]), _SHIFT.unpack_from(record)[0]) for id, record in packed.items()}
 
 
-def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Record]) -> Iterator[str]:
-    """No item without its place in an index, no live item without its payload; that of a removed one goes later."""
-    places = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", "claimed", "dead")}
-    payloads = _content(world, lane, server, "payloads")
-    for id, record in records.items():
-        standing = {name for name, index in places.items() if id in index}
-        homes = _HOMES[record.state]
-        if homes and not standing & homes:
-            yield f"{id.decode()} is {record.state.name} and stands in no index of that: {standing or 'nowhere'}"
-        if record.state not in (State.GONE, State.PAUSED) and id not in payloads:
-            yield f"{id.decode()} is {record.state.name} without a payload"
-    for id in payloads.keys() - records.keys():
-        yield f"{id.decode()} has a payload and no record"
-    claims = {
-        b"%s\0%s" % (record.token.encode(), id) for id, record in records.items() if record.state is State.CLAIMED
-    }
-    for entry in sorted(claims ^ _content(world, lane, server, "holdings").keys()):
-        yield f"the claim {entry!r} is {'not held by its owner' if entry in claims else 'held after it has ended'}"
-    living = {id: record for id, record in records.items() if record.state in (State.QUEUED, State.CLAIMED)}
-    keyed = {(record.key.encode(), id) for id, record in living.items() if record.key}
+def _entry(id: bytes, position: int) -> bytes:
+    """What names an item with a moment of its own in the indexes."""
+    return b"%s\0%c" % (id, position + 1)
+
+
+def _disorder(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """Where indexes, counters, payloads, tombstones and keys say otherwise than the records."""
+    yield from _disorder_of_indexes(world, lane, server, records)
+    yield from _disorder_of_payloads(world, lane, server, records)
+    yield from _disorder_of_removals(world, lane, server, records)
+    living = {id: bundle for id, (bundle, _) in records.items() if set(bundle.states) & set("QRC")}
+    keyed = {(bundle.key.encode(), id) for id, bundle in living.items() if bundle.key}
     keys = cast("dict[bytes, bytes]", _content(world, lane, server, "keys"))
     named = {(name, id) for name, ids in keys.items() for id in ids.split(b"\1")}
     for name, id in sorted(keyed ^ named):
         yield f"the key {name.decode()} of {id.decode()} is {'kept for nothing' if (name, id) in named else 'not kept'}"
-    mortal = {id for id, record in living.items() if record.ttl_ms is not None}
-    for id in sorted(mortal ^ _content(world, lane, server, "expiring").keys()):
-        yield f"{id.decode()} {'is never to expire' if id in mortal else 'is gone, and is to expire'}"
+
+
+def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """Every item stands in the index of its state, none in another one, and the counters count them."""
+    homes = {name: set[bytes]() for name in ("queued", "claimed", "dead", "holdings", "expiring")}
+    counts = Counter[str]()
+    for id, (bundle, _) in records.items():
+        counts.update(bundle.states)
+        for position, state in enumerate(bundle.states):
+            match state:
+                case State.QUEUED:
+                    homes["queued"].add(id)
+                case "R":
+                    homes["queued"].add(_entry(id, position))
+                case State.DEAD:
+                    homes["dead"].add(_entry(id, position))
+                case State.CLAIMED:
+                    homes["claimed"].add(id)
+                    row = bundle.rows_of[position]
+                    token = bundle.rows[row - 1].token if row else "nobody"
+                    homes["holdings"].add(b"%s\0%s" % (token.encode(), id))
+                case _:
+                    pass
+            if bundle.expires_us and state in "QRC":
+                homes["expiring"].add(id)
+    indexes = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", *homes)}
+    queued = (indexes["ready"].keys(), indexes["scheduled"].keys())
+    for entry in sorted(queued[0] & queued[1]):
+        yield f"{entry!r} is ready and scheduled"
+    for name, entries in homes.items():
+        named = queued[0] | queued[1] if name == "queued" else indexes[name].keys()
+        for entry in sorted(entries ^ named):
+            yield f"{entry!r} {'is missing in' if entry in entries else 'stands for nothing in'} the index {name}"
+    for id in sorted(homes["claimed"]):
+        bundle, shift_us = records[id]
+        rows = {row for row, state in zip(bundle.rows_of, bundle.states, strict=True) if state == State.CLAIMED}
+        first_us = min(bundle.rows[row - 1].deadline_us for row in rows)
+        if bundle.soonest_us > first_us + EARLY_US:
+            yield f"{id!r} has a claim that ends before the moment named for all of them"
+        looked_at_us = cast("float", indexes["claimed"].get(id, 0.0))
+        if lane.ledger.found.calm and looked_at_us > first_us + shift_us + LATE_US:
+            yield f"{id!r} has a claim that ends {looked_at_us - first_us - shift_us:.0f} us before it is looked at"
+    lead = cast("dict[bytes, bytes]", _content(world, lane, server, "lead"))
+    for name, states in {"queued": State.QUEUED + REQUEUED, "claimed": State.CLAIMED, "dead": State.DEAD}.items():
+        there = sum(counts[state] for state in states)
+        if (counted := int(lead.get(name.encode(), b"0"))) != there:
+            yield f"{counted} items are counted as {name}, there are {there}"
+
+
+def _lacks(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """No live item without its payload; that of a removed one goes later."""
+    payloads = cast("dict[bytes, bytes]", _content(world, lane, server, "payloads"))
+    for id, stored in records.items():
+        there = list(split(payloads[id])) if id in payloads else []
+        for position in stored.positions("QRCD"):
+            if position >= len(there) or there[position] is None:
+                yield f"{id_at(id, stored.bundle, position)} is {stored.bundle.states[position]} without a payload"
+
+
+def _disorder_of_payloads(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """No payload without a record; only what has failed has a note."""
+    for id in _content(world, lane, server, "payloads").keys() - records.keys():
+        yield f"{id.decode()} has a payload and no record"
+    failed = {_entry(id, position) for id, stored in records.items() for position in stored.bundle.own}
+    for entry in sorted(_content(world, lane, server, "notes").keys() - failed):
+        yield f"{entry!r} has a note, and has not failed"
+
+
+def _disorder_of_removals(world: World, lane: Lane, server: str, records: Mapping[bytes, Stored]) -> Iterator[str]:
+    """Each bundle of which nothing is left will be forgotten."""
+    removals = set[tuple[Version, bytes]]()
+    size = 0
+    for packed in cast("Sequence[bytes]", _content(world, lane, server, "tombstones")):
+        _, _, epoch, n, length = _TOMBSTONE.unpack_from(packed)
+        removals.add((Version(epoch, n), packed[_TOMBSTONE.size :]))
+        size += length
+    for id, stored in records.items():
+        if not stored.is_alive and id != PAUSE and (stored.bundle.version, id) not in removals:
+            yield f"{id.decode()} is gone in {stored.bundle.version} and will never be forgotten"
+    counted = int(cast("bytes", _content(world, lane, server, "lead").get(b"tombstone_bytes", b"0")))
+    if counted != size:
+        yield f"the tombstones take {size} bytes, {counted} are counted"
 
 
 def leftovers(world: World) -> Iterator[str]:
     """What a server keeps of a queue of which nothing needs to be remembered any more."""
     for server, lane in itertools.product(world.view.members if world.view else (), world.lanes):
-        letters = _content(world, lane, server, "dead").keys()
+        letters = {entry[:-2] for entry in _content(world, lane, server, "dead")}
         alive = {owner.encode() for owner in world.hub.enrolled}
         for name, needed in {"records": {*letters, PAUSE}, "payloads": letters, "owners": alive}.items():
             if more := _content(world, lane, server, name).keys() - needed:
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {sorted(more)[:3]}"
-        for name in ("tombstones", "keys", "expiring", "claimed", "scheduled", "ready"):
+        for name in ("tombstones", "keys", "expiring", "claimed", "scheduled", "ready", "holdings"):
             if more := _content(world, lane, server, name):
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {more!r:.100}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,8 +25,9 @@ from zkrq.consuming.lease import Lease
 from zkrq.consuming.leases import Leases
 from zkrq.items import Item as SeenItem
 from zkrq.protocol import calls
-from zkrq.protocol.calls import Decision
+from zkrq.protocol.calls import Decision, item_id
 from zkrq.protocol.deciding import Decided
+from zkrq.protocol.records import Bundle, unpack
 from zkrq.replication.replicas import Replicas
 
 EARLY_SECONDS = 0.005
@@ -146,6 +147,11 @@ class Item:
 
 Standing = list[tuple[Item, int]]
 """Items that are certainly live at a moment, and how many removals of each had been begun."""
+
+
+def id_at(bundle: bytes, record: Bundle, position: int) -> str:
+    """The id of an item of a bundle."""
+    return bundle.decode() if record.is_alone else item_id(bundle.decode(), position)
 
 
 @dataclass(slots=True)
@@ -452,7 +458,7 @@ class Ledger:
         if item is None:
             self.violation(f"unexpected: {label!r} was never pushed")
             item = self.new_item(label)
-        request = lease_of(claim).request
+        request = lease_of(claim).grant.request
         what = f"{item.label} ({claim.id}) delivered to {process.name} under {request} {tuple(claim.token)}"
         self._trace.note(what)
         if self._is_excused(claim, process, certain=certain):
@@ -480,7 +486,7 @@ class Ledger:
         """Nobody else may have it, nor have been done with it."""
         if item.acked or (item.buried_at is not None and item.redriven_at is None):
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
-        if item.cancelled_at is not None and self.asked_at[lease_of(claim).request] > item.cancelled_at:
+        if item.cancelled_at is not None and self.asked_at[lease_of(claim).grant.request] > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")
@@ -495,7 +501,7 @@ class Ledger:
     def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
-            late = self.asked_at[lease_of(claim).request] - item.confirmed_at - item.ttl
+            late = self.asked_at[lease_of(claim).grant.request] - item.confirmed_at - item.ttl
             if late > LATE_SECONDS + item.slack:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
@@ -573,6 +579,14 @@ class Ledger:
         ]
 
 
+def _handed(decided: Decided[calls.ClaimReply]) -> Iterator[str]:
+    """The ids of the items that a claim request was given."""
+    records, parts = dict(decided.records), iter(decided.reply.handed)
+    for bundle, first, count, _ in zip(parts, parts, parts, parts, strict=True):
+        for position in range(first - 1, first - 1 + count):
+            yield id_at(bundle, unpack(records[bundle]), position)
+
+
 @contextmanager
 def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Generator[None, None, None]:
     """Note when Redis last told a client that a claim holds, and when each claim request was begun."""
@@ -602,13 +616,12 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked = Request(loop.now)
         ledger.requests.append(asked)
         decided = await decide(replicas, call)
-        payloads = decided.reply.payloads
         asked.answered_at, asked.calm = loop.now, found.calm
-        asked.ids = [id.decode() for id, payload in zip(decided.records.ids, payloads, strict=False) if payload]
+        asked.ids = list(_handed(decided))
         if ledger.pauses.is_in_force(asked_at):
             found.counts["claim requests while paused"] += 1
-            if given := [payload for payload in payloads if payload]:
-                found.violation(f"handed out while paused: {given} under {request}, asked for at {asked_at:.3f} s")
+            if asked.ids:
+                found.violation(f"handed out while paused: {asked.ids} under {request}, asked for at {asked_at:.3f} s")
         return decided
 
     with (

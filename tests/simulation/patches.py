@@ -22,7 +22,7 @@ EPOCH = 1_790_000_000.0
 
 def _hash_claim(claim: Claim[Any]) -> int:
     lease = lease_of(claim)
-    return zlib.crc32(f"{lease.id}/{lease.request}/{lease.packed[VERSION_BYTES].hex()}".encode())
+    return zlib.crc32(f"{lease.id}/{lease.grant.request}/{lease.grant.packed[VERSION_BYTES].hex()}".encode())
 
 
 @contextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import zkrq
 from tests.simulation.ledger import Item, Outcome, Push
 from tests.simulation.world import CALL_LIMIT, Client, Ended, Lane
-from zkrq import Queue, Receipt, Receipts, ZkrqError
+from zkrq import OutcomeUnknown, Queue, Receipt, Receipts, ZkrqError
 
 FOR_EVER = 100_000.0
 """Seconds to live that no run lasts."""
@@ -44,15 +45,17 @@ class Producer:
             if queue is None:
                 await asyncio.sleep(0.5)
                 continue
-            match chance.choice(("push", "push", "repeat", "repeat", "many")):
+            match chance.choice(("push", "push", "repeat", "repeat", "many", "many", "burst")):
                 case "push":
                     await self._push(queue)
                     left -= 1
                 case "repeat":
                     await self._push_until_known(queue)
                     left -= 1
-                case _:
+                case "many":
                     left -= await self._push_many(queue)
+                case _:
+                    left -= await self._burst(queue)
             await asyncio.sleep(chance.random() ** 2 * pause)
 
     def _new_item(self, options: dict[str, Any]) -> Item:
@@ -108,6 +111,9 @@ class Producer:
         item = self._new_item(options)
         id = f"own {item.label}" if self._chance.random() < 0.5 else zkrq.new_id()
         self._ledger.name(item, id)
+        await self._repeat(item, id, options)
+
+    async def _repeat(self, item: Item, id: str, options: dict[str, Any]) -> None:
         while self._client.world.loop.now < self._until:
             open_queue = self._client.queue(self._lane)
             if open_queue is None:
@@ -122,15 +128,42 @@ class Producer:
                 return
             await asyncio.sleep(0.3)
 
+    def _several(self) -> tuple[dict[str, Any], list[Item]]:
+        """Items to be pushed together, most of them in bundles: those have no life of their own."""
+        chance = self._chance
+        options = self._options() if chance.random() < 0.3 else {}
+        return options, [self._new_item(options) for _ in range(chance.randint(2, self._setting.together))]
+
     async def _push_many(self, queue: Queue[Any]) -> int:
-        options = self._options()
-        items = [self._new_item(options) for _ in range(self._chance.randint(2, 6))]
+        options, items = self._several()
         pushes = [self._ledger.begin_push(item) for item in items]
         work = queue.push_many([self._packed(item) for item in items], **options)
         ended = await self._client.do("push_many", work, CALL_LIMIT)
-        for push, outcome in zip(pushes, self._outcomes(ended, len(items)), strict=True):
-            self._note(push, outcome)
+        await self._end_several(options, pushes, self._outcomes(ended, len(items)))
         return len(items)
+
+    async def _burst(self, queue: Queue[Any]) -> int:
+        """Single pushes that leave together."""
+        options, items = self._several()
+        pushes = [self._ledger.begin_push(item) for item in items]
+        works = [queue.push(self._packed(item), **options) for item in items]
+        await self._end_several(
+            options, pushes, await asyncio.gather(*(self._client.do("push", work, CALL_LIMIT) for work in works))
+        )
+        return len(items)
+
+    async def _end_several(self, options: dict[str, Any], pushes: list[Push], ended: list[Ended[Receipt]]) -> None:
+        """Mostly repeat, one by one, those of which it is not known whether they happened."""
+        unknown: list[tuple[Item, str]] = []
+        for push, outcome, id in zip(pushes, ended, _ids(ended), strict=True):
+            self._note(push, outcome)
+            if id:
+                self._ledger.name(push.item, id)
+                unknown.append((push.item, id))
+        self._ledger.counts["items of several pushed again"] += len(unknown)
+        for item, id in unknown:
+            if self._chance.random() < 0.8:
+                await self._repeat(item, id, options)
 
     def _outcomes(self, ended: Ended[Receipts], count: int) -> list[Ended[Receipt]]:
         """How each push of a ``push_many`` ended."""
@@ -143,3 +176,19 @@ class Producer:
             self._client.judge("push_many", outcome) if isinstance(outcome, ZkrqError) else Ended(Outcome.DONE, outcome)
             for outcome in receipts.outcomes()
         ]
+
+
+def _ids(ended: list[Ended[Receipt]]) -> list[str]:
+    """The id under which each push may have happened, empty if it is known whether it did.
+
+    Pushes that share an error are its ids, in order.
+    """
+    ids: list[str] = []
+    of_error: dict[int, Iterator[str]] = {}
+    for one in ended:
+        error = one.error
+        if isinstance(error, OutcomeUnknown):
+            ids.append(next(of_error.setdefault(id(error), iter(error.ids)), ""))
+        else:
+            ids.append("")
+    return ids

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.simulation import faults as all_faults
 from tests.simulation.administering import resume
-from tests.simulation.agreement import disagreements, leftovers
+from tests.simulation.agreement import disagreements, disorder, leftovers
 from tests.simulation.faults import REPAIR, Fault
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
@@ -34,6 +34,9 @@ HEAL_SECONDS = 20.0
 
 DRAIN_SECONDS = 700.0
 """Longer than an item whose push is still on its way is waited for, which is the longest wait that there is."""
+
+LOOK_SECONDS = 1.7
+"""Between two looks at what servers hold."""
 
 REPAIR_SECONDS = 200.0
 """Within so long all servers are in sync again, once nothing goes wrong any more."""
@@ -174,6 +177,7 @@ class _Scenario:
             await self._new_worker(f"c{at}")
         moments = self._moments(chance.choice((3, 4, 5, 6, 8, 12, 16))) if self._faults else []
         faults = [asyncio.create_task(self._fault(number, at)) for number, at in enumerate(moments)]
+        looking = asyncio.create_task(self._look())
         await asyncio.sleep(world.shape.seconds)
         if faults:
             await asyncio.wait(faults)
@@ -186,13 +190,24 @@ class _Scenario:
         world.trace.note("-- everything is mended")
         await asyncio.sleep(HEAL_SECONDS)
         await self._end_workers()
+        looking.cancel()
         world.trace.note("-- draining")
         gc.collect()
         auditor = world.new_client("auditor")
         auditor.takes_part = False
         done = auditor.start(_audit(auditor), "main")
         await asyncio.wait([done])
+        for server in world.servers.values():
+            for text in server.mistakes:
+                world.found.violation(f"a script failed: {text}")
         done.result()
+
+    async def _look(self) -> None:
+        """Look at each server between two calls: what a script leaves behind is in order at any time."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            for text in disorder(self._world):
+                self._world.found.violation(text)
 
     def _moments(self, count: int) -> list[float]:
         """When faults begin: often one right after another."""

@@ -6,22 +6,35 @@ A new script needs no change here if its arguments have the names of others.
 from __future__ import annotations
 
 import random
+import struct
 from typing import cast
 
 import pytest
 
+from zkrq.protocol.calls import item_id, runs
 from zkrq.protocol.keys import key
-from zkrq.protocol.records import VERSION_BYTES, Record, State, Version, fresh, pack, unpack
+from zkrq.protocol.payloads import join
+from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.testing.redis.server import MiniRedis
 
 NAMESPACE = "t"
-IDS = [f"i{n:02}" for n in range(14)]
+SINGLES = [f"i{n:02}" for n in range(8)]
+BUNDLES = [f"1a0c4506cca-23-{n:x}" for n in range(6)]
+BUNDLE_SIZE = 4
 QUEUES = ("q1", "q2")
 OWNERS = ("ann", "bob", "eve/x")
 CHANNELS = ("c1", "c2", "c3")
 FIRST_US = 1_750_000_000_000_000
 WINDOW_MS = 300_000
+
+SHIFT_BYTES = 8
+"""What a server keeps in front of a record."""
+
+OF_ITEMS = {"push", "cancel", "redrive"}
+"""Scripts that take ids of items; others take those of bundles."""
+
+STATES = "QQRCCDXF"
 
 Word = bytes | str | int | float
 
@@ -36,7 +49,8 @@ class Load:
         # Of the call that is being drawn.
         self._script = ""
         self.queue = QUEUES[0]
-        self._id = IDS[0]
+        self._id = SINGLES[0]
+        self._size = 1
         self._owner = OWNERS[0]
 
     def draw(self, script: str) -> list[Word]:
@@ -45,7 +59,7 @@ class Load:
         repeated = header.repeated * self.rng.randint(1, 8)
         self._script, self.queue, self._owner = script, self.rng.choice(QUEUES), self.rng.choice(OWNERS)
         drawn = {name: self._argument(name) for name in header.arguments}
-        if drawn.get("payloads_given") == 0:
+        if drawn.get("whole") == 0:
             repeated = tuple(name for name in repeated if name != "payload")
         return [*drawn.values(), *map(self._argument, repeated)]
 
@@ -62,8 +76,12 @@ class Load:
         held = self._mini.content().get(key(NAMESPACE, self.queue, name).encode(), {})
         return cast("dict[bytes, bytes]", held)
 
-    def _record(self) -> Record | None:
-        packed = self._held("records").get(self._id.encode())
+    def _packed(self) -> bytes | None:
+        stored = self._held("records").get(self._id.encode())
+        return stored and stored[SHIFT_BYTES:]
+
+    def _record(self) -> Bundle | None:
+        packed = self._packed()
         return unpack(packed) if packed else None
 
     def _mostly(self, usual: Word, *others: Word) -> Word:
@@ -157,7 +175,7 @@ class Load:
 
     def draw_cursor(self) -> Word:
         if self._script == "clear":
-            return self.rng.choice(["", "", "s", "r", f"r0 {self.draw_id()}"])
+            return self.rng.choice(["", "", "s", "r", f"r0 {self.draw_id()}", f"s5 {BUNDLES[0]}\0\2"])
         return "0"
 
     def draw_before_ms(self) -> Word:
@@ -169,7 +187,7 @@ class Load:
     def draw_waiter(self) -> Word:
         return self.rng.choice(["", *CHANNELS])
 
-    def draw_payloads_given(self) -> Word:
+    def draw_whole(self) -> Word:
         return self.rng.randint(0, 1)
 
     def draw_floor_ms(self) -> Word:
@@ -186,44 +204,97 @@ class Load:
         if self._script == "settle" and claimed and self.rng.random() < 0.8:
             self._id = self.rng.choice(claimed).decode()
         else:
-            self._id = self.rng.choice(IDS)
+            self._id = self.rng.choice(SINGLES if self.rng.random() < 0.4 else BUNDLES)
+        if self._script in OF_ITEMS and self._id in BUNDLES:
+            return item_id(self._id, self.rng.randrange(BUNDLE_SIZE + 1))
         return self._id
 
     def draw_record(self) -> Word:
         pushed_at_ms = self.now_us // 1000 - self.rng.choice([0, 0, 0, 1_000, WINDOW_MS + 1])
         priority = self.rng.choice([0, 0, 5, 9])
-        key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([None, None, 500.0, 60_000.0])
+        is_alone = self._id in SINGLES or self._script == "push"
+        self._size = 1 if is_alone else BUNDLE_SIZE
+        key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
         if self._script in ("put", "push"):
-            return fresh(priority, pushed_at_ms, key, ttl_ms)
+            if is_alone:
+                return fresh(priority, pushed_at_ms, delay_ms=self.draw_delay_ms(), key=key, ttl_ms=ttl_ms)
+            return fresh(priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms())
+        return pack(self._bundle(priority, pushed_at_ms, key if is_alone else "", ttl_ms if is_alone else 0))
+
+    def _bundle(self, priority: int, pushed_at_ms: int, key: str, ttl_ms: float) -> Bundle:
+        """A record as a primary may have decided it."""
+        rng, size = self.rng, self._size
         known = self._record()
         version = known.version if known else Version(0, 1)
-        version = Version(version.epoch + self.rng.choice([0, 0, 1]), max(1, version.n + self.rng.choice([-1, 0, 1])))
-        state = self.rng.choice(list(State))
-        token = f"{self.rng.choice(OWNERS)}/{self.rng.randint(1, 20)}" if state is not State.QUEUED else ""
-        return pack(
-            Record(version, state, priority, 1, 1, pushed_at_ms, self.now_us, 60_000, token, key, "note\0", ttl_ms)
+        version = Version(version.epoch + rng.choice([0, 0, 1]), max(1, version.n + rng.choice([-1, 0, 1])))
+        if known:
+            size = self._size = len(known.states)
+        states = "".join(rng.choice(STATES) for _ in range(size))
+        rows = [
+            Row(rng.choice(OWNERS), rng.randint(1, 20), 60_000, self.now_us + rng.choice([-1_000_000, 1_000_000]))
+            for _ in range(rng.randint(1, 3))
+        ]
+        return Bundle(
+            version,
+            states,
+            [rng.randint(1, len(rows)) if state == "C" else rng.randint(0, len(rows)) for state in states],
+            [rng.randint(0, 3) for _ in states],
+            priority,
+            self._id in SINGLES,
+            pushed_at_ms,
+            self.now_us - rng.choice([0, 1_000, -500_000]),
+            self.now_us - rng.choice([0, 0, 3_000]),
+            min(row.deadline_us for row in rows) if "C" in states else 0,
+            rows,
+            {
+                at: Own(self.now_us + rng.choice([0, -700_000, 2_000_000]), rng.randint(0, 2))
+                for at, state in enumerate(states)
+                if state in "RD" or (state == "C" and rng.random() < 0.5)
+            },
+            key,
+            self.now_us + 1000 * ttl_ms if ttl_ms else 0,
+            1000 * ttl_ms,
         )
 
+    def draw_notes(self) -> Word:
+        text = self.rng.choice([b"", b"boom", b"note\0"])
+        return struct.pack("<BH", self.rng.randint(1, self._size), len(text)) + text if text else b""
+
+    def draw_since(self) -> Word:
+        earlier = self.rng.choice([0, 0, 2_000, 70_000_000])
+        return self._mostly(-self.now_us + earlier, -self.now_us if self._script == "forward" else "")
+
     def draw_head(self) -> Word:
-        held = self._held("records").get(self._id.encode(), b"")
-        return self.rng.choice([held, held, held, fresh(0, 0)])[:10]
+        held = self._packed() or b""
+        return self.rng.choice([held, held, held, fresh(0, 0)])[: VERSION_BYTES.stop]
 
-    def draw_left_ms(self) -> Word:
-        return self.rng.choice([-5_000, 0, 300, 60_000, "300 900.5", "0 -7.000"])
-
-    def draw_delay_ms(self) -> Word:
-        return self.rng.choice([0, 0, 500, 60_000, "0 900.000", "500 60000.000"])
+    def draw_delay_ms(self) -> int:
+        return self.rng.choice([0, 0, 500, 60_000])
 
     def draw_payload(self) -> Word:
-        return self.rng.choice([b"", b"payload", b"\0\xff\r\n"])
+        if self._script in ("apply", "apply_new") and self.rng.random() < 0.3:
+            return b""
+        return join([self.rng.choice([b"\0\0", b"\0\0payload", b"\0\0\0\xff\r\n"]) for _ in range(self._size)])
+
+    def _positions(self) -> list[int]:
+        known = self._record()
+        size = len(known.states) if known else 1
+        some = [position for position in range(size) if self.rng.random() < 0.6] or [0]
+        return some if self.rng.random() < 0.95 else [*some, size]
+
+    def draw_items(self) -> Word:
+        if self._script == "cut":
+            return self._mostly(bytes(self._positions()), b"")
+        return runs(self._positions())
 
     def draw_version(self) -> Word:
-        held = self._held("records").get(self._id.encode(), fresh(0, 0))
+        held = self._packed() or fresh(0, 0)
         return self._mostly(held[VERSION_BYTES], fresh(0, 0)[VERSION_BYTES], b"\t" * 8)
 
     def draw_token(self) -> Word:
-        record = self._record()
-        return self._mostly(record.token if record else "", "ann/1")
+        known = self._record()
+        tokens = [row.token for row in known.rows] if known else []
+        return self._mostly(self.rng.choice(tokens) if tokens else "", "ann/1")
 
     def draw_how(self) -> Word:
         verb, ms = self.rng.choice(["nack", "release", "bury", "extend"]), self.rng.choice([0, 1, 2_000])

@@ -71,6 +71,8 @@ class SimServer:
         self._pending: deque[tuple[Far, list[bytes]]] = deque()
         self.redis = self._begin()
         self.old_dump: Dump | None = None
+        self.mistakes: list[str] = []
+        """Errors of scripts: they refuse by a status."""
 
     def __repr__(self) -> str:
         return f"<SimServer {self.name} {self.status.value} life {self.lives}>"
@@ -111,6 +113,8 @@ class SimServer:
             return
         before = self.redis.touched
         reply = far.refusal(command) or self.redis.execute(*command)
+        if isinstance(reply, ErrorReply) and reply.text.startswith("ERR ") and " script: " in reply.text:
+            self.mistakes.append(f"{self.name} at {self._loop.now:.3f} s: {reply.text}")
         if not self.pace.costs:
             far.reply(reply)
             return

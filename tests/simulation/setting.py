@@ -31,6 +31,8 @@ class Setting:
     pauses: bool
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
+    together: int = 6
+    """How many items a call pushes at most, or calls that leave together."""
 
     @property
     def drops_letters(self) -> bool:
@@ -94,4 +96,5 @@ def draw(chance: random.Random) -> Setting:
         clears=chance.random() < 0.1,
         pauses=chance.random() < 0.2,
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
+        together=chance.choices((6, 15, 40), (6, 3, 1))[0],
     )

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed
+from tests.lua.one_server import Argument, Claimed, OneServer, Put, ScriptFailed, Settlement
 from zkrq.protocol import calls
+from zkrq.protocol.payloads import join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.wire import ErrorReply
@@ -24,6 +25,9 @@ SMALL, LARGE = 2_000, 10_000
 
 BATCH = 500
 """Items in one call, as the library makes them."""
+
+BUNDLE = 50
+"""Items in a bundle; with every other batch of items that are alone, as many come in bundles."""
 
 TOUCHED_MAX = 40_000
 """Elements in any call: some ten milliseconds of a server."""
@@ -79,7 +83,15 @@ class Large(OneServer):
         for start in range(0, count, BATCH):
             numbers = range(start, min(start + BATCH, count))
             puts = [Put(f"{name}{n:06}", pushed_at_ms=self.now_ms(), **options) for n in numbers]  # pyright: ignore[reportArgumentType]
-            self.put(*(put._replace(priority=n % 10) for n, put in zip(numbers, puts, strict=True)))
+            self.put(*(put._replace(priority=n % 10) for n, put in enumerate(puts)))
+            if start // BATCH % 2 and options.keys() <= {"delay_ms"}:
+                bundles = [
+                    put._replace(id=bundle_of(name, n), payload=[b"payload"] * BUNDLE, priority=9)
+                    for n, put in zip(numbers, puts, strict=True)
+                    if n % BUNDLE == 0
+                ]
+                self.put(*bundles)
+            self.now += 1000
 
     def _fill(self) -> None:
         size = self.size
@@ -88,14 +100,15 @@ class Large(OneServer):
         self.items("gone", size)
         self._settle_all("ack")
         self.items("claimed", size)
-        for n in range(0, size, 20):
-            self.claim(f"owner{n}", 20, lease_ms=1_000)
+        n = 0
+        while self.claim(f"owner{n}", 20, lease_ms=1_000).handed:
+            n += 20
         self.items("held", 2 * BATCH)
-        self.last: Claimed = [self.claim("ann", BATCH, lease_ms=600_000) for _ in range(2)][-1]
+        self.last: Claimed = [self.claim("ann", BATCH, lease_ms=600_000) for _ in range(3)][-2]
         self.last_seq = self._seq
         self.items("later", size, delay_ms=1_000)
-        self.items("mortal", size, ttl_ms=1_000)
         self.items("ready", size)
+        self.items("mortal", size, ttl_ms=1_000)
         for n in range(size):
             self.command("ZADD", self.key("fenced_owners"), self.now_ms(), f"fenced{n}")
             self.command("ZADD", self.key("waiting"), self.now_ms(), f"channel{n}")
@@ -121,7 +134,18 @@ class Large(OneServer):
 
 
 def named(name: str) -> list[str]:
+    """Items that are alone."""
     return [f"{name}{n:06}" for n in range(BATCH)]
+
+
+def bundle_of(name: str, number: int) -> str:
+    return f"{name.encode().hex()}-{number // BUNDLE:x}-0"
+
+
+def bundled(name: str) -> list[str]:
+    """As many items of bundles."""
+    bundles = [bundle_of(name, number) for number in range(BATCH, 2 * BATCH, BUNDLE)]
+    return [calls.item_id(bundle, position) for bundle in bundles for position in range(BUNDLE)]
 
 
 def later(seconds: float, call: Callable[[Large], object]) -> Callable[[Large], object]:
@@ -141,32 +165,62 @@ def encoded(name: str) -> list[bytes]:
     return [id.encode() for id in named(name)]
 
 
+def bundles(name: str) -> list[bytes]:
+    return [bundle_of(name, number).encode() for number in range(BATCH, 2 * BATCH, BUNDLE)]
+
+
 def new(priority: int = 0) -> list[calls.Put]:
-    return [calls.Put(id, fresh(priority, FIRST_US // 1000), 0, b"payload") for id in named("new")]
+    return [calls.Put(id, fresh(priority, FIRST_US // 1000), join([b"payload"])) for id in named("new")]
 
 
-def copies() -> list[calls.Copied]:
-    return [calls.Copied(put.id.encode(), put.record, b"0", put.payload) for put in new()]
+def new_bundles(priority: int = 0) -> list[calls.Put]:
+    record, payload = fresh(priority, FIRST_US // 1000, size=BUNDLE), join([b"payload"] * BUNDLE)
+    return [calls.Put(bundle_of("new", n), record, payload) for n in range(0, BATCH, BUNDLE)]
+
+
+def new_of_bundles() -> list[calls.Put]:
+    """Items that are pushed again."""
+    return [put.single(position) for put in new_bundles() for position in range(BUNDLE)]
+
+
+def copies(puts: Sequence[calls.Put]) -> list[calls.Copied]:
+    return [calls.Copied(put.id.encode(), put.record, b"", b"0", put.payload) for put in puts]
+
+
+def settle_mixed(server: Large) -> None:
+    server.settle(*mixed(server.last), dead_max=10)
+
+
+def mixed(claimed: Claimed) -> list[Settlement]:
+    """Neighbours meet different fates."""
+    hows = (("ack", 0, ""), ("nack", 50, "why"), ("release", 0, ""), ("bury", 0, "why"), ("extend", 900, ""))
+    return [
+        claimed.decided[id].settle(*how, positions[at :: len(hows)])
+        for id, positions in claimed.positions.items()
+        for at, how in enumerate(hows)
+        if positions[at :: len(hows)]
+    ]
 
 
 def asking(call: calls.Call[Any]) -> Callable[[Large], object]:
     return lambda server: server.ask(call)
 
 
-NEW_RECORDS = calls.Rows([part for put in new() for part in put])
+NEW_RECORDS = calls.Rows([part for copied in copies([*new(), *new_bundles()]) for part in copied])
 CLAIM = asking(calls.Claim("q", "eve", 1, 10_000, 1_000, "channel", 1, "D", 10, 0))
 FENCE = asking(calls.Fence("q", "ann"))
 KNOWN_OWNERS = calls.Rows([part for id in named("o") for part in (id, 1, 5)])
 
 CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
-    "affirm": {"": asking(calls.Affirm("q", encoded("claimed")))},
+    "affirm": {"": asking(calls.Affirm("q", [*encoded("claimed"), *bundles("claimed")]))},
     "apply": {
         "claims": lambda s: s.apply(*(each.apply() for each in s.last.decided.values()), fenced="owner0"),
-        "new": asking(calls.Apply("q", NEW_RECORDS, trim=True, payloads_given=calls.ALL_PAYLOADS)),
+        "new": asking(calls.Apply("q", NEW_RECORDS, trim=True, whole=True)),
     },
-    "apply_new": {"": asking(calls.ApplyNew("q", NEW_RECORDS, payloads_given=calls.ALL_PAYLOADS))},
+    "apply_new": {"": asking(calls.ApplyNew("q", NEW_RECORDS, whole=True))},
     "cancel": {
         "": lambda s: s.cancel(*named("claimed"), trim=1),
+        "of bundles": lambda s: s.cancel(*bundled("claimed"), trim=1),
         "letters": lambda s: s.cancel(wanted="D", count=BATCH),
     },
     "claim": {
@@ -179,13 +233,16 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "clear": {"": asking(calls.Clear("q", BATCH, "", 0, b"", trim=True))},
     "compare": {"": asking(calls.Compare("q", [(id, b"head") for id in encoded("ready")]))},
     "count": {"": lambda s: s.count()},
-    "cut": {"": asking(calls.Cut("q", encoded("gone")))},
+    "cut": {
+        "": asking(calls.Cut("q", [calls.Gone(id, b"") for id in encoded("gone")])),
+        "of bundles": asking(calls.Cut("q", [calls.Gone(id, bytes(range(BUNDLE))) for id in bundles("gone")])),
+    },
     "fence": {
         "": FENCE,
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
-    "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies()))},
+    "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
     "holders": {"": asking(calls.Holders("q"))},
     "install": {"": asking(calls.Install("q", 0, KNOWN_OWNERS))},
@@ -195,18 +252,29 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "peek": {
         state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
     },
-    "push": {"": asking(calls.Push("q", 10**6, new()))},
-    "put": {"": asking(calls.PutAll("q", new())), "urgent": later(100, asking(calls.PutAll("q", new(9))))},
+    "push": {
+        "": asking(calls.Push("q", 10**6, new())),
+        "of bundles": asking(calls.Push("q", 10**6, new_of_bundles())),
+    },
+    "put": {
+        "": asking(calls.PutAll("q", [*new(), *new_bundles()])),
+        "urgent": later(100, asking(calls.PutAll("q", [*new(9), *new_bundles(9)]))),
+    },
     "queues": {"": asking(calls.Queues())},
-    "read": {"": asking(calls.Read("q", named("ready")))},
-    "redrive": {"": lambda s: s.redrive(count=BATCH), "named": lambda s: s.redrive(*named("dead"))},
+    "read": {"": asking(calls.Read("q", [*named("ready"), *(id.decode() for id in bundles("ready"))]))},
+    "redrive": {
+        "": lambda s: s.redrive(count=BATCH),
+        "named": lambda s: s.redrive(*named("dead")),
+        "of bundles": lambda s: s.redrive(*bundled("dead")),
+    },
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {
         verb: later(1300, lambda s, verb=verb: s.settle(*s.last.settle(verb, 0, "why"), dead_max=10))
         for verb in ("ack", "nack", "release", "bury", "extend")
-    },
+    }
+    | {"mixed": settle_mixed},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics()},
     "trim": {"after an hour": later(3600, asking(calls.Trim("q")))},

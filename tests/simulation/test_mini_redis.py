@@ -178,6 +178,7 @@ PLAIN = {
     "HMGET": "hash / member",
     "HSET": "hash / member value",
     "HSETNX": "hash member value",
+    "HINCRBY": "hash member integer",
     "HDEL": "hash / member",
     "HLEN": "hash",
     "HSTRLEN": "hash member",
@@ -196,6 +197,7 @@ PLAIN = {
     "ZREM": "zset / member",
     "ZCARD": "zset",
     "ZSCORE": "zset member",
+    "ZRANK": "zset member",
     "ZCOUNT": "zset bound bound",
     "ZRANGE": "zset index index rev? withscores?",
     "ZRANGEBYSCORE": "zset bound bound withscores? limit?",
@@ -363,10 +365,26 @@ return {struct.unpack('>i2', '\255\254')}
 return {struct.unpack('<I4', 'abc')}
 return {struct.unpack('<Bc0', '\5abc')}
 return {struct.unpack('<c0', 'abc')}
+return struct.pack('<BI4I4BBdddd', 2, 1, 7, 37, 100, 1750000000000, 1750000000000001, -0.5, 1e17)
+return {struct.unpack('<xI4I4BBd', struct.pack('<BI4I4BBd', 2, 1, 7, 37, 100, 1750000000001))}
+return {struct.unpack('<BI4I4d', 'x' .. struct.pack('<BI4I4d', 1, 2, 3, 4), 2)}
+return {struct.unpack('<BHc0', '\7' .. struct.pack('<H', 3) .. 'abcd')}
+return struct.pack('<BH', 255, 65535) .. struct.pack('<H', 65536)
+return {struct.unpack('<I4', struct.pack('<I4', 2147483648 + 5))}
 return struct.size('<BI4I4c1BI4I4ddI4B')
 return struct.size('<Bc0')
 return struct.pack('<?', 1)
 return {string.match('a/b/17', '^(.*)/(%d+)$')}
+return {string.match('b\0a\0c', '^(.-)%z(.*)$')}
+return {string.match('0a-1f-3~0b', '^(%x+%-%x+%-%x+)~(%x%x)$'), tonumber('0b', 16), string.format('x~%02x', 11)}
+return {string.find('QQXC', '[^Q]', 1), string.find('QQXC', '[^' .. string.sub('QQXC', 3, 3) .. ']', 3)}
+return {string.find('XXQ', '^[QRCD]', 3), string.find('a\127', '\127', 1, true)}
+return {string.gsub('\127\128\129', '.', {['\128'] = '\129', ['\129'] = 'x'})}
+return {string.gsub('aabb', '..', function(two) return two == 'aa' and 'cc' or nil end)}
+return {string.format('%.0f', -1750000000000001), string.format('%.0f', 0.5), '-1750000000000001' + 1750000000000000}
+return {string.rep('\0\0', 3), string.byte('RDXF', 1, 4)}
+return {redis.call('HINCRBY', KEYS[1], 'a', -3), redis.call('ZRANK', 'z', 'x')}
+return redis.call('ZRANK', 'z', 'none') == false
 return {tostring(1e15), tostring(1700000000000000), tostring(0.1), 10 % 3, math.floor(-0.5)}
 """
 
@@ -412,7 +430,7 @@ def test_out_of_memory(twins: Twins) -> None:
     assert answers["", remove + write] == b"done"
     assert answers["#!lua\n", "return 1"] == refused
     assert answers["#!lua flags=allow-oom\n", write] == b"done"
-    for command in ("SET k v", "HSET h a 1", "HSETNX h a 1", "SADD s a", "RPUSH l a", "ZADD z 1 a"):
+    for command in ("SET k v", "HSET h a 1", "HSETNX h a 1", "HINCRBY h a 1", "SADD s a", "RPUSH l a", "ZADD z 1 a"):
         assert _same(twins(*command.split())) == refused
     for command in ("HDEL hash a", "HGET hash b", "DEL hash", "LTRIM l 0 1", "ZPOPMIN z", "SCRIPT FLUSH"):
         assert _same(twins(*command.split())) != refused

@@ -18,11 +18,13 @@ from tests.simulation.scenario import forget
 from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
-from tests.simulation.world import CLAIM_TIMEOUT, Client, World
-from zkrq import Cancellation, OutcomeUnknown, Queue, clock
+from tests.simulation.world import CLAIM_TIMEOUT, NAMESPACE, Client, World
+from zkrq import Cancellation, OutcomeUnknown, Queue, clock, new_id
 from zkrq.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
+from zkrq.protocol.calls import item_id
 from zkrq.protocol.copying import PAGE_ITEMS
+from zkrq.protocol.keys import key
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import ServerId, decode, extend
 
@@ -81,8 +83,8 @@ async def _former_primary(world: World) -> None:
     near, near_queue = await _opened(world, "near")
     far, far_queue = await _opened(world, "far")
     assert near.coordinator
-    for key in ("key", "other"):
-        await _run(near, near_queue.push(key, key=key))
+    for name in ("key", "other"):
+        await _run(near, near_queue.push(name, key=name))
     assert world.view
     primary = world.view.primary(world.queue)
 
@@ -454,7 +456,7 @@ async def _trouble_in_a_catch_up(world: World) -> None:
     near, queue = await _opened(world, "near")
     items = 500
     for _ in range(3):
-        await _run(near, queue.push_many(range(items)))
+        await _run(near, queue.push_many(range(items), delay=REMEMBERED))  # so that each is alone
     assert world.view
     source = world.view.primary(world.queue)
     lost = next(id for id in world.view.members if id != source)
@@ -593,6 +595,64 @@ def test_an_old_disk_after_a_power_cut_brings_nothing_back() -> None:
     _play(_old_disk)
 
 
+async def _piecemeal(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    bundle = new_id()
+
+    # A bundle of which no server knows anything is pushed again item by item, and the server dies that decided.
+    for position in range(3):
+        await _run(near, queue.push(str(position), id=item_id(bundle, position)))
+    assert world.view
+    world.servers[world.view.primary(world.queue)].kill()
+    claims = await _run(near, queue.pop_many(5, timeout=5))
+    assert {claim.id: claim.item for claim in claims} == {item_id(bundle, at): str(at) for at in range(3)}
+    assert await _run(near, queue.ack_many(claims)) == []
+    await _close(near)
+
+
+def test_a_bundle_may_be_pushed_again_item_by_item() -> None:
+    _play(_piecemeal)
+
+
+async def _without_payloads(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    receipts = await _run(near, queue.push_many(["0", "1", "2"]))
+
+    # As if claims had overtaken the push on every server, and those who made them had died since.
+    for server in world.servers.values():
+        server.redis.execute(b"DEL", key(NAMESPACE, world.queue, "payloads").encode())
+    assert await _run(near, queue.pop_many(3, timeout=0)) == []
+    await _run(near, queue.push("1", id=receipts[1].id))
+    claims = await _run(near, queue.pop_many(3, timeout=5))
+    assert [(claim.id, claim.item) for claim in claims] == [(receipts[1].id, "1")]
+    await _run(near, queue.push("2", id=receipts[2].id))
+    claims += await _run(near, queue.pop_many(3, timeout=5))
+    assert [claim.item for claim in claims] == ["1", "2"]
+    await _run(near, queue.ack_many(claims))
+    await _close(near)
+
+
+def test_an_item_whose_payload_never_arrived_may_be_pushed_again() -> None:
+    _play(_without_payloads)
+
+
+async def _alike_ids(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    ids = [f"1A0C-1-2~{ending}" for ending in ("00", "0A")] + ["1a0c-1-2~ff", "1a0c-1-2~70"]
+    for id in ids:
+        await _run(near, queue.push(id, id=id))
+    for id in ids:
+        seen = await _run(near, queue.get(id))
+        assert seen
+        assert (seen.id, seen.item) == (id, id)
+        assert await _run(near, queue.cancel(id)) is Cancellation.REMOVED
+    await _close(near)
+
+
+def test_an_id_that_only_looks_like_one_of_a_bundle_is_a_users_own() -> None:
+    _play(_alike_ids)
+
+
 async def _old_view(world: World) -> None:
     near, queue = await _opened(world, "near")
     assert near.cluster
@@ -649,7 +709,7 @@ async def _uncertain_session(world: World) -> None:
             world.hub.silence(near.coordinator, deaf=True)
             await asyncio.sleep(near.coordinator.valid_until - world.loop.now + 0.01)
             claims.append(await anext(stream))
-        return [int(lease_of(claim).request.rpartition("/")[2]) for claim in claims]
+        return [int(lease_of(claim).grant.request.rpartition("/")[2]) for claim in claims]
 
     first, second, third = await _run(near, take())
     assert second <= first + 1

@@ -113,7 +113,7 @@ class Workload:
                 case "many":
                     timeout = self._chance.choice((0, 0.5, 3.0))
                     limit = (timeout or CALL_LIMIT) + 0.01
-                    count = self._chance.randint(2, 8)
+                    count = self._chance.randint(2, self._lane.setting.together + 2)
                     ended = await self._client.do("pop_many", self._take(queue, count, timeout), limit)
                     await self._settle_all(queue, ended)
                 case _:
@@ -125,6 +125,12 @@ class Workload:
         if held and self._chance.random() < 0.3:
             await asyncio.sleep(self._chance.random())
             await self._ack_together(queue, held)
+            return
+        if len(held) > 1 and self._chance.random() < 0.6:
+            work = (
+                self._work() if self._chance.random() < 0.7 else None
+            )  # ending together, they are settled in one call
+            await asyncio.gather(*(self._handle(claim, item, holder, work) for claim, item, holder in held))
             return
         for claim, item, holder in held:
             await self._handle(claim, item, holder)
@@ -161,12 +167,21 @@ class Workload:
             async for claim in stream:
                 await self._handle(claim, *self._client.given(self._lane, claim))
 
-    async def _handle(self, claim: Claim[Any], item: Item, holder: Holder) -> None:
-        """What one consumer does with one claim; ends without an error, unless it is cancelled."""
+    def _work(self) -> float:
+        """Seconds that an item takes."""
         chance = self._chance
         work = chance.random() ** 3 * 1.5
         if chance.random() < 0.05:
             work += CLAIM_TIMEOUT * 1.2  # only extensions keep it
+        return work
+
+    async def _handle(self, claim: Claim[Any], item: Item, holder: Holder, work: float | None = None) -> None:
+        """What one consumer does with one claim; ends without an error, unless it is cancelled.
+
+        ``work``: seconds that it takes, None: as it comes.
+        """
+        chance = self._chance
+        work = self._work() if work is None else work
         ways, weights = zip(*_WAYS_TO_SETTLE, strict=True)
         way = chance.choices(ways, weights)[0]
         if way in ("block", "raise", "later", "reject"):

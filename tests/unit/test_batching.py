@@ -66,8 +66,8 @@ def batcher(tasks: Tasks, line: Line) -> Batcher[int, int]:
     return make(tasks, line)
 
 
-def make(tasks: Tasks, line: Line, size: int = 1) -> Batcher[int, int]:
-    return Batcher(line.send, size=lambda call: size, tasks=tasks, name="batch", patience=60)
+def make(tasks: Tasks, line: Line) -> Batcher[int, int]:
+    return Batcher(line.send, tasks=tasks, name="batch", patience=60)
 
 
 async def some_turns() -> None:
@@ -133,7 +133,7 @@ async def test_callers_come_together(tasks: Tasks, monkeypatch: pytest.MonkeyPat
         for number in range(20):
             await batcher.add(number)
 
-    batcher = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
+    batcher = Batcher(send, tasks=tasks, name="batch", patience=60)
     await asyncio.gather(*map(call_again_and_again, range(8)))
     assert sum(sent) == 8 * 20
     assert len(sent) <= 20 + 3
@@ -150,13 +150,14 @@ async def test_large_calls_leave_though_a_batch_is_under_way(
     tasks: Tasks, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batching, "FURTHER_SECONDS", 60.0)
-    batcher = make(tasks, line, size=FURTHER_BYTES // 2)
-    futures = [batcher.add(0)]
+    batcher = make(tasks, line)
+    half = FURTHER_BYTES // 2
+    futures = [batcher.add(0, half)]
     await some_turns()
-    futures.append(batcher.add(1))
+    futures.append(batcher.add(1, half))
     await asyncio.sleep(0)
     assert line.sent == [[0]]
-    futures.append(batcher.add(2))
+    futures.append(batcher.add(2, half))
     await some_turns()
     assert line.sent == [[0], [1, 2]]
     line.open.set()
@@ -220,18 +221,17 @@ async def test_batch_has_no_more_calls_than_allowed(batcher: Batcher[int, int], 
 
 
 async def test_batch_has_no_more_bytes_than_allowed(tasks: Tasks, line: Line) -> None:
-    batcher = make(tasks, line, size=MAX_BATCH_BYTES // 3)
+    batcher = make(tasks, line)
     line.open.set()
-    await asyncio.gather(*(batcher.add(call) for call in range(7)))
+    await asyncio.gather(*(batcher.add(call, MAX_BATCH_BYTES // 3) for call in range(7)))
     assert line.sent == [[0, 1, 2], [3, 4, 5], [6]]
 
 
 async def test_larger_call_goes_alone(tasks: Tasks, line: Line) -> None:
-    batcher: Batcher[int, int] = Batcher(
-        line.send, size=lambda call: MAX_BATCH_BYTES * 5 if call == 1 else 1, tasks=tasks, name="batch", patience=60
-    )
+    batcher: Batcher[int, int] = Batcher(line.send, tasks=tasks, name="batch", patience=60)
     line.open.set()
-    assert await asyncio.gather(*(batcher.add(call) for call in range(4))) == [0, 10, 20, 30]
+    sizes = [1, MAX_BATCH_BYTES * 5, 1, 1]
+    assert await asyncio.gather(*map(batcher.add, range(4), sizes)) == [0, 10, 20, 30]
     assert line.sent == [[0], [1], [2, 3]]
 
 
@@ -248,7 +248,7 @@ async def test_failing_send_is_told_to_every_caller(tasks: Tasks) -> None:
     async def send(calls: Sequence[int]) -> Sequence[int | Exception]:
         raise LookupError(f"{len(calls)} calls")
 
-    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
+    batcher: Batcher[int, int] = Batcher(send, tasks=tasks, name="batch", patience=60)
     outcomes = await asyncio.gather(*(batcher.add(call) for call in range(3)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["3 calls"] * 3
 
@@ -262,7 +262,7 @@ async def test_failing_send_does_not_stop_the_next(tasks: Tasks) -> None:
             raise LookupError
         return list(calls)
 
-    batcher: Batcher[int, int] = Batcher(send, size=lambda call: 1, tasks=tasks, name="batch", patience=60)
+    batcher: Batcher[int, int] = Batcher(send, tasks=tasks, name="batch", patience=60)
     for _ in range(MAX_IN_FLIGHT + 1):
         with pytest.raises(LookupError):
             await batcher.add(0)

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from zkrq.claims import Claim, lease_of
-from zkrq.consuming.lease import Lease, Verb
+from zkrq.consuming.lease import Grant, Lease, Verb
 from zkrq.home import Home
-from zkrq.protocol.records import Record, State, Version, pack
+from zkrq.protocol.records import Bundle, Record, Row, State, Version, pack
 from zkrq.retry import Again
 
 pytestmark = pytest.mark.anyio
@@ -33,8 +33,9 @@ class SlowIssuer:
 
 
 def claimed(issuer: SlowIssuer, seconds: float) -> Claim[str]:
-    packed = pack(Record(Version(1, 2), State.CLAIMED, token="ann/1"))
-    return Claim(issuer, "i", packed, "item", "ann", "ann/1", asyncio.get_running_loop().time() + seconds)
+    packed = pack(Bundle(Version(1, 2), State.CLAIMED.value, rows_of=[1], rows=[Row("ann", 1)]))
+    grant = Grant(issuer, "i", packed, "ann", "ann/1")
+    return Claim("item", grant, 0, asyncio.get_running_loop().time() + seconds)
 
 
 async def test_an_extension_that_shortens_counts_from_the_moment_when_it_is_sent() -> None:

@@ -42,13 +42,13 @@ def refused(**given: Any) -> str:
 
 
 def test_plain_push_has_none() -> None:
-    assert options() == Options(0, 0, "", None)
+    assert options() == Options()
     assert options() is options(), "recognized by what it is"
 
 
 def test_options_are_in_the_units_of_the_wire() -> None:
-    assert options(delay=1.5, priority=9, key="k", ttl=2) == Options(1500, 9, "k", 2000.0)
-    assert options(delay=timedelta(minutes=1), ttl=timedelta(hours=1)) == Options(60_000, 0, "", 3_600_000.0)
+    assert options(delay=1.5, priority=9, key="k", ttl=2) == Options(9, 1500, "k", 2000.0)
+    assert options(delay=timedelta(minutes=1), ttl=timedelta(hours=1)) == Options(0, 60_000, "", 3_600_000.0)
 
 
 def test_moment_is_a_delay() -> None:
@@ -101,7 +101,7 @@ def test_shortest_time_to_live_is_a_millisecond() -> None:
 def test_item_that_would_never_be_delivered_is_refused(delay: float) -> None:
     assert "ttl" in refused(delay=delay, ttl=2)
     assert "ttl" in refused(at=clock.now() + timedelta(seconds=delay + 1), ttl=2)
-    assert options(delay=1.999, ttl=2) == Options(1999, 0, "", 2000.0)
+    assert options(delay=1.999, ttl=2) == Options(0, 1999, "", 2000.0)
 
 
 # -- receipts ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib import resources
+from typing import TypeVar
 
 import pytest
 from hypothesis import given
@@ -11,142 +12,204 @@ from hypothesis import strategies as st
 
 from zkrq.consuming.lease import Verb
 from zkrq.protocol.records import (
+    BUNDLE_MAX,
     FIRST,
     FORMAT,
     MOVES,
     PRIORITIES,
-    Record,
+    Bundle,
+    Own,
+    Row,
     State,
     Version,
+    above,
+    clock_of,
     fresh,
+    is_alone,
     pack,
+    states_of,
     unpack,
     version_of,
 )
 from zkrq.protocol.scripts import SCRIPTS
 
-u32 = st.integers(0, 2**32 - 1)
+T = TypeVar("T")
+
+u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
 moments = st.floats(0, 2**53, allow_nan=False)
-texts = st.text(max_size=300)
+texts = st.text(max_size=60)  # at most 255 bytes
 versions = st.builds(Version, u32, u32)
-records = st.builds(
-    Record,
-    versions,
-    st.sampled_from(State),
-    priority=st.sampled_from(PRIORITIES),
-    attempts=u32,
-    failures=u32,
-    pushed_at_ms=moments,
-    due_us=moments,
-    lease_ms=u32,
-    token=st.text(max_size=60),  # at most 255 bytes
-    key=texts,
-    note=texts,
-    ttl_ms=st.none() | st.floats(1, 2**45),
-)
+
+
+@st.composite
+def bundles(draw: st.DrawFn) -> Bundle:
+    size = draw(st.integers(1, BUNDLE_MAX))
+    is_alone = size == 1 and draw(st.booleans())
+    rows = draw(st.lists(st.builds(Row, texts, u32, u32, moments), max_size=min(size + 1, 20)))
+
+    def column(values: st.SearchStrategy[T]) -> list[T]:
+        return draw(st.lists(values, min_size=size, max_size=size))
+
+    expires_us = draw(moments) if is_alone else 0.0
+    return Bundle(
+        draw(versions),
+        "".join(column(st.sampled_from("QRCDXF" if size > 1 else "QRCDXFP"))),
+        column(st.integers(0, len(rows))),
+        tuple(column(u16)),
+        draw(st.sampled_from(PRIORITIES)),
+        is_alone,
+        pushed_at_ms=draw(moments),
+        due_us=draw(moments),
+        clock_us=draw(moments),
+        soonest_us=draw(moments),
+        rows=rows,
+        own=draw(st.dictionaries(st.integers(0, size - 1), st.builds(Own, moments, u32), max_size=size)),
+        key=draw(texts) if is_alone else "",
+        expires_us=expires_us,
+        ttl_us=draw(moments) if expires_us else 0,
+    )
+
 
 PUBLISHED = {
-    "claimed": (
-        Record(
-            Version(3, 7),
-            State.CLAIMED,
-            priority=9,
-            attempts=2,
-            failures=1,
-            pushed_at_ms=1_700_000_000_123,
-            due_us=1_700_000_000_456_789,
-            lease_ms=30_000,
-            token="ann/17",
-            key="welcome:ann",
-            note="ünïcode",
-        ),
-        (
-            # 29: the priority, and 20 for the key.  Until items could have keys there was no such record to be read.
-            "01 03000000 07000000 43 29 02000000 01000000 00b08756febc7842 54e1946090281843 30750000"
-            "06 616e6e2f3137 0b00 77656c636f6d653a616e6e 0900 c3bc6ec3af636f6465"
-        ),
-    ),
     "pushed": (
-        Record(FIRST, State.QUEUED, priority=4, pushed_at_ms=1_700_000_000_000),
-        "01 00000000 01000000 51 04 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000",
-    ),
-    "pushed with a time to live": (
-        Record(FIRST, State.QUEUED, priority=4, pushed_at_ms=1_700_000_000_000, ttl_ms=90_000.5),
+        Bundle(FIRST, "Q", priority=4, pushed_at_ms=1_700_000_000_000),
         (
-            "01 00000000 01000000 51 14 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000"
-            "00000000 08f9f540"
+            "02 00000000 01000000 04 00 00008056febc7842 0000000000000000 0000000000000000 0000000000000000"
+            "51 7f 0000 00 00 00"
         ),
     ),
-    "dead with a key and a time to live": (
-        Record(Version(2, 5), State.DEAD, priority=1, token="ann/1", key="k", note="why", ttl_ms=1_000),
+    "three pushed together": (
+        Bundle(FIRST, "QQQ", priority=4, is_alone=False, pushed_at_ms=1_700_000_000_000),
         (
-            "01 02000000 05000000 44 31 00000000 00000000 0000000000000000 0000000000000000 00000000"
-            "05 616e6e2f31 0100 6b 0300 776879 0000000000408f40"
+            "02 00000000 01000000 04 03 00008056febc7842 0000000000000000 0000000000000000 0000000000000000"
+            "515151 7f7f7f 000000000000 00 00 00"
+        ),
+    ),
+    "of mixed fate": (
+        Bundle(
+            Version(3, 7),
+            "CRDX",
+            [2, 1, 1, 0],
+            [2, 1, 300, 0],
+            priority=9,
+            is_alone=False,
+            pushed_at_ms=4.0,
+            due_us=5.0,
+            clock_us=6.0,
+            soonest_us=7.0,
+            rows=[Row("ann", 17, 30_000, 7.0), Row("bob", 1, 60_000, 8.0)],
+            own={1: Own(9.0, 1), 2: Own(10.0, 2)},
+        ),
+        (
+            "02 03000000 07000000 09 04 0000000000001040 0000000000001440 0000000000001840 0000000000001c40"
+            "43524458 8180807f 020001002c010000 02 03616e6e 03626f62"
+            "02 01 11000000 30750000 0000000000001c40 02 01000000 60ea0000 0000000000002040"
+            "02 02 0000000000002240 01000000 03 0000000000002440 02000000"
+        ),
+    ),
+    "alone, with a key and a time to live": (
+        Bundle(Version(2, 5), "Q", priority=1, due_us=5.0, key="k", expires_us=7.0, ttl_us=2.0),
+        # 31: the priority, 10 for the time to live, 20 for the key.
+        (
+            "02 02000000 05000000 31 00 0000000000000000 0000000000001440 0000000000000000 0000000000000000"
+            "51 7f 0000 00 00 00 016b 0000000000001c40 0000000000000040"
         ),
     ),
     "paused": (
-        Record(Version(4, 1), State.PAUSED, pushed_at_ms=1_700_000_000_000),
-        "01 04000000 01000000 50 00 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000",
-    ),
-    "gone": (
-        Record(Version(1, 3), State.GONE, token="ann/1"),
+        Bundle(Version(4, 1), "P", pushed_at_ms=1_700_000_000_000),
         (
-            "01 01000000 03000000 58 00 00000000 00000000 0000000000000000 0000000000000000 00000000"
-            "05 616e6e2f31 0000 0000"
+            "02 04000000 01000000 00 00 00008056febc7842 0000000000000000 0000000000000000 0000000000000000"
+            "50 7f 0000 00 00 00"
         ),
     ),
 }
-"""Bytes of FORMAT 1 as servers and older clients hold them: never to be changed."""
+"""Bytes of FORMAT 2 as servers and older clients hold them: never to be changed."""
+
+OF_FORMAT_1 = bytes.fromhex(
+    "01 00000000 01000000 51 04 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000"
+)
 
 
-@given(records)
-def test_round_trip(record: Record) -> None:
-    assert unpack(pack(record)) == record
+def plain(bundle: Bundle) -> Bundle:
+    """Columns that were left out, as they are read."""
+    size = len(bundle.states)
+    return bundle._replace(
+        rows_of=list(bundle.rows_of) or [0] * size,
+        attempts=tuple(bundle.attempts) or (0,) * size,
+        rows=list(bundle.rows),
+        own=dict(bundle.own),
+    )
+
+
+@given(bundles())
+def test_round_trip(bundle: Bundle) -> None:
+    assert unpack(pack(bundle)) == plain(bundle)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_bytes_are_readable_for_ever(name: str) -> None:
     """Wire format: an older producer's record must be understood, and a new one by an older consumer."""
-    record, packed = PUBLISHED[name]
-    assert unpack(bytes.fromhex(packed)) == record
-    assert pack(record).hex() == packed.replace(" ", "")
+    bundle, packed = PUBLISHED[name]
+    assert unpack(bytes.fromhex(packed)) == plain(bundle)
+    assert pack(bundle).hex() == packed.replace(" ", "")
 
 
-@pytest.mark.parametrize("format", [0, FORMAT + 1, 255])
+@pytest.mark.parametrize("format", [0, 1, FORMAT + 1, 255])
 def test_another_format_is_refused(format: int) -> None:
-    packed = pack(Record(FIRST, State.QUEUED))
+    packed = pack(Bundle(FIRST, "Q"))
     with pytest.raises(ValueError, match="format"):
         unpack(bytes([format]) + packed[1:])
 
 
-def test_nothing_is_no_record() -> None:
-    with pytest.raises(ValueError, match="format"):
-        unpack(b"")
+@pytest.mark.parametrize("packed", [b"", OF_FORMAT_1])
+def test_what_is_no_record_of_this_format_is_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match=f"this version of zkrq reads {FORMAT}"):
+        unpack(packed)
 
 
-def test_text_cut_within_a_character_is_readable() -> None:
-    """Scripts cut a reason by bytes."""
-    packed = pack(Record(FIRST, State.DEAD, note="xx"))
-    assert unpack(packed[:-2] + "€".encode()[:2]).note == "\N{REPLACEMENT CHARACTER}"
+@given(
+    st.sampled_from(PRIORITIES),
+    st.integers(0, 2**43),
+    st.none() | st.integers(1, BUNDLE_MAX),
+    st.integers(0, 2**40),
+    texts,
+    st.just(0) | st.floats(1, 2**45),
+)
+def test_fresh_is_the_record_of_a_push(
+    priority: int, pushed_at_ms: int, size: int | None, delay_ms: int, key: str, ttl_ms: float
+) -> None:
+    bundle = Bundle(FIRST, "Q" * (size or 1), priority=priority, is_alone=size is None, pushed_at_ms=pushed_at_ms)
+    bundle = bundle._replace(due_us=delay_ms * 1000)
+    if size is not None:
+        assert fresh(priority, pushed_at_ms, size=size, delay_ms=delay_ms) == pack(bundle)
+    else:
+        bundle = bundle._replace(key=key, expires_us=ttl_ms * 1000, ttl_us=ttl_ms * 1000)
+        assert fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms) == pack(bundle)
 
 
-@given(st.sampled_from(PRIORITIES), st.integers(0, 2**43), texts, st.none() | st.floats(1, 2**45))
-def test_fresh_is_the_record_of_a_push(priority: int, pushed_at_ms: int, key: str, ttl_ms: float | None) -> None:
-    record = Record(FIRST, State.QUEUED, priority=priority, pushed_at_ms=pushed_at_ms, key=key, ttl_ms=ttl_ms)
-    assert fresh(priority, pushed_at_ms, key, ttl_ms) == pack(record)
+@given(bundles(), u32)
+def test_parts_are_read_alone(bundle: Bundle, n: int) -> None:
+    packed = pack(bundle)
+    assert version_of(packed) == bundle.version
+    assert clock_of(packed) == bundle.clock_us
+    assert is_alone(packed) == bundle.is_alone
+    assert states_of(packed) == bundle.states.encode()
+    raised = Version(bundle.version.epoch, max(n, bundle.version.n))
+    assert unpack(above(packed, n)) == plain(bundle)._replace(version=raised)
 
 
-@given(st.sampled_from(PRIORITIES), st.integers(0, 2**43))
-def test_record_of_a_plain_push_has_no_tail(priority: int, pushed_at_ms: int) -> None:
-    """Wire format: who uses neither keys nor times to live writes what clients before these understand."""
-    packed = fresh(priority, pushed_at_ms)
-    assert packed[10] == priority
-    assert packed[-4:] == bytes(4)
-
-
-@given(records)
-def test_version_alone(record: Record) -> None:
-    assert version_of(pack(record)) == record.version
+@given(bundles())
+def test_items_are_what_the_columns_say(bundle: Bundle) -> None:
+    for position, state in enumerate(bundle.states):
+        item = bundle.item(position)
+        assert item.state == {"R": "Q", "F": "X"}.get(state, state)
+        assert item.attempts == bundle.attempts[position]
+        row = bundle.rows_of[position]
+        assert (item.token, item.deadline_us) == (
+            (bundle.rows[row - 1].token, bundle.rows[row - 1].deadline_us) if row else ("", 0)
+        )
+        own = bundle.own.get(position)
+        assert (item.due_us, item.failures) == (own if own else (bundle.due_us, 0))
 
 
 @given(versions, versions)
@@ -159,14 +222,22 @@ def test_versions_are_ordered_by_epoch_then_number(one: Version, other: Version)
 
 def settle_verbs() -> dict[str, str]:
     """Verb and state, as ``settle.lua`` lists them."""
-    listed = re.findall(r"^  (\w+) = \{state = '(\w)'", SCRIPTS["settle"].body, re.MULTILINE)
+    listed = re.findall(r"^  (\w+) = \{became = '\[?(\w)", SCRIPTS["settle"].body, re.MULTILINE)
     return dict(listed)
 
 
 def decided_states(script: str) -> set[str]:
-    """The states that a script writes down by name."""
+    """The states to which a script moves items, by the functions that it calls (``_bundle.lua``)."""
     text = (resources.files("zkrq.protocol") / "lua" / f"{script}.lua").read_text()
-    return set(re.findall(r"\bdecide\(\w+, \w+, '(\w)'", text))
+    return {state for call, state in MOVING.items() if re.search(call, text)}
+
+
+MOVING = {
+    r"\brequeue\(r, ": "Q",
+    r"\bset\(r, \w+, \w+, CLAIMED": "C",
+    r"\bbury\(r, ": "D",
+    r"\bremove\(r, ": "X",
+}
 
 
 def test_every_state_has_a_row() -> None:
@@ -199,5 +270,5 @@ def test_every_decision_of_a_claim_is_in_the_table() -> None:
     that outlives its time is the caller's to say, by the argument `expired`."""
     queued = {str(to) for verb, to in MOVES[State.QUEUED].items() if verb != "clear"}
     assert decided_states("claim") == {*queued, str(MOVES[State.CLAIMED]["expire"])}
-    assert MOVES[State.DEAD]["drop"] in decided_states("claim")
+    assert decided_states("_letters") == {MOVES[State.DEAD]["drop"]}
     assert "expired" in SCRIPTS["claim"].arguments

@@ -19,7 +19,7 @@ FOLDER = resources.files("zkrq.protocol") / "lua"
 FILES = {entry.name: entry.read_text() for entry in FOLDER.iterdir()}
 PARTS = sorted(name for name in FILES if name.startswith("_"))
 
-MAX_LOCALS_WITHIN = 40
+MAX_LOCALS_WITHIN = 20
 """At most so many in any one block or function."""
 
 MAX_LOCALS = 200
@@ -305,21 +305,39 @@ def test_format_is_the_same_on_both_sides() -> None:
 
 
 def test_fields_stand_where_lua_looks_for_them() -> None:
-    version, claimed = records.Version(0x01020304, 0x05060708), records.State.CLAIMED
-    packed = records.pack(records.Record(version, claimed, 9, 2, 3, pushed_at_ms=4.0, due_us=5.0, token="token"))
+    version = records.Version(0x01020304, 0x05060708)
+    empty = records.Bundle(version, "CQ", priority=9, is_alone=False, pushed_at_ms=4.0, due_us=5.0)
+    packed = records.pack(empty)
     whole = {
-        "VERSION_AT": packed[records.VERSION_BYTES],
-        "N_AT": struct.pack("<I", version.n),
-        "STATE_AT": b"C\x09",
-        "PRIORITY_AT": b"\x09",
-        "FAILURES_AT": struct.pack("<I", 3),
-        "PUSHED_AT": struct.pack("<d", 4.0),
-        "DUE_AT": struct.pack("<d", 5.0),
-        "TOKEN_AT": b"\x05token",
+        "MARKED_AT": b"\x09",
+        "COUNT_AT": b"\x02",
+        "PUSHED_AT": struct.pack("<dd", 4.0, 5.0),
     }
     for name, field in whole.items():
         at = lua_number("record", name)
         assert packed[at - 1 : at - 1 + len(field)] == field, name
+    assert lua_number("record", "HEAD_LENGTH") == records.VERSION_BYTES.stop
+    row, own = records.Row("ann", 1), records.Own(0)
+    lengths = [
+        len(records.pack(bundle))
+        for bundle in (empty, empty._replace(rows=[row]), empty._replace(rows=[row, row]), empty._replace(own={1: own}))
+    ]
+    assert lua_number("record", "SHIFT_BYTES") == struct.calcsize("<d")
+    assert _length("ROW_BYTES") == lengths[2] - lengths[1]
+    assert _length("OWN_BYTES") == lengths[3] - lengths[0]
+    assert _length("NONE", "NONE") == empty_row_byte(packed)
+
+
+def _length(name: str, of: str = "") -> int:
+    match = re.search(rf"^local (?:\w+, )?{of or name} = (?:'[^']*', )?(\d+)", FILES["_record.lua"], re.MULTILINE)
+    assert match
+    return int(match[1])
+
+
+def empty_row_byte(packed: bytes) -> int:
+    """How an item without a claim names its row."""
+    (row,) = {*packed[-7 - 2 : -7]}
+    return row
 
 
 def test_priorities_are_the_same_on_both_sides() -> None:

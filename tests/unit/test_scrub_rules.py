@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from zkrq.protocol.calls import Copied
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.records import FIRST, Record, State, Version
-from zkrq.protocol.scrubbing import Finding, judge
+from zkrq.protocol.records import FIRST, Bundle, State, Version, pack, unpack
+from zkrq.protocol.scrubbing import Finding, judge, tombstone_for
 
 NOW = 1_800_000_000_000.0
 OLD = NOW - 2 * PUT_WINDOW_MS
@@ -29,7 +30,7 @@ def verdict(
     floor_ms: float = NO_FLOOR,
     version: Version = FIRST,
 ) -> Finding:
-    record = Record(version, state, pushed_at_ms=pushed_at_ms)
+    record = Bundle(version, state.value, pushed_at_ms=pushed_at_ms)
     return judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
 
 
@@ -80,7 +81,7 @@ def test_every_case_is_in_the_table(
     state: State, pushed_at_ms: float, has_payload: bool, now_ms: float, floor_ms: float, epoch: int, n: int
 ) -> None:
     """Version, owner and the like have no say."""
-    record = Record(Version(epoch, n), state, pushed_at_ms=pushed_at_ms, token="ann/1")
+    record = Bundle(Version(epoch, n), state.value, pushed_at_ms=pushed_at_ms)
     old = now_ms - pushed_at_ms >= 2 * PUT_WINDOW_MS
     expected = {
         (True, True, True): Finding.FORWARD,
@@ -96,7 +97,7 @@ def test_time_only_ends_the_waiting(
     state: State, pushed_at_ms: float, has_payload: bool, floor_ms: float, later: float
 ) -> None:
     """Nothing that was decided is decided otherwise later."""
-    record = Record(FIRST, state, pushed_at_ms=pushed_at_ms)
+    record = Bundle(FIRST, state.value, pushed_at_ms=pushed_at_ms)
     before = judge(record, has_payload, now_ms=NOW, floor_ms=floor_ms)
     after = judge(record, has_payload, now_ms=NOW + later, floor_ms=floor_ms)
     assert after is before or before is Finding.WAIT
@@ -106,3 +107,12 @@ def test_pause_of_which_only_a_follower_knows_is_forgotten_when_it_is_old() -> N
     """It was decided, but never done; it has no payload, as what is left over of an item."""
     assert verdict(State.PAUSED, OLD + 1, has_payload=False) is Finding.WAIT
     assert verdict(State.PAUSED, OLD, has_payload=False) is Finding.FORGET
+
+
+def test_what_is_forgotten_leaves_the_indexes_of_keys_and_times_to_live() -> None:
+    """The server finds them by the record: it needs no other one to know that the item had them."""
+    bundle = Bundle(Version(3, 4), "Q", pushed_at_ms=OLD, key="k", expires_us=9, ttl_us=5)
+    copied = Copied(b"a", pack(bundle), b"", b"-1", None)
+    removed = unpack(tombstone_for(copied, int(NOW)).record)
+    assert (removed.states, removed.version) == ("X", Version(3, 5))
+    assert (removed.key, removed.expires_us > 0) == ("k", True)

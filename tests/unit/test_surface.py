@@ -14,6 +14,7 @@ SURFACE: dict[type, set[str]] = {
         "deadline",
         "extend",
         "failures",
+        "headers",
         "holds",
         "id",
         "item",

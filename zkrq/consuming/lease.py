@@ -10,7 +10,8 @@ from weakref import ref
 
 from zkrq.errors import ClaimLost, ZkrqError
 from zkrq.home import Home
-from zkrq.protocol.records import Record, unpack
+from zkrq.protocol.calls import item_id
+from zkrq.protocol.records import Bundle, Record, is_alone, unpack
 from zkrq.retry import Again
 from zkrq.tasks import wait_ended
 
@@ -82,6 +83,32 @@ class Issuer(Protocol):
         ...
 
 
+class Grant:
+    """Hold what the claims of one bundle by one request have in common."""
+
+    __slots__ = ("_unpacked", "bundle", "issuer", "owner", "packed", "request")
+
+    def __init__(self, issuer: Issuer, bundle: str, packed: bytes, owner: str, request: str) -> None:
+        self.issuer = issuer
+        self.bundle = bundle
+        self.packed = packed
+        """Record of the bundle as the claims were decided."""
+        self.owner = owner
+        self.request = request
+        """Claim request that returned these claims.  Settling presents it to the servers."""
+        self._unpacked: Bundle | None = None
+
+    def id_of(self, position: int) -> str:
+        """Return the id of an item."""
+        return self.bundle if is_alone(self.packed) else item_id(self.bundle, position)
+
+    def record_of(self, position: int) -> Record:
+        """Return what is known of an item, unpacked on demand."""
+        if self._unpacked is None:
+            self._unpacked = unpack(self.packed)
+        return self._unpacked.item(position)
+
+
 class Lease(ref[object]):
     """Hold one claim internally, while ``Claim`` shows it to the user.
 
@@ -91,29 +118,21 @@ class Lease(ref[object]):
     """
 
     __slots__ = (
-        "_record",
         "deadline_at",
         "delivered",
         "extending",
-        "id",
-        "issuer",
+        "grant",
         "loss",
-        "owner",
-        "packed",
-        "request",
+        "position",
         "settled",
         "struck",
         "task",
         "timer",
     )
 
-    issuer: Issuer
-    id: str
-    packed: bytes
-    """Record of the item as the claim was decided."""
-    owner: str
-    request: str
-    """Claim request that returned this claim.  Settling presents it to the servers."""
+    grant: Grant
+    position: int
+    """Position of the item in its bundle."""
     deadline_at: float
     """Deadline by ``loop.time()``.  The claim certainly holds until then, unless its owner is fenced."""
     extending: bool
@@ -129,16 +148,12 @@ class Lease(ref[object]):
     """Task inside ``async with claim``.  A loss cancels it ..."""
     struck: bool
     """... and sets this."""
-    _record: Record | None
 
-    def begin(self, issuer: Issuer, id: str, packed: bytes, owner: str, request: str, deadline_at: float) -> None:
+    def begin(self, grant: Grant, position: int, deadline_at: float) -> None:
         """Take over the result of a claim request.  (The constructor of a weak reference takes no further
         arguments.)"""
-        self.issuer = issuer
-        self.id = id
-        self.packed = packed
-        self.owner = owner
-        self.request = request
+        self.grant = grant
+        self.position = position
         self.deadline_at = deadline_at
         self.extending = True
         self.timer = None
@@ -147,7 +162,16 @@ class Lease(ref[object]):
         self.loss = None
         self.task = None
         self.struck = False
-        self._record = None
+
+    @property
+    def id(self) -> str:
+        """The item's id."""
+        return self.grant.id_of(self.position)
+
+    @property
+    def issuer(self) -> Issuer:
+        """What settles this lease."""
+        return self.grant.issuer
 
     def __repr__(self) -> str:
         state = f"lost: {self.loss.reason}" if self.loss else (self.settled or "held")
@@ -155,10 +179,8 @@ class Lease(ref[object]):
 
     @property
     def record(self) -> Record:
-        """The record, unpacked on demand."""
-        if self._record is None:
-            self._record = unpack(self.packed)
-        return self._record
+        """What is known of the item."""
+        return self.grant.record_of(self.position)
 
     @property
     def lost(self) -> Lost:
@@ -198,7 +220,7 @@ class Lease(ref[object]):
             self.check_held()
         self.settled = verb
         try:
-            holds = await self.issuer.settle(self, verb, ms, text)
+            holds = await self.grant.issuer.settle(self, verb, ms, text)
         except BaseException:
             self.settled = None
             if self.deadline_at <= asyncio.get_running_loop().time():

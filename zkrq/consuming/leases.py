@@ -8,12 +8,12 @@ import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from zkrq.consuming.lease import EXTENSION_REFUSED, Lease, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
-from zkrq.protocol.calls import Settle, Settlement
+from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
 from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
@@ -32,7 +32,7 @@ MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
 SWEEP_LEAST = 1_000
 """Leases that are kept before settled ones are dropped for the first time; later, twice the number that was left."""
 
-CALL_BYTES = 160
+CALL_BYTES = 20
 """Approximate bytes of a settlement beside its text."""
 
 
@@ -68,8 +68,8 @@ class Leases:
         self._tasks = tasks
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
-        self._batcher: Batcher[Settlement, bool] = Batcher(
-            self._send, size=_weigh, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
+        self._batcher: Batcher[_Settling, bool] = Batcher(
+            self._send, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
         )
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
 
@@ -102,7 +102,7 @@ class Leases:
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
-        return self._batcher.add((lease.id, lease.packed[VERSION_BYTES], lease.request, how))
+        return self._batcher.add((lease.grant, lease.position, how), CALL_BYTES + len(how))
 
     def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
@@ -117,13 +117,15 @@ class Leases:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Lose every claim of ``owner``, and stop their handlers."""
-        lost = [lease for lease in self._active() if lease.owner == owner]
+        lost = [lease for lease in self._active() if lease.grant.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
 
     def cancelled(self, request: str, id: str) -> None:
         """Lose the claim that came from this request, because its item was cancelled."""
-        lost = [lease for lease in self._active() if lease.id == id and lease.request == request and not lease.settled]
+        lost = [
+            lease for lease in self._active() if lease.grant.request == request and lease.id == id and not lease.settled
+        ]
         if lost:
             self._tell_lost(lost, "its item was cancelled")
 
@@ -155,14 +157,29 @@ class Leases:
         """Refuse further calls, and wait for those in flight."""
         await self._batcher.aclose()
 
-    async def _send(self, settlements: Sequence[Settlement]) -> Sequence[bool | Exception]:
+    async def _send(self, settlings: Sequence[_Settling]) -> Sequence[bool | Exception]:
+        # Those of one bundle, by one request and with one verb, are one settlement.
+        groups: dict[tuple[Grant, str], list[int]] = {}
+        for grant, position, how in settlings:
+            known = groups.get((grant, how))
+            if known is None:
+                groups[grant, how] = [position]
+            else:
+                known.append(position)
+        settlements: list[Settlement] = [
+            (grant.bundle, runs(positions), grant.packed[VERSION_BYTES], grant.request, how)
+            for (grant, how), positions in groups.items()
+        ]
         letters = self._dead_letters
         call = Settle(self._queue, letters.max_count or 0, letters.max_age_ms, settlements)
         reply = (await self._replicas.decide(call)).reply
         if reply.dropped_letters:
             dropped = DeadLettersDropped(self._cluster, self._queue, reply.dropped_letters)
             self._events.tell(dropped, logging.WARNING)
-        return [outcome > 0 for outcome in reply.outcomes]
+        if not any(reply.lost):
+            return [True] * len(settlings)
+        lost = dict(zip(groups, reply.lost, strict=True))
+        return [position not in lost[grant, how] for grant, position, how in settlings]
 
     # -- extension -------------------------------------------------------------------------------------------------
 
@@ -208,5 +225,5 @@ class Leases:
 _ACK = Verb.ACK.value
 
 
-def _weigh(settlement: Settlement) -> int:
-    return CALL_BYTES + len(settlement[-1])
+_Settling = tuple[Grant, int, str]
+"""The settling of one claim: what its bundle's claims have in common, its position, how."""

@@ -20,6 +20,7 @@ from typing import Generic, TypeVar
 from zkrq.claims import Claim, lease_of
 from zkrq.codecs import Codec
 from zkrq.consuming.identity import Identity
+from zkrq.consuming.lease import Grant
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.wakeups import Wakeups
@@ -30,7 +31,8 @@ from zkrq.limits import DeadLetters
 from zkrq.pauses import doubled
 from zkrq.protocol import calls
 from zkrq.protocol.deciding import Decided
-from zkrq.protocol.records import State
+from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
+from zkrq.protocol.records import State, clock_of
 from zkrq.replication.replicas import Replicas
 from zkrq.tasks import Tasks, wait_set
 
@@ -92,6 +94,7 @@ class Prefetcher(Generic[T]):
         self._pace = Pace()
         self._woken = asyncio.Event()
         self._woken_alone = False
+        self._looking = False  # whether _look was called since the loop's last turn
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
@@ -181,11 +184,11 @@ class Prefetcher(Generic[T]):
         while self._buffer and len(drawn) < want:
             claim = self._buffer.popleft()
             lease = lease_of(claim)
-            if lease.holds_at(now):
+            if lease.settled is None and lease.deadline_at > now and not lease.loss:  # holds_at, without the call
                 lease.delivered = True
                 drawn.append(claim)
         self._pace.taken += len(drawn)
-        if len(self._buffer) * 2 < self._pace.target:
+        if len(self._buffer) * 2 < self._pace.target and not self._looking:
             self._look()
         return drawn
 
@@ -253,8 +256,8 @@ class Prefetcher(Generic[T]):
 
     def _look(self) -> None:
         """Make the loop below check whether to send a request."""
-        if not self._woken.is_set():
-            self._woken.set()
+        self._looking = True
+        self._woken.set()
         if self._runner is None:
             self._pace.begin(asyncio.get_running_loop().time())
             self._runner = self._tasks.supervise(self._run, f"claim from {self._queue}")
@@ -270,6 +273,7 @@ class Prefetcher(Generic[T]):
         failures = 0
         while True:
             self._woken.clear()
+            self._looking = False
             alone, self._woken_alone = self._woken_alone, False
             self._hand_back_untaken()
             self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._leases.is_certain())
@@ -356,25 +360,42 @@ class Prefetcher(Generic[T]):
         """
         if self._identity.is_over(owner):
             return False  # the session has ended: other consumers will get these items
-        leases, decode, claims = self._leases, self._codec.decode, list[Claim[T]]()
-        size = 0
-        for payload, (id, record, left_ms) in zip(decided.reply.payloads, decided.records, strict=True):
-            if payload is None or id in decided.superseded:
-                continue
-            name, deadline_at = id.decode(), started + left_ms / 1000
-            size += len(payload)
-            try:
-                item = decode(payload)
-            except Exception as error:  # of any codec
-                undecodable: Claim[bytes] = Claim(leases, name, record, payload, owner, request, deadline_at)
-                self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
-                continue
-            claims.append(Claim(leases, name, record, item, owner, request, deadline_at))
+        decode, claims, size = self._codec.decode, list[Claim[T]](), 0
+        handed = iter(decided.reply.handed)
+        records, superseded = dict(decided.records), decided.superseded
+        grants: dict[bytes, Grant] = {}
+        for id, first, count, part in zip(handed, handed, handed, handed, strict=True):
+            grant = grants.get(id)
+            if grant is None:
+                grant = grants[id] = Grant(self._leases, id.decode(), records[id], owner, request)
+            deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
+            lost = superseded.get(id, ())
+            size += len(part)
+            for position, payload in enumerate(split(part, count), first - 1):
+                if payload is None or position in lost:
+                    continue
+                content, headers = payload[2:], None
+                if not payload.startswith(NO_HEADERS):
+                    content, headers = split_payload(payload)
+                try:
+                    item = decode(content)
+                except Exception as error:  # of any codec
+                    undecodable = Claim(content, grant, position, deadline_at)
+                    self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
+                    continue
+                claims.append(Claim(item, grant, position, deadline_at, headers))
+        leases = self._leases
         leases.add(map(lease_of, claims))
         now = asyncio.get_running_loop().time()
         self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._buffer)
         self._buffer += claims
         return True
+
+    def _seconds_left(self, grant: Grant, position: int, clock_us: int) -> float:
+        """Return how long the claims of a grant hold, from the moment when it was asked for."""
+        if clock_of(grant.packed) == clock_us:
+            return self._leases.claim_timeout
+        return (grant.record_of(position).deadline_us - clock_us) / 1_000_000
 
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """Move an item that cannot be decoded to the dead letters, with its bytes."""

@@ -1,7 +1,10 @@
-"""Push items: encode them, gather them into batches, and choose how the servers take them.
+"""Push items: encode them, gather them into bundles and batches, and choose how the servers take them.
 
 A plain push is written to all servers in one round trip.  The primary decides a push with a key, or into a queue with a
 limit, before it is written to the others: one more round trip.
+
+Items that leave together, without an id or a life of their own, form bundles: servers keep, claim and remove them
+together.
 """
 
 from __future__ import annotations
@@ -9,46 +12,65 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from zkrq import clock
-from zkrq.checks import Duration, check_count, check_duration, check_id, check_moment
+from zkrq.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
 from zkrq.codecs import Codec
-from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipts, ZkrqError
-from zkrq.ids import Ids, made_at_ms, new_id_at, new_ids_at
-from zkrq.producing.receipts import PackedReceipts
-from zkrq.protocol.calls import Put
-from zkrq.protocol.records import PRIORITIES, fresh
+from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipt, Receipts, ZkrqError
+from zkrq.ids import made_at_ms, new_id_at, new_ids_at
+from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
+from zkrq.protocol.calls import Put, bundle_and_position
+from zkrq.protocol.payloads import NO_HEADERS, join, with_headers
+from zkrq.protocol.records import BUNDLE_MAX, PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Pushed, Replicas
+from zkrq.replication.replicas import Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
 
-PUT_BYTES = 120
+PUT_BYTES = 60
 """Approximate bytes of a push beside its payload."""
+
+BUNDLE_BYTES = 1 << 14
+"""Bytes of payloads in a bundle: a server reads all of them to hand out one.  A larger item is alone."""
 
 
 class Options(NamedTuple):
-    """Options of a push, checked, in the units of the wire."""
+    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit."""
 
-    delay_ms: int = 0
     priority: int = 0
+    delay_ms: int = 0
     key: str = ""
-    ttl_ms: float | None = None
+    ttl_ms: float = 0
+    headers: Headers = MappingProxyType({})
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the item may be in a bundle."""
+        return not (self.delay_ms or self.key or self.ttl_ms)
 
 
 _PLAIN = Options()
 
+_receipt_of = cast("Callable[[tuple[str, int, bool, bool]], Receipt]", partial(cast("Any", tuple).__new__, Receipt))
+"""Make a receipt of its values, without a call of Python: one is made for each push."""
+
 
 def read_options(
-    delay: Duration | None, at: datetime | None, priority: int, key: str | None, ttl: Duration | None
+    delay: Duration | None,
+    at: datetime | None,
+    priority: int,
+    key: str | None,
+    ttl: Duration | None,
+    headers: Headers | None = None,
 ) -> Options:
     """Check the options of a push.  Raises ``ConfigError``."""
-    if priority == 0 and delay is None and at is None and key is None and ttl is None:
+    if priority == 0 and delay is None and at is None and key is None and ttl is None and not headers:
         return _PLAIN
     check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
     if delay is not None and at is not None:
@@ -58,10 +80,23 @@ def read_options(
         seconds = check_duration("at", max(0.0, (check_moment("at", at) - clock.now()).total_seconds()))
     elif delay is not None:
         seconds = check_duration("delay", delay)
-    ttl_ms = None if ttl is None else max(1.0, check_duration("ttl", ttl, positive=True) * 1000)
-    if ttl_ms is not None and ttl_ms <= seconds * 1000:
+    ttl_ms = 0.0 if ttl is None else max(1.0, check_duration("ttl", ttl, positive=True) * 1000)
+    if ttl_ms and ttl_ms <= seconds * 1000:
         raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
-    return Options(round(seconds * 1000), priority, "" if key is None else check_id("key", key), ttl_ms)
+    checked_key = "" if key is None else check_id("key", key)
+    return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}))
+
+
+class Push:
+    """One push that waits for its batch.  ``id`` is empty until it leaves, unless the caller gave one."""
+
+    __slots__ = ("id", "made_ms", "options", "payload")
+
+    def __init__(self, id: str, made_ms: int, payload: bytes, options: Options) -> None:
+        self.id = id
+        self.made_ms = made_ms
+        self.payload = payload
+        self.options = options
 
 
 class Pusher(Generic[T]):
@@ -84,43 +119,70 @@ class Pusher(Generic[T]):
         self._max_payload = max_payload_bytes
         self._max_size = max_size or 0
         self._closed = False
-        batcher = partial(Batcher[Put, Pushed], size=_weigh, tasks=tasks, patience=replicas.operation_timeout)
-        self._plain = batcher(partial(replicas.put, queue), name=f"push to {queue}")
-        self._decided = batcher(partial(replicas.push, queue, self._max_size), name=f"decided push to {queue}")
+        batcher = partial(Batcher[Push, Receipt], tasks=tasks, patience=replicas.operation_timeout)
+        self._plain = batcher(self._send_plain, name=f"push to {queue}")
+        self._decided = batcher(self._send_decided, name=f"decided push to {queue}")
 
-    def begin(self, item: T, id: str | None, options: Options) -> tuple[str, asyncio.Future[Pushed]]:
-        """Send one item; return its id and the future of its result.  Avoids creating a coroutine per item."""
-        now_ms = clock.now_ms()
-        payload = self._encode(item)
+    def begin(self, item: T, id: str | None, options: Options) -> tuple[Push, asyncio.Future[Receipt]]:
+        """Send one item; return the push and the future of its receipt.  Avoids creating a coroutine per item."""
+        payload = self._encode(item, options)
         if id is None:
-            id, made_ms = new_id_at(now_ms), now_ms
+            call = Push("", 0, payload, options)
         else:
-            made_ms = made_at_ms(check_id("id", id)) or now_ms
-        batcher = self._decided if self._max_size or options.key else self._plain
-        return id, batcher.add(_put(id, made_ms, payload, options))
+            call = Push(check_id("id", id), made_at_ms(id) or clock.now_ms(), payload, options)
+        is_decided = self._max_size or options.key or (id is not None and bundle_and_position(id)[0] != id)
+        return call, (self._decided if is_decided else self._plain).add(call, PUT_BYTES + len(payload))
+
+    async def _send_plain(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
+        """Push items that were gathered, in bundles as far as possible."""
+        puts: list[Put] = []
+        groups: list[Sequence[int]] = []
+        for priority, group in _in_groups(calls):
+            groups.append(group)
+            puts.append(_put(calls[group[0]]) if priority is None else _bundle(priority, [calls[at] for at in group]))
+        results = await self._replicas.put(self._queue, puts)
+        if not results.others:
+            copies = results.replicas
+            ids = [call.id for call in calls]
+            return list(
+                map(_receipt_of, zip(ids, itertools.repeat(copies), itertools.repeat(False), itertools.repeat(False)))
+            )
+        receipts: dict[int, Receipt | ZkrqError] = {}
+        for number, group in enumerate(groups):
+            for at, result in zip(group, results.of(number, len(group)), strict=True):
+                receipts[at] = result if isinstance(result, ZkrqError) else receipt(calls[at].id, result)
+        return [receipts[at] for at in range(len(calls))]
+
+    async def _send_decided(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
+        """Let the primary decide about each item."""
+        results = await self._replicas.push(self._queue, self._max_size, [_put(call) for call in calls])
+        outcomes = (results.of(at, 1)[0] for at in range(len(calls)))
+        return [
+            outcome if isinstance(outcome, ZkrqError) else receipt(call.id, outcome)
+            for call, outcome in zip(calls, outcomes, strict=True)
+        ]
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
         """Push many items, in order; see ``Queue.push_many``."""
-        payloads: Iterable[bytes] = map(self._encode, items)
+        payloads: Iterable[bytes] = (self._encode(item, options) for item in items)
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
-        in_flight: deque[tuple[Ids, asyncio.Task[Sequence[Pushed | ZkrqError] | None]]] = deque()
+        in_flight: deque[tuple[Sequence[Sequence[str]], asyncio.Task[Sequence[Results] | None]]] = deque()
 
         async def land() -> None:
-            ids, task = in_flight[0]
+            names, task = in_flight[0]
             results = await asyncio.shield(task)
             in_flight.popleft()
-            receipts.add(ids, results or [_interrupted(id) for id in ids])
+            for ids, part in zip(names, results or [[_interrupted(id) for id in ids] for ids in names], strict=True):
+                receipts.add(ids, part)
 
         try:
             for chunk in _chunks(payloads):
                 if len(in_flight) >= MAX_IN_FLIGHT:
                     await land()
-                now_ms = clock.now_ms()
-                ids = new_ids_at(now_ms, len(chunk))
-                puts = [_put(id, now_ms, payload, options) for id, payload in zip(ids, chunk, strict=True)]
-                in_flight.append((ids, self._tasks.start(self._send(puts), f"push many to {self._queue}")))
+                puts, names = self._puts_of(chunk, options)
+                in_flight.append((names, self._tasks.start(self._send(puts, names), f"push many to {self._queue}")))
         except Exception as error:  # an item cannot be encoded, or the generator of the items failed
             while in_flight:
                 await land()
@@ -133,19 +195,41 @@ class Pusher(Generic[T]):
             raise _worst(receipts)
         return receipts
 
-    async def _send(self, puts: Sequence[Put]) -> Sequence[Pushed | ZkrqError]:
+    def _puts_of(self, chunk: Sequence[bytes], options: Options) -> tuple[list[Put], list[Sequence[str]]]:
+        """Make the pushes of many payloads, in bundles if possible; return them and the ids of the items of each."""
+        now_ms = clock.now_ms()
+        if self._max_size or not options.is_plain:
+            ids = new_ids_at(now_ms, len(chunk))
+            return [_alone(id, now_ms, payload, options) for id, payload in zip(ids, chunk, strict=True)], [
+                (id,) for id in ids
+            ]
+        puts: list[Put] = []
+        names: list[Sequence[str]] = []
+        for part in _parts(list(map(len, chunk))):
+            id, payloads = new_id_at(now_ms), chunk[part.start : part.stop]
+            if len(payloads) == 1:
+                puts.append(_alone(id, now_ms, payloads[0], options))
+                names.append((id,))
+            else:
+                puts.append(Put(id, fresh(options.priority, now_ms, size=len(payloads)), join(payloads)))
+                names.append(BundleIds(id, len(payloads)))
+        return puts, names
+
+    async def _send(self, puts: Sequence[Put], names: Sequence[Sequence[str]]) -> Sequence[Results]:
         if self._closed:
-            return [Closed() for _ in puts]
+            return [[Closed()] * len(ids) for ids in names]
         try:
             if self._max_size:
-                return await self._replicas.push(self._queue, self._max_size, puts)
-            return await self._replicas.put(self._queue, puts)
+                results = await self._replicas.push(self._queue, self._max_size, puts)
+            else:
+                results = await self._replicas.put(self._queue, puts)
         except ZkrqError as error:
             if isinstance(error, OutcomeUnknown):
-                error.ids = tuple(put.id for put in puts)
-            return [error] * len(puts)
+                error.ids = tuple(itertools.chain.from_iterable(names))
+            return [[error] * len(ids) for ids in names]
+        return [results.of(at, len(ids)) for at, ids in enumerate(names)]
 
-    def _encode(self, item: T) -> bytes:
+    def _encode(self, item: T, options: Options) -> bytes:
         try:
             payload = self._codec.encode(item)
         except CodecError:
@@ -154,7 +238,7 @@ class Pusher(Generic[T]):
             raise CodecError(f"cannot be encoded as {self._codec.name}: {error}; nothing was written") from error
         if len(payload) > self._max_payload:
             raise PayloadTooLarge(len(payload), self._max_payload)
-        return payload
+        return with_headers(payload, options.headers) if options.headers else NO_HEADERS + payload
 
     def stop(self) -> None:
         """Refuse further pushes."""
@@ -167,16 +251,50 @@ class Pusher(Generic[T]):
         await asyncio.gather(self._plain.aclose(), self._decided.aclose())
 
 
-def _put(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    if options is _PLAIN:
-        return Put(id, fresh(0, made_ms), 0, payload)
-    delay_ms, priority, key, ttl_ms = options
-    left = delay_ms if ttl_ms is None else f"{delay_ms} {ttl_ms:.3f}"
-    return Put(id, fresh(priority, made_ms, key, ttl_ms), left, payload)
+def _in_groups(calls: Sequence[Push]) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """Divide pushes into bundles: the priority, and the positions of the pushes; None with one that is alone."""
+    together: dict[int, list[int]] = {}
+    for at, call in enumerate(calls):
+        if call.id or not (call.options is _PLAIN or call.options.is_plain):
+            yield None, (at,)
+        else:
+            together.setdefault(call.options.priority, []).append(at)
+    for priority, members in together.items():
+        for part in _parts([len(calls[at].payload) for at in members]):
+            yield (None if len(part) == 1 else priority), members[part.start : part.stop]
 
 
-def _weigh(put: Put) -> int:
-    return PUT_BYTES + len(put.payload)
+def _parts(sizes: Sequence[int]) -> Iterator[range]:
+    """Divide items of these sizes into parts for bundles, of nearly equal numbers."""
+    whole = len(sizes)
+    most = -(-whole // -(-whole // BUNDLE_MAX))
+    start = length = 0
+    for at, size in enumerate(sizes):
+        length += size
+        if at > start and (at - start >= most or length > BUNDLE_BYTES):
+            yield range(start, at)
+            start, length = at, size
+    yield range(start, whole)
+
+
+def _bundle(priority: int, calls: Sequence[Push]) -> Put:
+    now_ms = clock.now_ms()
+    bundle = new_id_at(now_ms)
+    for call, id in zip(calls, BundleIds(bundle, len(calls)), strict=True):
+        call.id = id
+    return Put(bundle, fresh(priority, now_ms, size=len(calls)), join([call.payload for call in calls]))
+
+
+def _put(call: Push) -> Put:
+    if not call.id:
+        call.made_ms = clock.now_ms()
+        call.id = new_id_at(call.made_ms)
+    return _alone(call.id, call.made_ms, call.payload, call.options)
+
+
+def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
+    priority, delay_ms, key, ttl_ms, _ = options
+    return Put(id, fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms), join((payload,)))
 
 
 def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -3,22 +3,59 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 from zkrq.errors import Receipt, Receipts, ZkrqError
-from zkrq.ids import Ids
+from zkrq.protocol.calls import item_id
+from zkrq.protocol.records import BUNDLE_MAX
 from zkrq.replication.replicas import Done, Duplicate, Pushed
+
+Results = Sequence[Pushed | ZkrqError]
+
+
+class BundleIds(Sequence[str]):
+    """The ids of the items of a bundle, stored as the bundle's and their number."""
+
+    __slots__ = ("_bundle", "_size")
+
+    def __init__(self, bundle: str, size: int) -> None:
+        self._bundle = bundle
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        positions = range(self._size)[index]
+        return [self._id(at) for at in positions] if isinstance(positions, range) else self._id(positions)
+
+    def __iter__(self) -> Iterator[str]:
+        bundle = self._bundle
+        return iter([bundle + ending for ending in _ENDINGS[: self._size]])
+
+    def _id(self, position: int) -> str:
+        return self._bundle + _ENDINGS[position]
+
+
+_ENDINGS = [item_id("", position) for position in range(BUNDLE_MAX)]
 
 
 class PackedReceipts(Receipts):
-    """Collect the results of a ``push_many``, call by call.
+    """Collect the results of a ``push_many``, bundle by bundle.
 
-    The ids of a call are kept as their first one and their number, its results as one byte each (the number of servers
-    that hold the item); only duplicates, items that were done and errors take an object each.
+    The ids of a bundle are kept as its own and their number, its results as one byte each (the number of servers that
+    hold the item); only duplicates, items that were done and errors take an object each.
     """
 
     def __init__(self) -> None:
-        self._ids: list[Ids] = []
+        self._ids: list[Sequence[str]] = []
         self._starts: list[int] = []
         self._results: list[bytes] = []
         self._others: dict[int, Receipt | ZkrqError] = {}
@@ -41,7 +78,7 @@ class PackedReceipts(Receipts):
     def errors(self) -> list[ZkrqError]:
         return [outcome for outcome in self._others.values() if isinstance(outcome, ZkrqError)]
 
-    def add(self, ids: Ids, results: Sequence[Pushed | ZkrqError]) -> None:
+    def add(self, ids: Sequence[str], results: Results) -> None:
         """Append the results of one call, in the order of its ids."""
         self._ids.append(ids)
         self._starts.append(self._length)

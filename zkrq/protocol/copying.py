@@ -6,13 +6,11 @@ twice at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from zkrq.protocol.calls import (
-    ALL_PAYLOADS,
     FROM_NOW,
-    NO_PAYLOADS,
     START,
     Apply,
     Copied,
@@ -22,13 +20,14 @@ from zkrq.protocol.calls import (
     Queues,
     Read,
 )
+from zkrq.protocol.records import states_of
 from zkrq.protocol.steps import Operation, Place
 
 READ_MAX = 200
-"""Greatest number of items read in one call."""
+"""Greatest number of bundles read in one call."""
 
 PAGE_ITEMS = 200
-"""Items copied in one step, which takes some milliseconds of each server."""
+"""Bundles copied in one step, which takes some milliseconds of each server."""
 
 
 class Moments(NamedTuple):
@@ -46,13 +45,17 @@ NOW = Moments(FROM_NOW, FROM_NOW)
 
 def copy_items(
     source: Place, target: Place, queue: str, ids: Sequence[bytes], moments: Moments = NOW
-) -> Operation[None]:
-    """Copy what ``source`` knows of these items to ``target``.  Raises ``PlaceFailed``."""
+) -> Operation[int]:
+    """Copy what ``source`` knows of these bundles to ``target``; return how many items.  Raises ``PlaceFailed``."""
+    copied = 0
 
     def install(items: Sequence[Copied]) -> Operation[None]:
+        nonlocal copied
+        copied += _count(items)
         yield from install_items(target, queue, items, moments)
 
     yield from read_items(source, queue, ids, install, moments.source)
+    return copied
 
 
 def read_items(
@@ -71,12 +74,14 @@ def read_items(
 
 def install_items(target: Place, queue: str, items: Sequence[Copied], moments: Moments = NOW) -> Operation[None]:
     """Apply items as they were read on another server.  Raises ``PlaceFailed``."""
-    bare = [(id, record, left_ms) for id, record, left_ms, payload in items if payload is None]
-    if bare:
-        yield from target.ask(Apply(queue, bare, payloads_given=NO_PAYLOADS, clock=moments.target))
-    whole = [(id, record, left_ms, payload) for id, record, left_ms, payload in items if payload is not None]
-    if whole:
-        yield from target.ask(Apply(queue, whole, payloads_given=ALL_PAYLOADS, clock=moments.target))
+    if items:
+        rows = [(*copied[:-1], copied.payload or b"") for copied in items]
+        yield from target.ask(Apply(queue, rows, whole=True, clock=moments.target))
+
+
+def _count(bundles: Iterable[Copied]) -> int:
+    """Count items; a tombstone counts as one."""
+    return sum(max(1, len(states_of(copied.record).translate(None, b"XF"))) for copied in bundles)
 
 
 class QueueCopy:
@@ -104,10 +109,10 @@ class QueueCopy:
         while not self.done:
             cursor, items, beyond = yield from source.ask(Page(self._queue, self._cursor, PAGE_ITEMS, moments.source))
             yield from self.install(target, items, moments)
-            yield from copy_items(source, target, self._queue, beyond, moments)
+            count = _count(items) + (yield from copy_items(source, target, self._queue, beyond, moments))
             self._cursor, self.done = cursor, cursor == START
-            self.copied += len(items) + len(beyond)
-            yield from copied(len(items) + len(beyond))
+            self.copied += count
+            yield from copied(count)
 
     def install(self, target: Place, items: Sequence[Copied], moments: Moments) -> Operation[None]:
         """Apply the items of one page on ``target``.  Raises ``PlaceFailed``."""

@@ -15,19 +15,11 @@ as bare, and gets the payload before the decision counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from zkrq.protocol.attempts import FULL_RETRY_SECONDS, Attempts, full_members
-from zkrq.protocol.calls import (
-    SOME_PAYLOADS,
-    Apply,
-    ApplyNew,
-    Decision,
-    Put,
-    Records,
-    Trimming,
-)
+from zkrq.protocol.calls import Apply, ApplyNew, Decision, Gone, Put, Records, Trimming
 from zkrq.protocol.copying import copy_items
 from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
@@ -54,21 +46,21 @@ R = TypeVar("R")
 class Decided(NamedTuple, Generic[R]):
     """The primary's decision, once every server of the view has it.
 
-    ``records`` includes those that the reply leaves out.  ``superseded``: ids of which some server holds a greater
-    version, because of a later decision.  ``carried``: further ids, decided in an attempt before the view changed;
-    every server knows them, too.  ``epoch``: of the last attempt.  ``copies``: number of members that have the
+    ``superseded``: by bundle, the positions at which some server holds a greater version that says otherwise, because
+    of a later decision.  ``carried``: records of further bundles, decided in an attempt before the view changed; every
+    server knows these decisions, too.  ``epoch``: of the last attempt.  ``copies``: number of members that have the
     decision. ``repeated``: the primary may still execute an earlier try of the call.  ``gone``: items that every server
     knows to be removed.
     """
 
     reply: R
     records: Records
-    superseded: frozenset[bytes]
-    carried: frozenset[bytes]
+    superseded: Mapping[bytes, frozenset[int]]
+    carried: Mapping[bytes, bytes]
     epoch: int
     copies: int
     repeated: bool
-    gone: Sequence[bytes]
+    gone: Sequence[Gone]
 
 
 class SoFar:
@@ -77,16 +69,17 @@ class SoFar:
     def __init__(self, puts: Sequence[Put]) -> None:
         self.effort = Effort()
         self.payloads = {put.id.encode(): put.payload for put in puts}
-        self.carried: set[bytes] = set()
-        self.last: Sequence[bytes] = ()
+        self.carried: dict[bytes, bytes] = {}
+        self.last: Mapping[bytes, bytes] = {}
         self.unanswered: set[tuple[ServerId, Life]] = set()
 
-    def carry(self, ids: Sequence[bytes]) -> None:
-        """Note the ids that were decided now.  Ids of the attempt before, which this primary may not know, are decided
-        again or carried along."""
+    def carry(self, records: Records) -> None:
+        """Note the records that were decided now.  Those of the attempt before, which this primary may not know, are
+        decided again or carried along."""
         self.carried.update(self.last)
-        self.last = ids
-        self.carried.difference_update(ids)
+        self.last = dict(records)
+        for id in self.last:
+            self.carried.pop(id, None)
 
 
 class Deciding(Attempts):
@@ -117,11 +110,11 @@ class Deciding(Attempts):
                 return answers
             reply = call.read(answer.body)
             records = call.decided(reply, view.epoch)
-            so_far.carry(records.ids)
+            so_far.carry(records)
             answers, superseded = yield from self.spread(view, call, records, so_far, answers)
-            gone = [id for id in records.gone() if id not in superseded]
+            gone = [removed for removed in records.gone() if removed.id not in superseded]
             repeated = (primary, view.members[primary]) in so_far.unanswered
-            carried = frozenset(so_far.carried)
+            carried = dict(so_far.carried)
             copies = len(view.members)
             outcome[:] = [Decided(reply, records, superseded, carried, view.epoch, copies, repeated, gone)]
             return answers
@@ -161,29 +154,30 @@ class Deciding(Attempts):
 
     def spread(
         self, view: View, call: Decision[R], records: Records, so_far: SoFar, answers: Answers
-    ) -> Operation[tuple[Answers, frozenset[bytes]]]:
+    ) -> Operation[tuple[Answers, Mapping[bytes, frozenset[int]]]]:
         """Make the other servers apply these records.
 
-        Return all answers of the attempt, and the ids of which some server holds a greater version.
+        Return all answers of the attempt, and, by bundle, where some server holds a greater version that says
+        otherwise.
         """
         queue, primary = call.queue, view.primary(call.queue)
         # Even if nothing was decided ("not found", "full"), because the others know whether this is still the primary.
         told = records or call.fenced or so_far.carried or call.always_told
         others = {id: life for id, life in self.receivers(view).items() if id != primary} if told else {}
         if not others:
-            return answers, frozenset()
+            return answers, {}
         apply = self._apply(view, call, records, so_far)
         applied: Answers = yield Ask(view.epoch, others, apply)
         if call.puts and full_members(view, applied):
             yield Hurry(FULL_RETRY_SECONDS)
         answers = {**answers, **applied}
-        ids, superseded = records.ids, frozenset[bytes]()
+        ids, superseded = records.ids, dict[bytes, frozenset[int]]()
         for id, answer in applied.items():
             if answer.status is not Status.OK:
                 continue
             reply = apply.read(answer.body)
-            if reply.superseded:
-                superseded |= {ids[at] for at in reply.superseded}
+            for at, positions in reply.superseded.items():
+                superseded[ids[at]] = superseded.get(ids[at], frozenset()).union(positions)
             # Also for a learner: its catch-up may have read the queue before the push reached the source, and if the
             # producer has died since, the payload comes from nowhere else.
             if reply.bare:
@@ -195,7 +189,7 @@ class Deciding(Attempts):
     def _apply(self, view: View, call: Decision[R], records: Records, so_far: SoFar) -> Apply:
         trim = isinstance(call, Trimming) and self.may_trim(view)
         if call.puts:
-            return ApplyNew(call.queue, records.with_payloads(so_far.payloads), payloads_given=SOME_PAYLOADS)
+            return ApplyNew(call.queue, records.with_payloads(so_far.payloads), whole=True)
         return Apply(call.queue, records, trim=trim, fenced=call.fenced)
 
     def copy(self, view: View, queue: str, ids: Sequence[bytes], to: ServerId) -> Operation[dict[ServerId, Answer]]:

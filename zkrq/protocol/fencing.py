@@ -26,10 +26,10 @@ class Fencing(Deciding):
         Idempotent, and safe to leave in the middle: the owner stays listed until all is done.  Raises ``NothingDone``,
         ``Unknown``.
         """
-        cursor, epoch, requeued = START, None, set[bytes]()
+        cursor, epoch, requeued = START, None, 0
         while True:
             decided = yield from self.decide(Fence(queue, owner, cursor))
-            requeued.update(decided.carried, decided.records.ids)
+            requeued += decided.reply.requeued
             cursor = decided.reply.cursor
             if epoch not in (None, decided.epoch):
                 cursor, epoch = START, None  # a cursor is not valid on another primary
@@ -39,7 +39,7 @@ class Fencing(Deciding):
                 break
         yield from self._align(queue, owner)
         yield from self.tell_all(Retire(queue, owner))
-        return len(requeued)
+        return requeued
 
     def _align(self, queue: str, owner: str) -> Operation[None]:
         """Copy what the primary knows to the other servers, for items that they see as claimed by this owner.  Raises

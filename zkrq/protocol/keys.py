@@ -4,21 +4,22 @@ All keys of a namespace carry its hash tag, ``{namespace}``.  Per server: ``serv
 and ``queues`` (a set of the queues that had an item here, or a consumer).  Per queue, under ``q:<queue>:``:
 
 =============== ====== ===============================================================================
-records         hash   id -> packed record (records.py)
-payloads        hash   id -> encoded item
-ready           zset   id by priority and due time
-scheduled       zset   id by priority and due time, of this server's clock
-claimed         zset   id by deadline
-holdings        zset   token, zero byte, id of every claim, by name: what a claim request was given, what an owner holds
-dead            zset   id by time of death
-tombstones      list   (time of the burial, time of the push, version, id) of what was removed, oldest first
+records         hash   bundle -> shift (records.py) and packed record
+payloads        hash   bundle -> encoded items (payloads.py)
+notes           hash   item -> why it failed last
+ready           zset   bundles, and items with a moment of their own, by priority and due time
+scheduled       zset   the same, due later by this server's clock
+claimed         zset   bundles by an early bound of their first deadline
+holdings        zset   token, zero byte, bundle, by name: what a claim request was given, what an owner holds
+dead            zset   items by time of death
+tombstones      list   (time of the burial, time of the push, version, bytes, bundle) of what was removed, oldest first
 keys            hash   key -> id of the item that has it, as long as that is queued or claimed (several
                        where the copies of two servers met)
-expiring        zset   ids of items with a time to live by when that ends; negative: it ended while it was claimed
+expiring        zset   ids of items with a time to live by when that ends; negative while they are claimed
 owners          hash   owner -> number of its last claim request
 fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes
 lead            hash   since when this server leads the queue; floor_ms, before which no put is taken; whether
-                       payloads are large; the calls
+                       payloads are large; how many items are queued, claimed and dead; the calls
                        executed last of those that name no items
 waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
 =============== ====== ===============================================================================

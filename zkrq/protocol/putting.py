@@ -8,7 +8,7 @@ tombstone's version; only the primary can say whether that tombstone still count
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from zkrq.protocol.attempts import FULL_RETRY_SECONDS, full_members
@@ -66,11 +66,15 @@ class NotPushed(NamedTuple):
 Exceptional = Duplicate | Done | Late | Full | InDoubt | NotPushed
 
 
+Place = tuple[int, int]
+"""An item of some pushes: the push, and the item's position in its bundle."""
+
+
 class Pushes(NamedTuple):
-    """Results of pushes: each is on ``replicas`` servers except the exceptional ones, by position."""
+    """Results of pushes: each item is on ``replicas`` servers except the exceptional ones."""
 
     replicas: int
-    exceptional: Mapping[int, Exceptional]
+    exceptional: Mapping[Place, Exceptional]
 
 
 class _Round:
@@ -79,7 +83,7 @@ class _Round:
     def __init__(self) -> None:
         self.covered: set[tuple[ServerId, Life]] = set()
         self.refusals: Counter[int] = Counter()
-        self.tombstones: dict[int, dict[ServerId, int]] = {}
+        self.tombstones: dict[Place, dict[ServerId, int]] = {}
         self.in_doubt: set[ServerId] = set()
         self.copies = 0
         self.primary = ServerId("")
@@ -90,8 +94,8 @@ class _Round:
                 self.covered.add((id, view.receivers[id]))
                 late, gone = call.read(answer.body)
                 self.refusals.update(late)
-                for at, n in gone.items():
-                    self.tombstones.setdefault(at, {})[id] = n
+                for place, n in gone.items():
+                    self.tombstones.setdefault(place, {})[id] = n
             if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
                 self.in_doubt.add(id)
 
@@ -124,12 +128,14 @@ class Putting(Deciding):
             yield from self.until_done(effort, attempt)
         except Failure as failure:
             if effort.touched:
-                return Pushes(0, dict.fromkeys(range(len(puts)), InDoubt(effort.why(failure), failure)))
+                return Pushes(0, dict.fromkeys(_places(puts), InDoubt(effort.why(failure), failure)))
             effort.end(failure, "nothing was written")
         if not so_far.refusals and not so_far.tombstones:
             return Pushes(so_far.copies, {})
-        exceptional: dict[int, Exceptional] = {
-            at: Late() if count == len(so_far.covered) else InDoubt() for at, count in so_far.refusals.items()
+        exceptional: dict[Place, Exceptional] = {
+            (at, position): Late() if count == len(so_far.covered) else InDoubt()
+            for at, count in so_far.refusals.items()
+            for position in range(puts[at].size)
         }
         if so_far.tombstones:
             exceptional |= yield from self._push_again(queue, puts, so_far)
@@ -140,25 +146,28 @@ class Putting(Deciding):
         receivers = self.receivers(view)
         return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
-    def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[int, Exceptional]]:
+    def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[Place, Exceptional]]:
         """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
         tombstones, taken = so_far.tombstones, len(so_far.covered)
-        again = {at: puts[at].above(max(known.values())) for at, known in tombstones.items()}
-        results: dict[int, Exceptional] = {}
+        again = {
+            (at, position): puts[at].single(position).above(max(known.values()))
+            for (at, position), known in tombstones.items()
+        }
+        results: dict[Place, Exceptional] = {}
         try:
             pushed = yield from self.push(queue, 0, list(again.values()))
         except Failure as failure:
-            pushed = Pushes(0, dict.fromkeys(range(len(again)), NotPushed(failure)))
-        for position, at in enumerate(again):
-            result = pushed.exceptional.get(position)
-            was_put = so_far.refusals[at] + len(tombstones[at]) < taken
-            was_gone = so_far.primary in tombstones[at] and so_far.primary not in so_far.in_doubt
+            pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
+        for number, place in enumerate(again):
+            result = pushed.exceptional.get((number, 0))
+            was_put = so_far.refusals[place[0]] + len(tombstones[place]) < taken
+            was_gone = so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
             if isinstance(result, NotPushed | Late | Full) and was_put:
                 result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
             elif isinstance(result, Done) and was_put and not was_gone:
                 result = None  # this push had already stored the item, and a consumer has finished it
             if result is not None:
-                results[at] = result
+                results[place] = result
         return results
 
     def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> Operation[Pushes]:
@@ -174,8 +183,12 @@ class Putting(Deciding):
             return Pushes(decided.copies, {})
         return Pushes(
             decided.copies,
-            {at: _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome[:1] != b"+"},
+            {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome[:1] != b"+"},
         )
+
+
+def _places(puts: Sequence[Put]) -> Iterator[Place]:
+    return ((at, position) for at, put in enumerate(puts) for position in range(put.size))
 
 
 def _judge(outcome: bytes, decided: Decided[PushReply]) -> Exceptional:

@@ -1,22 +1,40 @@
 """Define the life of an item as a table, and the record that represents it on every server.
 
-A record contains all that is known of an item except its payload.  Clients carry records unread from the server that
-decided them to the others; ``lua/_record.lua`` has the same layout.  The times inside are for people and for order;
-expiry goes by each server's own clock.
+A record contains all that is known of a bundle, the items that one call pushed together, except their payloads and the
+reasons of failures.  Clients carry records unread from the server that decided them to the others; ``lua/_record.lua``
+has the same layout.  An item belongs to one record for its whole life.
+
+=========== =====================================================================================================
+head        format, version, priority and marks, number of items (0: one, whose id has no position), moment of the
+            push, moment at which the items are due, the deciding server's clock, no claim ends before this moment
+columns     of each item: state (1 byte), row of its last claim (1 byte), attempts (2 bytes)
+owners      the texts that rows refer to
+rows        of claims: owner, number of the request, lease, deadline
+own         what an item does not share with its bundle: position, moment (due, or died), failures
+tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live
+=========== =====================================================================================================
+
+Moments are by the clock of the server that decided, in microseconds; those of a plain push count from its arrival.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import NamedTuple
 
-FORMAT = 1
+FORMAT = 2
 """First byte of every record."""
 
 PRIORITIES = range(10)
 """Priorities; higher is delivered first."""
+
+
+BUNDLE_MAX = 100
+"""Greatest number of items in a bundle."""
 
 
 class State(enum.StrEnum):
@@ -58,7 +76,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
 
 
 class Version(NamedTuple):
-    """Order the records of one item: by the epoch in which it was decided, then by a count."""
+    """Order the records of one bundle: by the epoch in which it was decided, then by a count."""
 
     epoch: int
     n: int
@@ -68,10 +86,31 @@ FIRST = Version(0, 1)
 """Version of a plain push on every server; every decision is greater."""
 
 
+class Row(NamedTuple):
+    """A claim request that was given items of the bundle.  ``seq`` is 0 for a call that is not a claim."""
+
+    owner: str
+    seq: int
+    lease_ms: int = 0
+    deadline_us: float = 0
+
+    @property
+    def token(self) -> str:
+        """Name of the request."""
+        return f"{self.owner}/{self.seq}" if self.seq else self.owner
+
+
+class Own(NamedTuple):
+    """What an item does not share with its bundle: when it is due, or died, and how often it failed."""
+
+    moment_us: float
+    failures: int = 0
+
+
 class Record(NamedTuple):
-    """What is known of an item.  ``pushed_at``: milliseconds since 1970 by the producer's clock.  ``due_us``:
-    microseconds by the clock of the server that decided (for a removed item: when it was removed).  ``lease_ms``:
-    length of the claim. ``ttl_ms``: how long the item may live from its push on, None: no limit."""
+    """What is known of one item.  ``pushed_at_ms``: milliseconds since 1970 by the producer's clock.  ``due_us``: when
+    it is due, or died, and ``expires_us``: when its time to live ends (0: never), by the clock of the server that
+    decided.  ``token``: the last request that claimed it."""
 
     version: Version
     state: State
@@ -80,85 +119,191 @@ class Record(NamedTuple):
     failures: int = 0
     pushed_at_ms: float = 0
     due_us: float = 0
-    lease_ms: int = 0
+    deadline_us: float = 0
     token: str = ""
     key: str = ""
-    note: str = ""
-    ttl_ms: float | None = None
+    expires_us: float = 0
 
 
-_HEAD = struct.Struct("<BII1sBIIddIB")
-_LENGTH = struct.Struct("<H")
-_TTL = struct.Struct("<d")
+class Bundle(NamedTuple):
+    """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item."""
+
+    version: Version
+    states: str
+    rows_of: Sequence[int] = ()
+    attempts: Sequence[int] = ()
+    priority: int = 0
+    is_alone: bool = True
+    pushed_at_ms: float = 0
+    due_us: float = 0
+    clock_us: float = 0
+    soonest_us: float = 0
+    rows: Sequence[Row] = ()
+    own: Mapping[int, Own] = MappingProxyType({})
+    key: str = ""
+    expires_us: float = 0
+    ttl_us: float = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any item is left."""
+        return any(state in "QRCDP" for state in self.states)
+
+    def item(self, position: int) -> Record:
+        """Return what is known of one item."""
+        state = _STATES[self.states[position]]
+        own = self.own.get(position)
+        row = self.rows[self.rows_of[position] - 1] if self.rows_of[position] else None
+        return Record(
+            self.version,
+            state,
+            self.priority,
+            self.attempts[position],
+            own.failures if own else 0,
+            self.pushed_at_ms,
+            own.moment_us if own else self.due_us,
+            row.deadline_us if row else 0,
+            row.token if row else "",
+            self.key,
+            self.expires_us,
+        )
+
+    def done_by(self, token: str, states: str) -> int:
+        """Count the items in one of these states that the request of this name put there."""
+        return sum(
+            state in states and row > 0 and self.rows[row - 1].token == token
+            for state, row in zip(self.states, self.rows_of, strict=True)
+        )
+
+
+REQUEUED, REFUSED = "R", "F"
+"""Stored states of an item that is queued at a moment of its own, and of one that was never accepted."""
+
+_STATES: Mapping[str, State] = {
+    **{state.value: state for state in State},
+    REQUEUED: State.QUEUED,
+    REFUSED: State.GONE,
+}
+
+_HEAD = struct.Struct("<BIIBBdddd")
+_ROW = struct.Struct("<BIId")
+_OWN = struct.Struct("<BdI")
+_LIFE = struct.Struct("<dd")
+_NO_ROW = 127
 
 _EXPIRES, _KEYED = 16, 32
 """Flags in the byte of the priority, so that scripts read the tail of few records only."""
 
 
-def _marked(priority: int, key: str, ttl_ms: float | None) -> int:
-    return priority + (_EXPIRES if ttl_ms is not None else 0) + (_KEYED if key else 0)
-
-
-def _tail(key: bytes, note: bytes, ttl_ms: float | None) -> bytes:
-    ttl = b"" if ttl_ms is None else _TTL.pack(ttl_ms)
-    return b"".join((_LENGTH.pack(len(key)), key, _LENGTH.pack(len(note)), note, ttl))
-
-
-def pack(record: Record) -> bytes:
+def pack(bundle: Bundle) -> bytes:
     """Pack the record as servers store it."""
-    token, key, note = record.token.encode(), record.key.encode(), record.note.encode()
-    head = _HEAD.pack(
-        FORMAT,
-        *record.version,
-        record.state.encode(),
-        _marked(record.priority, record.key, record.ttl_ms),
-        record.attempts,
-        record.failures,
-        record.pushed_at_ms,
-        record.due_us,
-        record.lease_ms,
-        len(token),
-    )
-    return head + token + _tail(key, note, record.ttl_ms)
+    size = len(bundle.states)
+    owners = list(dict.fromkeys(row.owner for row in bundle.rows))
+    marks = (_EXPIRES if bundle.expires_us else 0) + (_KEYED if bundle.key else 0)
+    parts = [
+        _HEAD.pack(
+            FORMAT,
+            *bundle.version,
+            bundle.priority + marks,
+            0 if bundle.is_alone else size,
+            bundle.pushed_at_ms,
+            bundle.due_us,
+            bundle.clock_us,
+            bundle.soonest_us,
+        ),
+        bundle.states.encode(),
+        bytes(_NO_ROW + row for row in bundle.rows_of or [0] * size),
+        struct.pack(f"<{size}H", *(bundle.attempts or [0] * size)),
+        bytes([len(owners)]),
+        *(_text(owner) for owner in owners),
+        bytes([len(bundle.rows)]),
+        *(_ROW.pack(owners.index(row.owner) + 1, row.seq, row.lease_ms, row.deadline_us) for row in bundle.rows),
+        bytes([len(bundle.own)]),
+        *(_OWN.pack(position + 1, own.moment_us, own.failures) for position, own in sorted(bundle.own.items())),
+    ]
+    if marks:
+        parts += (_text(bundle.key), _LIFE.pack(bundle.expires_us, bundle.ttl_us))
+    return b"".join(parts)
 
 
-def unpack(packed: bytes) -> Record:
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return bytes([len(encoded)]) + encoded
+
+
+def unpack(packed: bytes) -> Bundle:
     """Read what ``pack`` or a script wrote.  Raises ``ValueError`` for a format of another version of zkrq."""
     if packed[:1] != bytes([FORMAT]):
         raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT}")
-    _, epoch, n, state, priority, attempts, failures, pushed_at_ms, due_us, lease_ms, length = _HEAD.unpack_from(packed)
-    texts: list[str] = []
-    at = _HEAD.size
-    for _ in range(3):
-        texts.append(packed[at : at + length].decode(errors="replace"))
-        at += length
-        if len(texts) < 3:
-            (length,) = _LENGTH.unpack_from(packed, at)
-            at += _LENGTH.size
-    (ttl_ms,) = _TTL.unpack_from(packed, at) if at < len(packed) else (None,)
-    token, key, note = texts
-    return Record(
+    _, epoch, n, marked, count, pushed_at_ms, due_us, clock_us, soonest_us = _HEAD.unpack_from(packed)
+    size, at = count or 1, _HEAD.size
+    states = packed[at : at + size].decode()
+    rows_of = [byte - _NO_ROW for byte in packed[at + size : at + 2 * size]]
+    attempts = struct.unpack_from(f"<{size}H", packed, at + 2 * size)
+    at += 4 * size
+    owners: list[str] = []
+    owner_count, at = packed[at], at + 1
+    for _ in range(owner_count):
+        owner, at = _text_at(packed, at)
+        owners.append(owner)
+    rows_end = at + 1 + packed[at] * _ROW.size
+    rows = [
+        Row(owners[owner - 1], seq, lease_ms, deadline_us)
+        for owner, seq, lease_ms, deadline_us in _ROW.iter_unpack(packed[at + 1 : rows_end])
+    ]
+    own_end = rows_end + 1 + packed[rows_end] * _OWN.size
+    own = {
+        position - 1: Own(moment_us, failures)
+        for position, moment_us, failures in _OWN.iter_unpack(packed[rows_end + 1 : own_end])
+    }
+    key, expires_us, ttl_us = "", 0.0, 0.0
+    if own_end < len(packed):
+        key, at = _text_at(packed, own_end)
+        expires_us, ttl_us = _LIFE.unpack_from(packed, at)
+    return Bundle(
         Version(epoch, n),
-        State(state.decode()),
-        priority % _EXPIRES,
+        states,
+        rows_of,
         attempts,
-        failures,
+        marked % _EXPIRES,
+        count == 0,
         pushed_at_ms,
         due_us,
-        lease_ms,
-        token,
+        clock_us,
+        soonest_us,
+        rows,
+        own,
         key,
-        note,
-        ttl_ms,
+        expires_us,
+        ttl_us,
     )
 
 
-def fresh(priority: int, pushed_at_ms: int, key: str = "", ttl_ms: float | None = None) -> bytes:
-    """Make the record of a push."""
-    if not key and ttl_ms is None:
-        return _HEAD.pack(FORMAT, 0, 1, b"Q", priority, 0, 0, pushed_at_ms, 0, 0, 0) + _NO_TEXTS
-    head = _HEAD.pack(FORMAT, 0, 1, b"Q", _marked(priority, key, ttl_ms), 0, 0, pushed_at_ms, 0, 0, 0)
-    return head + _tail(key.encode(), b"", ttl_ms)
+def _text_at(packed: bytes, at: int) -> tuple[str, int]:
+    behind = at + 1 + packed[at]
+    return packed[at + 1 : behind].decode(errors="replace"), behind
+
+
+def fresh(
+    priority: int, pushed_at_ms: int, *, size: int | None = None, delay_ms: int = 0, key: str = "", ttl_ms: float = 0
+) -> bytes:
+    """Make the record of a push: of ``size`` items, None: of one whose id has no position.
+
+    ``delay_ms`` and ``ttl_ms`` (0: none) count from its arrival.
+    """
+    if not key and not ttl_ms:
+        head = _HEAD.pack(FORMAT, 0, 1, priority, size or 0, pushed_at_ms, delay_ms * 1000, 0, 0)
+        return head + (_QUEUED_ALONE if size is None else _queued(size))
+    bundle = Bundle(FIRST, "Q", priority=priority, pushed_at_ms=pushed_at_ms, due_us=delay_ms * 1000)
+    return pack(bundle._replace(key=key, expires_us=ttl_ms * 1000, ttl_us=ttl_ms * 1000))
+
+
+@cache
+def _queued(size: int) -> bytes:
+    return b"".join((b"Q" * size, bytes([_NO_ROW]) * size, bytes(2 * size), bytes(3)))
+
+
+_QUEUED_ALONE = _queued(1)
 
 
 def above(record: bytes, n: int) -> bytes:
@@ -169,16 +314,30 @@ def above(record: bytes, n: int) -> bytes:
 _N = struct.Struct("<I")
 _N_BYTES = slice(5, 9)
 
-_NO_TEXTS = bytes(2 * _LENGTH.size)
-
-STATE_AT, GONE_BYTE = 9, ord(State.GONE)
-"""Position of the state in a packed record, and its byte for removed items."""
-
 _VERSION = struct.Struct("<xII")
 VERSION_BYTES = slice(1, 9)
 """Position of the version in a packed record."""
+
+_COUNT_AT, _STATES_AT = 10, _HEAD.size
+_CLOCK = struct.Struct("<d")
+_CLOCK_AT = 27
 
 
 def version_of(packed: bytes) -> Version:
     """Read only the version of a packed record."""
     return Version(*_VERSION.unpack_from(packed))
+
+
+def clock_of(packed: bytes) -> float:
+    """Read only the clock of the server that decided, in microseconds."""
+    return _CLOCK.unpack_from(packed, _CLOCK_AT)[0]
+
+
+def is_alone(packed: bytes) -> bool:
+    """Tell whether the record is of one item whose id has no position."""
+    return packed[_COUNT_AT] == 0
+
+
+def states_of(packed: bytes) -> bytes:
+    """Read only the states of the items of a packed record."""
+    return packed[_STATES_AT : _STATES_AT + (packed[_COUNT_AT] or 1)]

@@ -13,15 +13,17 @@ the order in which the keys are sent, so neither can drift from the other::
 In a reply, brackets are a list that repeats the values up to its semicolon.  A server's answer is checked against the
 header before anything else reads it (replies.py).
 
-Files that begin with ``_`` are shared parts, put before the body.  ``-- body: name`` in place of all but the purpose
-makes an operation of another one's contract and body, with flags of its own.
+Files that begin with ``_`` are shared parts, put before the body; what no other line of the script uses is left out,
+because a server makes every function anew for each call.  ``-- body: name`` in place of all but the purpose makes an
+operation of another one's contract and body, with flags of its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import NamedTuple, cast
@@ -29,6 +31,10 @@ from typing import NamedTuple, cast
 _SHEBANG = "#!lua"
 _STATUS = re.compile(r"[A-Z]+")
 _VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
+_FUNCTION = re.compile(r"local function (\w+)\(")
+_SCOPE = re.compile(r"local (\w+(?:, \w+)*)$")  # of a block that follows
+_WORD = re.compile(r"\w+")
+_COMMENT = re.compile(r"--.*")
 _HEADER_LINE = re.compile(r"^-- (purpose|KEYS|ARGV|reply|include|body): (.*)$")
 
 _KINDS = {"position": int, "n": int, "count": int, "owner": bytes, "queue": bytes, "id": bytes, "head": bytes}
@@ -127,6 +133,32 @@ def _listed(names: Sequence[str]) -> Value:
     return Value(len(names), tuple(map(_KINDS.get, names)))
 
 
+def _definitions(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Divide shared parts: names, and the text that defines them; no names where the text does more than that."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        match = _FUNCTION.match(line) or _SCOPE.match(line)
+        if not match:
+            yield (), line
+            continue
+        definition = [line]
+        while definition[-1] != "end":
+            definition.append(next(lines))
+        yield tuple(match[1].split(", ")), "\n".join(definition)
+
+
+def _used(parts: str, own: str) -> list[str]:
+    """Return the text of shared parts without the functions that nothing else uses."""
+    definitions = list(_definitions(parts))
+    while True:
+        texts = (_COMMENT.sub("", text) for text in (own, *(text for _, text in definitions)))
+        words = Counter(word for text in texts for word in set(_WORD.findall(text)))
+        kept = [(names, text) for names, text in definitions if not names or any(words[name] > 1 for name in names)]
+        if len(kept) == len(definitions):
+            return [text for _, text in kept]
+        definitions = kept
+
+
 def _build(name: str, files: Mapping[str, str]) -> Script:
     shebang, header, own = _split(files[name])
     if "body" in header:
@@ -136,7 +168,7 @@ def _build(name: str, files: Mapping[str, str]) -> Script:
     keys = tuple(header["KEYS"][0].split())
     single = tuple(arguments.split())
     parts = [_split(files[f"_{part}"])[2] for part in " ".join(header.get("include", [])).split()]
-    body = "\n".join([_locals(keys, single), *parts, own])
+    body = "\n".join([_locals(keys, single), *_used("\n".join(parts), own), own])
     return Script(
         name=name,
         purpose=header["purpose"][0],

@@ -29,7 +29,7 @@ from zkrq.protocol.calls import (
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.copying import install_items, queues_at, read_items
 from zkrq.protocol.deciding import Deciding
-from zkrq.protocol.records import Record, State, Version, pack, unpack
+from zkrq.protocol.records import Bundle, State, Version, pack, unpack
 from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
 from zkrq.protocol.view import View
 
@@ -51,9 +51,9 @@ class Finding(enum.Enum):
     FORGET = "it was removed long ago, or never was"
 
 
-def judge(record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+def judge(record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
     """Judge an item.  ``floor_ms``: the primary may have dropped the tombstone of any item that was pushed earlier."""
-    if record.state is State.GONE or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
+    if not record.is_alive or record.pushed_at_ms > now_ms - 2 * PUT_WINDOW_MS:
         return Finding.WAIT
     if not has_payload or record.pushed_at_ms < floor_ms:
         return Finding.FORGET
@@ -115,7 +115,7 @@ class Scrub(Deciding):
             raise NotNow(str(failure)) from failure
         return found
 
-    def judge(self, record: Record, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
+    def judge(self, record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) -> Finding:
         """Judge an item that the primary does not know; see the function."""
         return judge(record, has_payload, now_ms=now_ms, floor_ms=floor_ms)
 
@@ -184,7 +184,7 @@ class _Comparison:
                 case Finding.FORWARD:
                     forward.append(item)
                 case Finding.FORGET:
-                    forget.append(_tombstone_for(item, now_ms))
+                    forget.append(tombstone_for(item, now_ms))
                 case Finding.WAIT:
                     pass
         yield from install_items(self._follower, self._queue, forget)
@@ -194,10 +194,21 @@ class _Comparison:
             self.found = self.found.plus(forwarded=len(decided.records))
 
 
-def _tombstone_for(item: Copied, now_ms: int) -> Copied:
-    epoch, n = unpack(item.record).version
-    record = pack(Record(Version(epoch, n + 1), State.GONE, due_us=now_ms * 1000))
-    return Copied(item.id, record, b"0", None)
+def tombstone_for(item: Copied, now_ms: int) -> Copied:
+    """Make the removal of a bundle that is to be forgotten."""
+    bundle = unpack(item.record)
+    moment_us = now_ms * 1000
+    removed = Bundle(
+        Version(bundle.version.epoch, bundle.version.n + 1),
+        State.GONE.value * len(bundle.states),
+        is_alone=bundle.is_alone,
+        due_us=moment_us,
+        clock_us=moment_us,
+        key=bundle.key,  # by which the server finds what else it has noted of the item, as by the next two
+        expires_us=bundle.expires_us,
+        ttl_us=bundle.ttl_us,
+    )
+    return Copied(item.id, pack(removed), b"", b"", None)
 
 
 def _trim(member: Place, queue: str) -> Operation[int]:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping, 
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
-from zkrq.protocol.calls import START, Call, NamesPage, Paging, Seal
+from zkrq.protocol.calls import START, Call, Gone, NamesPage, Paging, Seal
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
@@ -99,7 +99,7 @@ class Removed(NamedTuple):
     """Note that every server of the view knows these items of a queue to be gone.  Sent: None."""
 
     queue: str
-    ids: Sequence[bytes]
+    items: Sequence[Gone]
 
 
 # Steps of repair.

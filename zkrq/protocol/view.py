@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, Protocol
 
+from zkrq.protocol.records import FORMAT
+
 ServerId = NewType("ServerId", str)
 
 
@@ -103,13 +105,14 @@ class ViewChange(Protocol):
 def encode(view: View) -> bytes:
     """Encode the view for the register."""
     content: dict[str, object] = {
+        "format": FORMAT,
         "epoch": view.epoch,
         "members": view.members,
         "learners": view.learners,
         "eligible": view.eligible,
         "servers": view.servers,
         "min_replicas": view.min_replicas,
-        "by": view.by,
+        "nonce": view.by,
         "deployment": view.deployment,
     }
     if view.accusations:
@@ -118,9 +121,13 @@ def encode(view: View) -> bytes:
 
 
 def decode(data: bytes) -> View:
-    """Decode the result of ``encode``.  Raises ``ValueError`` for anything else."""
+    """Decode the result of ``encode``.  Raises ``ValueError`` for anything else, or if the namespace's items are stored
+    in another format."""
     try:
         content: dict[str, Any] = json.loads(data)
+        stored = content["format"] if "format" in content or "nonce" in content else _FIRST_FORMAT
+        if "epoch" in content and stored != FORMAT:
+            raise OtherFormat(stored)
         return View(
             epoch=int(content["epoch"]),
             members=_lives(content["members"]),
@@ -128,12 +135,27 @@ def decode(data: bytes) -> View:
             eligible=_lives(content["eligible"]),
             servers={ServerId(server): str(url) for server, url in content["servers"].items()},
             min_replicas=int(content["min_replicas"]),
-            by=str(content["by"]),
+            by=str(content["nonce"]),
             deployment=str(content.get("deployment", "")),
             accusations=_accusations(content.get("accusations", {})),
         )
+    except OtherFormat:
+        raise
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
+
+
+_FIRST_FORMAT = 1  # which the register did not name
+
+
+class OtherFormat(ValueError):
+    """The items of the namespace are stored in a format of another version of zkrq."""
+
+    def __init__(self, stored: object) -> None:
+        super().__init__(
+            f"its items are stored in format {stored}, this version of zkrq reads {FORMAT}: let the version that wrote "
+            "them empty the queues, then found a new namespace, with other servers or after they were flushed"
+        )
 
 
 def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:

@@ -53,13 +53,11 @@ class Batcher(Generic[CallT, ResultT]):
         self,
         send: Callable[[Sequence[CallT]], Awaitable[Sequence[ResultT | Exception]]],
         *,
-        size: Callable[[CallT], int],
         tasks: Tasks,
         name: str,
         patience: float,
     ) -> None:
         self._send = send
-        self._size = size
         self._tasks = tasks
         self._name = name
         self._patience = patience
@@ -73,8 +71,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._landed.set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, call: CallT) -> asyncio.Future[ResultT]:
-        """Add a call to the next batch; return the future of its result."""
+    def add(self, call: CallT, size: int = 1) -> asyncio.Future[ResultT]:
+        """Add a call of so many bytes to the next batch; return the future of its result."""
         if self._closed:
             raise Closed()
         loop = self._loop
@@ -82,8 +80,7 @@ class Batcher(Generic[CallT, ResultT]):
             loop = self._loop = asyncio.get_running_loop()
         if len(self._waiting) >= MAX_WAITING:
             raise Unavailable(f"{self._name}: {MAX_WAITING} calls are waiting already; nothing happened, retry later")
-        future: asyncio.Future[ResultT] = loop.create_future()
-        size = self._size(call)
+        future: asyncio.Future[ResultT] = asyncio.Future(loop=loop)  # as loop.create_future(), which is slower
         self._bytes += size
         self._waiting.append((call, future, size, loop.time()))
         if not self._scheduled:

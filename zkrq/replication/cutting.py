@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from zkrq.errors import Closed
-from zkrq.protocol.calls import Cut
+from zkrq.protocol.calls import Cut, Gone
 from zkrq.replication.membership import Membership
 from zkrq.tasks import Tasks
 
@@ -22,10 +22,10 @@ CUT_SECONDS = 0.2
 """Seconds during which payloads to drop are gathered."""
 
 CUT_MAX = 500
-"""Greatest number of payloads dropped in one call."""
+"""Greatest number of bundles concerned by one call."""
 
 WAITING_MAX = 100_000
-"""Ids that may wait; further ones are left to the trimming of the tombstones."""
+"""Bundles that may wait; further ones are left to the trimming of the tombstones."""
 
 
 class Cutter:
@@ -34,17 +34,17 @@ class Cutter:
     def __init__(self, membership: Membership, tasks: Tasks) -> None:
         self._membership = membership
         self._tasks = tasks
-        self._waiting: dict[str, list[bytes]] = {}
+        self._waiting: dict[str, dict[bytes, bytes]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def note(self, queue: str, ids: Iterable[bytes]) -> None:
+    def note(self, queue: str, items: Iterable[Gone]) -> None:
         """Gather items that every server of the view knows to be gone."""
         if self._count >= WAITING_MAX:
             return
-        waiting = self._waiting.setdefault(queue, [])
+        waiting = self._waiting.setdefault(queue, {})
         before = len(waiting)
-        waiting += ids
+        waiting.update(items)  # what is gone stays so: the last word about a bundle has the most
         self._count += len(waiting) - before
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(CUT_SECONDS, self._start)
@@ -59,7 +59,8 @@ class Cutter:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting, self._count = self._waiting, {}, 0
-        for queue, ids in waiting.items():
-            for start in range(0, len(ids), CUT_MAX):
+        for queue, gone in waiting.items():
+            items = [Gone(*each) for each in gone.items()]
+            for start in range(0, len(items), CUT_MAX):
                 view = self._membership.view
-                await self._membership.fleet.ask_in(view, view.receivers, Cut(queue, ids[start : start + CUT_MAX]))
+                await self._membership.fleet.ask_in(view, view.receivers, Cut(queue, items[start : start + CUT_MAX]))

@@ -44,6 +44,11 @@ class Membership:
         assert self._view is not None, "begin() comes first"
         return self._view
 
+    @property
+    def has_view(self) -> bool:
+        """Whether there is one yet."""
+        return self._view is not None
+
     def watch(self, changed: Callable[[View], None]) -> None:
         """Call ``changed`` with every view of a greater epoch."""
         self._watchers.append(changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TypeVar
 
 from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
@@ -30,17 +30,16 @@ class Replicas:
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
 
-    async def put(self, queue: str, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
+    async def put(self, queue: str, puts: Sequence[Put]) -> PushResults:
         """Apply new items on every server.
 
-        Returns the result of each, or the error to raise for it.  Raises ``NotEnoughReplicas``, ``Unavailable`` if
-        nothing was written.
+        Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written.
         """
-        return _results(puts, await self.run(OPERATIONS.put(queue, puts)))
+        return PushResults(puts, await self.run(OPERATIONS.put(queue, puts)))
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> list[Pushed | ZkrqError]:
-        """Let the primary decide about new items.  Returns and raises what ``put`` does, and ``OutcomeUnknown``."""
-        return _results(puts, await self.run(OPERATIONS.push(queue, max_size, puts)))
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> PushResults:
+        """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
+        return PushResults(puts, await self.run(OPERATIONS.push(queue, max_size, puts)))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.
@@ -95,11 +94,32 @@ class Replicas:
         await self.run(OPERATIONS.tell_all(call))
 
 
-def _results(puts: Sequence[Put], pushes: Pushes) -> list[Pushed | ZkrqError]:
-    results: list[Pushed | ZkrqError] = [pushes.replicas] * len(puts)
-    for at, outcome in pushes.exceptional.items():
-        results[at] = outcome if isinstance(outcome, Duplicate | Done) else _error(puts[at].id, outcome)
-    return results
+class PushResults:
+    """Results of pushes: the number of servers that have each item, except those in ``others``."""
+
+    __slots__ = ("others", "replicas")
+
+    def __init__(self, puts: Sequence[Put], pushes: Pushes) -> None:
+        self.replicas = pushes.replicas
+        self.others: Mapping[tuple[int, int], Duplicate | Done | ZkrqError] = (
+            {place: _exceptional(puts, place, outcome) for place, outcome in pushes.exceptional.items()}
+            if pushes.exceptional
+            else {}
+        )
+        """By push, and position in its bundle: why nothing was pushed, or the error to raise."""
+
+    def of(self, at: int, size: int) -> Sequence[Pushed | ZkrqError]:
+        """Return the result of each item of one push."""
+        if not self.others:
+            return [self.replicas] * size
+        return [self.others.get((at, position), self.replicas) for position in range(size)]
+
+
+def _exceptional(puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional) -> Duplicate | Done | ZkrqError:
+    if isinstance(outcome, Duplicate | Done):
+        return outcome
+    at, position = place
+    return _error(puts[at].item_id(position), outcome)
 
 
 def _error(id: str, outcome: Exceptional) -> ZkrqError:

@@ -27,7 +27,7 @@ from zkrq.errors import (
     ZkrqError,
 )
 from zkrq.events import Events, ServerEvicted
-from zkrq.protocol.calls import ApplyNew, Call, Clocked, Push, PutAll, Room
+from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.eviction import Evicting
@@ -144,7 +144,7 @@ class Runner:
         *,
         settings: Settings,
         events: Events,
-        removed: Callable[[str, Iterable[bytes]], None],
+        removed: Callable[[str, Iterable[Gone]], None],
     ) -> None:
         """``removed`` is called with the items of a queue that every server of the view knows to be gone."""
         self.membership = membership
@@ -204,8 +204,8 @@ class Runner:
         self, step: Hurry | Removed | Evict | Refresh | Rest | EvictionStep | FoundingStep, time: _Time
     ) -> object:
         match step:
-            case Removed(queue, ids):
-                self._removed(queue, ids)
+            case Removed(queue, items):
+                self._removed(queue, items)
             case Hurry(seconds):
                 time.until = min(time.until, time.loop.time() + seconds)
             case Evict() | Refresh() | Rest():

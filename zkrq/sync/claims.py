@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
 from zkrq import claims
-from zkrq.checks import Duration
+from zkrq.checks import Duration, Headers
 from zkrq.consuming.lease import Verb
 from zkrq.sync.portal import Opened
 
@@ -46,6 +46,11 @@ class Claim(Generic[T]):
     def id(self) -> str:
         """The item's id."""
         return self._claim.id
+
+    @property
+    def headers(self) -> Headers:
+        """Texts that were pushed with the item, by name."""
+        return self._claim.headers
 
     @property
     def owner(self) -> str:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from zkrq import queue
 from zkrq.administration import Cancellation
-from zkrq.checks import Duration
+from zkrq.checks import Duration, Headers
 from zkrq.cluster import Cluster
 from zkrq.errors import Receipt, Receipts, ZkrqError
 from zkrq.inspection import Sizes, Statistics
@@ -54,6 +54,7 @@ class Queue(Generic[T]):
         at: datetime | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
+        headers: Headers | None = None,
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
 
@@ -61,7 +62,9 @@ class Queue(Generic[T]):
         interrupted, the item may have been pushed: push again with the same ``id``.
         """
         return self._call(
-            lambda queue: queue.push(item, id=id, key=key, delay=delay, at=at, priority=priority, ttl=ttl)
+            lambda queue: queue.push(
+                item, id=id, key=key, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers
+            )
         )
 
     def push_many(
@@ -72,6 +75,7 @@ class Queue(Generic[T]):
         at: datetime | None = None,
         priority: int = 0,
         ttl: Duration | None = None,
+        headers: Headers | None = None,
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -80,7 +84,9 @@ class Queue(Generic[T]):
         """
 
         def push(some: Iterable[T]) -> Receipts:
-            return self._call(lambda queue: queue.push_many(some, delay=delay, at=at, priority=priority, ttl=ttl))
+            return self._call(
+                lambda queue: queue.push_many(some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers)
+            )
 
         if isinstance(items, Sequence):
             return push(items)

@@ -10,23 +10,40 @@ from 0.
 """
 
 from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, ClearReply, Pause, Redrive, RedriveReply
-from zkrq.protocol.calls.applying import ALL_PAYLOADS, NO_PAYLOADS, SOME_PAYLOADS, Apply, ApplyNew, ApplyReply, Cut
+from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Names, NamesPage, Paging
-from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply
+from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
-from zkrq.protocol.calls.inspection import Count, Counts, Holders, HoldersReply, Peek, Statistics, StatisticsReply
+from zkrq.protocol.calls.inspection import (
+    Count,
+    Counts,
+    Holders,
+    HoldersReply,
+    Peek,
+    PeekReply,
+    Statistics,
+    StatisticsReply,
+)
 from zkrq.protocol.calls.producing import Push, PushReply, PutAll, PutReply
-from zkrq.protocol.calls.rows import Copied, Copies, Put, Records, Rows, Word
+from zkrq.protocol.calls.rows import (
+    Copied,
+    Copies,
+    Gone,
+    Put,
+    Records,
+    Rows,
+    Word,
+    bundle_and_position,
+    item_id,
+    read_notes,
+)
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
 from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
 
 __all__ = [
-    "ALL_PAYLOADS",
     "FROM_NOW",
-    "NO_PAYLOADS",
-    "SOME_PAYLOADS",
     "START",
     "Affirm",
     "Apply",
@@ -55,6 +72,7 @@ __all__ = [
     "Fence",
     "FenceReply",
     "Forward",
+    "Gone",
     "Heads",
     "HeadsReply",
     "Holders",
@@ -70,6 +88,7 @@ __all__ = [
     "Paging",
     "Pause",
     "Peek",
+    "PeekReply",
     "Push",
     "PushReply",
     "Put",
@@ -95,4 +114,8 @@ __all__ = [
     "Trimming",
     "Wipe",
     "Word",
+    "bundle_and_position",
+    "item_id",
+    "read_notes",
+    "runs",
 ]

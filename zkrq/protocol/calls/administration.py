@@ -40,9 +40,10 @@ class Cancel(Trimming[CancelReply]):
 
 
 class RedriveReply(NamedTuple):
-    """``executed_before``: the reply repeats what the first try did."""
+    """``ids``: items that are queued again.  ``executed_before``: the reply repeats what the first try did."""
 
     executed_before: bool
+    ids: Sequence[bytes]
     records: Records
 
 
@@ -58,14 +59,15 @@ class Redrive(Decision[RedriveReply]):
     items: Sequence[str] = ()
 
     def read(self, body: Body) -> RedriveReply:
-        executed_before, records = body
-        return RedriveReply(bool(executed_before), Records(records))
+        executed_before, ids, records = body
+        return RedriveReply(bool(executed_before), ids, Records(records))
 
 
 class ClearReply(NamedTuple):
-    """``before_ms``: items pushed later stay.  ``cursor`` is empty at the end."""
+    """``removed``: number of items.  ``before_ms``: items pushed later stay.  ``cursor`` is empty at the end."""
 
     executed_before: bool
+    removed: int
     before_ms: int
     cursor: bytes
     records: Records
@@ -84,8 +86,8 @@ class Clear(Trimming[ClearReply]):
     trim: bool = False
 
     def read(self, body: Body) -> ClearReply:
-        executed_before, before_ms, cursor, records = body
-        return ClearReply(bool(executed_before), before_ms, cursor, Records(records))
+        executed_before, removed, before_ms, cursor, records = body
+        return ClearReply(bool(executed_before), removed, before_ms, cursor, Records(records))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import FROM_NOW, Body, Call, from_0
-from zkrq.protocol.calls.rows import Rows, Word
-
-NO_PAYLOADS, ALL_PAYLOADS, SOME_PAYLOADS = 0, 1, 2
-"""Whether the items of ``Apply`` have a payload each; with ``SOME_PAYLOADS`` an empty one means none."""
+from zkrq.protocol.calls.rows import Gone, Rows, Word
 
 
 class ApplyReply(NamedTuple):
-    """Positions of the items of which the server holds a greater version, and of those that lack their payload."""
+    """``superseded``: by record, the positions at which a greater version that the server holds says otherwise, a byte
+    each.  ``bare``: the records that lack payloads."""
 
-    superseded: Sequence[int]
+    superseded: Mapping[int, bytes]
     bare: Sequence[int]
 
 
-_ALL_APPLIED = ApplyReply((), ())
+_ALL_APPLIED = ApplyReply({}, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Apply(Call[ApplyReply]):
     """Install decided records that are newer than the stored ones.
 
-    ``fenced``: an owner to refuse from now on, or empty.  ``clock``: the moment from which durations count.
+    ``fenced``: an owner to refuse from now on, or empty.  ``whole``: payloads follow each record.  ``clock``: the
+    moment from which the records' moments count.
     """
 
     script: ClassVar[str] = "apply"
@@ -35,14 +34,14 @@ class Apply(Call[ApplyReply]):
     items: Rows | Sequence[Sequence[Word]]
     trim: bool = False
     fenced: str = ""
-    payloads_given: int = NO_PAYLOADS
+    whole: bool = False
     clock: int = FROM_NOW
 
     def read(self, body: Body) -> ApplyReply:
         superseded, bare = body
         if not superseded and not bare:
             return _ALL_APPLIED
-        return ApplyReply(from_0(superseded), from_0(bare))
+        return ApplyReply(dict(zip(from_0(superseded[::2]), superseded[1::2], strict=True)), from_0(bare))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Cut(Call[None]):
 
     script: ClassVar[str] = "cut"
     queue: str
-    items: Sequence[bytes]
+    items: Sequence[Gone]
 
     def read(self, body: Body) -> None:
         return None

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from zkrq.protocol.calls.call import Body, Clocked
 from zkrq.protocol.calls.decision import Trimming
-from zkrq.protocol.calls.rows import Records, Word
+from zkrq.protocol.calls.rows import Records
 from zkrq.protocol.clocks import Expected
-from zkrq.protocol.records import Record, State, Version, pack
 
 
 class ClaimReply(NamedTuple):
     """``next_ms``: time until an item becomes ready by itself, 0: ask again immediately, -1: none will.
 
-    ``payloads``: of the first records, None for a record that was decided and not handed out.  ``clock``: the server's.
+    ``clock``: the server's.
     """
 
     next_ms: int
     dropped_letters: int
-    payloads: Sequence[bytes | None]
+    handed: Sequence[Any]
+    """Runs of items handed out, flat: bundle, position of the first one (from 1), number, payloads
+    (payloads.py)."""
     clock: int
     records: Records
 
@@ -59,25 +60,22 @@ class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
         return body[3]
 
     def read(self, body: Body) -> ClaimReply:
-        next_ms, dropped, payloads, clock, records = body
-        return ClaimReply(next_ms, dropped, payloads, clock, Records(records))
+        next_ms, dropped, handed, clock, records = body
+        return ClaimReply(next_ms, dropped, handed, clock, Records(records))
 
 
-Settlement = tuple[str, bytes, str, str]
-"""The settlement of one claim: id, version, token, how.  ``version`` is the record's, ``token`` identifies the claim
-request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, separated by spaces.  A plain
-tuple, because one is made for every settled item."""
+Settlement = tuple[str, bytes, bytes, str, str]
+"""The settlement of claims of one bundle by one request: id, items, version, token, how.
+
+``items``: runs of positions, two bytes each: the first and the last.  ``version`` is the record's, ``token`` identifies
+the claim request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, separated by spaces."""
 
 
 class SettleReply(NamedTuple):
-    """``outcomes`` by position: 0 the claim is lost, 1 done, more: acked, and the ``n`` of the item's version now.
-
-    ``records`` has everything except those acks; ``buried_us`` is the time in their tombstones.
-    """
+    """``lost``: by settlement, the positions of the items whose claims are lost, a byte each."""
 
     dropped_letters: int
-    buried_us: int
-    outcomes: Sequence[int]
+    lost: Sequence[bytes]
     records: Records
 
 
@@ -93,23 +91,18 @@ class Settle(Trimming[SettleReply]):
     trim: bool = False
 
     def read(self, body: Body) -> SettleReply:
-        dropped, buried_us, outcomes, records = body
-        return SettleReply(dropped, buried_us, outcomes, Records(records))
-
-    def decided(self, reply: SettleReply, epoch: int) -> Records:
-        """Make the records of the plain acks, which the reply leaves out to save bytes."""
-        flat: list[Word] = []
-        known: tuple[int, str] | None = None
-        record = b""
-        for (id, _, token, _), n in zip(self.items, reply.outcomes, strict=True):
-            if n > 1:
-                if known != (n, token):
-                    known = n, token
-                    record = pack(_tombstone(epoch, n, token, reply.buried_us))
-                flat += (id.encode(), record, 0)
-                record = b""  # the following ones are the same
-        return Records([*reply.records.flat, *flat]) if flat else reply.records
+        dropped, lost, records = body
+        return SettleReply(dropped, lost, Records(records))
 
 
-def _tombstone(epoch: int, n: int, token: str, buried_us: int) -> Record:
-    return Record(Version(epoch, n), State.GONE, due_us=buried_us, token=token)
+def runs(positions: Iterable[int]) -> bytes:
+    """Return positions as runs: the first and the last of neighbours, a byte each."""
+    ends = bytearray()
+    last = -2
+    for position in sorted(positions):
+        if position == last + 1:
+            ends[-1] = position
+        else:
+            ends += bytes((position, position))
+        last = position
+    return bytes(ends)

@@ -13,9 +13,10 @@ from zkrq.protocol.clocks import Expected
 
 
 class FenceReply(NamedTuple):
-    """The cursor to continue from, and the requeued claims."""
+    """The cursor to continue from, the number of requeued claims, and the bundles."""
 
     cursor: bytes
+    requeued: int
     records: Records
 
 
@@ -33,8 +34,8 @@ class Fence(Decision[FenceReply]):
         return self.owner
 
     def read(self, body: Body) -> FenceReply:
-        cursor, records = body
-        return FenceReply(cursor, Records(records))
+        cursor, requeued, records = body
+        return FenceReply(cursor, requeued, Records(records))
 
 
 class OwnersReply(NamedTuple):

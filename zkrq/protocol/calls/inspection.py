@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging
+from zkrq.protocol.calls.call import START, Body, Call, Paging
 from zkrq.protocol.calls.rows import Copies, read_copied
 
 
+class PeekReply(NamedTuple):
+    """``places``: bundle and position of each item, in order; the bundles, and the ids of those that did not fit."""
+
+    places: Sequence[tuple[bytes, int]]
+    copies: Copies
+
+
 @dataclass(frozen=True, slots=True)
-class Peek(Call[Copies]):
+class Peek(Call[PeekReply]):
     """Read the first ``count`` items of an index (ready, scheduled, claimed or dead) in its order."""
 
     script: ClassVar[str] = "peek"
     queue: str
     state: str
     count: int
-    clock: int = FROM_NOW
 
-    def read(self, body: Body) -> Copies:
-        flat, beyond = body
-        return Copies(read_copied(flat), beyond)
+    def read(self, body: Body) -> PeekReply:
+        places, flat, beyond = body
+        pairs = [(id, position - 1) for id, position in zip(places[::2], places[1::2], strict=True)]
+        return PeekReply(pairs, Copies(read_copied(flat), beyond))
 
 
 class Counts(NamedTuple):

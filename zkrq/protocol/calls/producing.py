@@ -12,11 +12,11 @@ from zkrq.protocol.calls.rows import Put, Records
 
 
 class PutReply(NamedTuple):
-    """Positions of the puts that were refused because of their age, and, by position, the ``n`` of the tombstones of
-    ids that are gone."""
+    """Positions of the puts that were refused because of their age; and which items are gone, by put and position, with
+    the ``n`` of the version that says so."""
 
     late: Sequence[int]
-    gone: Mapping[int, int]
+    gone: Mapping[tuple[int, int], int]
 
 
 _ALL_PUT = PutReply((), {})
@@ -34,7 +34,8 @@ class PutAll(Call[PutReply]):
         late, gone = body
         if not late and not gone:
             return _ALL_PUT
-        return PutReply(from_0(late), dict(zip(from_0(gone[::2]), gone[1::2], strict=True)))
+        parts = zip(from_0(gone[::3]), gone[1::3], gone[2::3], strict=True)
+        return PutReply(from_0(late), {(at, position): n for at, n, positions in parts for position in positions})
 
 
 class PushReply(NamedTuple):

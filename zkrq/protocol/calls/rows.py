@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from zkrq.protocol.records import GONE_BYTE, STATE_AT, above
+from zkrq.protocol.payloads import join, payload_at
+from zkrq.protocol.records import above, fresh, is_alone, states_of, unpack
 
 Word = bytes | str | int
 """Parts of a command."""
@@ -21,77 +24,123 @@ class Rows:
 
 
 class Records(Rows):
-    """Decided records: id, record, left_ms of each item; an empty record is the same as the one before it.
-
-    ``left_ms``: time until the item is due, or until its claim ends; negative for the past.
-    """
+    """Decided records: id, record, notes, since of each bundle; see ``lua/_reply.lua``."""
 
     __slots__ = ()
 
     def __len__(self) -> int:
-        return len(self.flat) // 3
+        return len(self.flat) // 4
 
-    def __iter__(self) -> Iterator[tuple[bytes, bytes, int]]:
-        parts = iter(self.flat)
-        return zip(parts, parts, parts, strict=True)
-
-    def __add__(self, others: Records) -> Records:
-        return Records([*self.flat, *others.flat])
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over ids and records."""
+        return zip(self.flat[::4], self.flat[1::4], strict=True)
 
     @property
     def ids(self) -> Sequence[bytes]:
-        return self.flat[::3]
+        return self.flat[::4]
 
-    def gone(self) -> list[bytes]:
-        """Return the ids of the items that were removed."""
-        ids: list[bytes] = []
-        is_gone = False
-        for id, record, _ in self:
-            if record:
-                is_gone = record[STATE_AT] == GONE_BYTE
-            if is_gone:
-                ids.append(id)
-        return ids
+    def gone(self) -> list[Gone]:
+        """Return what was removed, of bundles of which at least half is."""
+        gone: list[Gone] = []
+        for id, record in self:
+            states = states_of(record)
+            if not states.strip(b"XF"):
+                gone.append(Gone(id, b""))
+            elif 2 * (removed := states.count(b"X") + states.count(b"F")) >= len(states) and removed:
+                gone.append(Gone(id, bytes(at for at, state in enumerate(states) if state in b"XF")))
+        return gone
 
     def with_payloads(self, payloads: Mapping[bytes, bytes]) -> Rows:
-        """Return the rows with a payload each, empty for an item without one here."""
+        """Return the rows with the payloads of each, empty for a bundle without any here."""
         flat: list[Word] = []
-        for id, record, left_ms in self:
-            flat += (id, record, left_ms, payloads.get(id, b""))
+        rows = iter(self.flat)
+        for id, record, notes, since in zip(rows, rows, rows, rows, strict=True):
+            flat += (id, record, notes, since, payloads.get(id, b""))
         return Rows(flat)
 
 
+class Gone(NamedTuple):
+    """Items of a bundle that were removed: their positions, a byte each; empty: all."""
+
+    id: bytes
+    positions: bytes
+
+
 class Put(NamedTuple):
-    """One push: the record that the producer made, the milliseconds until the item is due (or a text of these and,
-    after a space, those until it expires), and the encoded item."""
+    """One push: the id of the bundle, the record that the producer made, and its payloads (payloads.py)."""
 
     id: str
     record: bytes
-    delay_ms: int | str
     payload: bytes
 
     def above(self, n: int) -> Put:
         """Return the same push, for an id that has tombstones of up to this ``n``."""
         return self._replace(record=above(self.record, n))
 
+    @property
+    def size(self) -> int:
+        """Number of its items."""
+        return len(states_of(self.record))
+
+    def item_id(self, position: int) -> str:
+        """Return the id of one of its items."""
+        return self.id if is_alone(self.record) else item_id(self.id, position)
+
+    def single(self, position: int) -> Put:
+        """Return the push of one of its items alone."""
+        if is_alone(self.record):
+            return self
+        bundle = unpack(self.record)
+        record = fresh(bundle.priority, int(bundle.pushed_at_ms))
+        return Put(self.item_id(position), record, join([payload_at(self.payload, position) or b""]))
+
+
+def item_id(bundle: str, position: int) -> str:
+    """Return the id of the item at this position of a bundle."""
+    return f"{bundle}~{position:02x}"
+
+
+_ITEM_ID = re.compile(r"([0-9a-f]+-[0-9a-f]+-[0-9a-f]+)~([0-6][0-9a-f])")
+
+
+def bundle_and_position(id: str) -> tuple[str, int]:
+    """Read the id of an item: its bundle, and its position there."""
+    match = _ITEM_ID.fullmatch(id)
+    return (match[1], int(match[2], 16)) if match else (id, 0)
+
 
 class Copied(NamedTuple):
-    """One item as one server holds it.  ``payload`` is None if that server has none."""
+    """One bundle as one server holds it; see ``lua/_copies.lua``.  ``payload`` is None if that server has none."""
 
     id: bytes
     record: bytes
-    left_ms: bytes
+    notes: bytes
+    since: bytes
     payload: bytes | None
 
 
 class Copies(NamedTuple):
-    """Items, and the ids of those that did not fit into the reply."""
+    """Bundles, and the ids of those that did not fit into the reply."""
 
     items: Sequence[Copied]
     beyond: Sequence[bytes]
 
 
 def read_copied(flat: Sequence[Any]) -> list[Copied]:
-    """Read the items of a reply that lists their values in one flat list."""
+    """Read the bundles of a reply that lists their values in one flat list."""
     parts = iter(flat)
-    return [Copied(*item) for item in zip(parts, parts, parts, parts, strict=True)]
+    return [Copied(*item) for item in zip(parts, parts, parts, parts, parts, strict=True)]
+
+
+def read_notes(notes: bytes) -> dict[int, str]:
+    """Read why items failed last, by position."""
+    texts: dict[int, str] = {}
+    at = 0
+    while at < len(notes):
+        position, length = _NOTE.unpack_from(notes, at)
+        at += _NOTE.size + length
+        texts[position - 1] = notes[at - length : at].decode(errors="replace")
+    return texts
+
+
+_NOTE = struct.Struct("<BH")

@@ -12,7 +12,7 @@ from zkrq.protocol.calls.rows import Copied, Records
 
 
 class HeadsReply(NamedTuple):
-    """The first bytes of each record (format, version, state) by id, and the cursor to continue from."""
+    """The first bytes of each record (format, version) by id, and the cursor to continue from."""
 
     cursor: bytes
     heads: Mapping[bytes, bytes]

@@ -1,10 +1,11 @@
--- purpose: keep the index of an item's state: ready or scheduled, claimed, dead, or the list of tombstones.
+-- purpose: keep the indexes of a queue: ready or scheduled, claimed, holdings, dead, the list of tombstones.
 -- Scores are this server's clock in microseconds; ready and scheduled are ordered by priority (0 to 9, higher first),
--- then due time.
--- holdings lists the claims of each request, ordered by name: token, a zero byte, id.
--- Writes are gathered, then made in an order of which every prefix is safe, because Redis does not undo a script that
--- fails half-way: an index may name an item that has left (readers of an index check the record), but no item is ever
--- without its index.
+-- then due time.  They name a bundle while an item is queued with it, and items with a moment of their own each: bundle,
+-- a zero byte, position; so does dead. claimed names bundles by their first deadline (or an earlier moment).
+-- holdings lists the bundles of each claim request, ordered by name: token, a zero byte, bundle.
+-- What a call has changed is written at its end, in an order of which every prefix is safe, because Redis does not undo a
+-- script that fails half-way: an index may name an item that has left (readers of an index check the record), but no
+-- item is ever without its index.
 local PRIORITIES = 10
 local PRIORITY_STEP = 562949953421312 -- 2^49 microseconds, 17 years
 local FIRST_MOMENT = 1700000000000000 -- so that ten steps fit into the 53 bits of a score
@@ -30,14 +31,9 @@ local function each_priority(index, visit)
   until step == PRIORITIES - 1
 end
 
--- Format a moment as a score once: Redis would format a number again for every item that has it.
-local function score_of(at_us)
-  return string.format('%.0f', at_us)
-end
-
-local HOMES = {Q = {ready, scheduled}, C = {claimed}, D = {dead}, X = {}, P = {}}
-local entering, leaving, new_records, new_payloads, new_tombstones
-local removals = 0 -- committed by this call
+local entering, leaving, new, tally -- what to write at the end
+local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
+local removals, readied = 0, 0 -- bundles of which nothing is left, and items queued, by this call
 
 local function list()
   return {n = 0}
@@ -46,7 +42,8 @@ end
 local function reset()
   entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
   leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
-  new_records, new_payloads, new_tombstones = list(), list(), list()
+  new = {records = list(), payloads = list(), notes = list(), old_notes = list(), tombstones = list()}
+  tally = {bytes = 0}
 end
 reset()
 
@@ -60,147 +57,250 @@ local function append_pair(to, a, b)
   to[n + 1], to[n + 2], to.n = a, b, n + 2
 end
 
--- Make the entry of a tombstone: when it was buried here, when its item was pushed (packed as in its record), version,
--- id. An item that was unknown here, or already gone, counts as pushed at the last moment before.
-local BURIED = struct.pack('<d', now_ms)
-local function tombstone_of(pushed_at, version, id)
-  return BURIED .. (pushed_at == '\0\0\0\0\0\0\0\0' and BURIED or pushed_at) .. version .. id
+-- Enter an entry into ready or scheduled, and take it from the other one if it was queued before.
+local function enter_queue(entry, priority, due_us, was_queued)
+  local into, other = ready, scheduled
+  if due_us > now_us then into, other = scheduled, ready end
+  append_pair(entering[into], rank(priority, math.min(due_us, LAST_MOMENT)), entry)
+  if was_queued then append(leaving[other], entry) end
 end
 
-local function enter_queue(id, priority, due_us)
-  if due_us <= now_us then
-    append_pair(entering[ready], rank(priority, due_us), id)
-    return ready
+local function leave_queue(entry)
+  append(leaving[ready], entry)
+  append(leaving[scheduled], entry)
+end
+
+local look_after
+do
+  -- A key names all items that have it: one, as far as one server decides; several after two servers decided separately.
+  local function keep_key(key, id, lives)
+    local named, ids = redis.call('HGET', keys, key) or '', {lives and id or nil}
+    for other in string.gmatch(named, '[^\1]+') do
+      if other ~= id then ids[#ids + 1] = other end
+    end
+    table.sort(ids)
+    local naming = table.concat(ids, '\1')
+    if naming == named then return end
+    if naming == '' then redis.call('HDEL', keys, key) else redis.call('HSET', keys, key, naming) end
   end
-  append_pair(entering[scheduled], rank(priority, math.min(due_us, LAST_MOMENT)), id)
-  return scheduled
-end
 
--- Return the beginning of a claim's entry in holdings; the id follows.
-local function holding_of(token)
-  return token .. '\0'
-end
-
--- Enter claims of one request that end together, the last id first: ids grow, and Redis searches a short sorted set
--- from its beginning for the place of each.
-local function enter_claimed(ids, deadline, token)
-  if ids.n == 0 then return end
-  local claims, held_claims, n, holding = entering[claimed], entering[holdings], entering[claimed].n, holding_of(token)
-  for i = ids.n, 1, -1 do
-    claims[n + 1], claims[n + 2] = deadline, ids[i]
-    held_claims[n + 1], held_claims[n + 2] = 0, holding .. ids[i]
-    n = n + 2
-  end
-  claims.n, held_claims.n = n, n
-end
-
--- A key names all items that have it: one, as far as one server decides; several after two servers decided separately.
-local function keep_key(key, id, lives)
-  local named, ids = redis.call('HGET', keys, key) or '', {lives and id or nil}
-  for other in string.gmatch(named, '[^\1]+') do
-    if other ~= id then ids[#ids + 1] = other end
-  end
-  table.sort(ids)
-  local naming = table.concat(ids, '\1')
-  if naming == named then return end
-  if naming == '' then redis.call('HDEL', keys, key) else redis.call('HSET', keys, key, naming) end
-end
-
--- Maintain what only marked items have: a key, which names the item while it is queued or claimed, and a moment at
--- which it expires (expires_us nil: unchanged, or from now).  A negative score: it expired while it was claimed.
-local function look_after(id, marks, state, packed, expires_us)
-  local whole = state == 'X' and redis.call('HGET', records, id) or packed
-  if not whole then return end -- unknown here, and never to live here
-  local key, _, ttl_ms = read_tail(string.sub(whole, TOKEN_AT + 1 + string.byte(whole, TOKEN_AT)))
-  local lives = state == 'Q' or state == 'C'
-  if marks >= KEYED then keep_key(key, id, lives) end
-  if marks % 2 == EXPIRES and ttl_ms then
-    if not lives then
-      redis.call('ZREM', expiring, id)
-    elseif expires_us then
-      redis.call('ZADD', expiring, expires_us, id)
-    elseif not redis.call('ZSCORE', expiring, id) then
-      redis.call('ZADD', expiring, now_us + ttl_ms * 1000, id)
+  -- Maintain what only marked items have: a key, which names the item while it is queued or claimed, and a moment at
+  -- which it expires, which counts while it is queued.
+  function look_after(r)
+    local key, expires_us = read_tail(r.tail)
+    if r.marks >= KEYED then keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil) end
+    if r.marks % 2 == 0 then return end
+    if string.find(r.states, '[QRC]') then
+      local counts = string.find(r.states, 'C', 1, true) and -1 or 1 -- not while it is claimed
+      redis.call('ZADD', expiring, counts * (expires_us + r.shift), r.bundle)
+    else
+      redis.call('ZREM', expiring, r.bundle)
     end
   end
 end
 
 -- Tell whether the item has outlived its time to live; only for items that are not claimed.
-local function has_expired(id, r)
-  local expires_us = r.marks % 2 == EXPIRES and tonumber(redis.call('ZSCORE', expiring, id) or nil)
-  return expires_us and expires_us <= now_us
+local function has_expired(r)
+  if r.marks % 2 ~= EXPIRES then return false end
+  local _, expires_us = read_tail(r.tail)
+  return expires_us + r.shift <= now_us
 end
 
--- Read an argument left_ms, in microseconds: until due time or deadline, and, if a space follows, until the item
--- expires.
-local function read_left(left_ms)
-  local ms, expires_ms = tonumber(left_ms), nil
-  if not ms then ms, expires_ms = string.match(left_ms, '^(%S+) (%S+)$') end
-  return math.floor(ms * 1000 + 0.5), expires_ms and math.floor(expires_ms * 1000 + 0.5)
-end
-
--- Write the record r of an item that was in old_state (nil: unknown here), and claimed under old_token.
--- at_us: due time, deadline, or time of death, by state.  expires_us: when it expires, nil: see look_after.
-local function place(id, old_state, old_token, r, marks, at_us, packed, expires_us)
-  local state, priority, home = r.state, r.priority, nil
-  if marks > 0 then look_after(id, marks, state, packed, expires_us) end
-  if state == 'Q' then
-    home = enter_queue(id, priority, at_us)
-  elseif state == 'C' then
-    append_pair(entering[claimed], at_us, id)
-    append_pair(entering[holdings], 0, holding_of(r.token) .. id)
-    home = claimed
-  elseif state == 'D' then
-    append_pair(entering[dead], at_us, id)
-    home = dead
-  elseif state == 'X' then
-    -- The queue's own record is never dropped, because its versions would start again. The payload stays until every
-    -- server knows of the removal (cut.lua), or until the tombstone is dropped.
-    if id ~= PAUSE then
-      local version = struct.pack('<I4I4', r.epoch, r.n)
-      append(new_tombstones, tombstone_of(struct.pack('<d', r.pushed_at), version, id))
+local place
+do
+  -- Call visit(from, to, old state, old row, state, row) with the runs in which two forms of a bundle differ.  Halves that
+  -- are equal are passed over: most decisions about large bundles change a few items.
+  local SHORT = 8
+  local function each_change(old, old_named, new, new_named, from, to, visit)
+    if string.sub(old, from, to) == string.sub(new, from, to)
+      and string.sub(old_named, from, to) == string.sub(new_named, from, to) then return end
+    local last = math.min(run_end(old, from), run_end(new, from), run_end(old_named, from), run_end(new_named, from), to)
+    if last == to or to - from < SHORT then
+      local state, row, old_state, old_row = string.byte(new, from), string.byte(new_named, from),
+        string.byte(old, from), string.byte(old_named, from)
+      if state ~= old_state or row ~= old_row then visit(from, last, old_state, old_row - NONE, state, row - NONE) end
+      if last < to then each_change(old, old_named, new, new_named, last + 1, to, visit) end
+    else
+      local middle = math.floor((from + to) / 2)
+      each_change(old, old_named, new, new_named, from, middle, visit)
+      each_change(old, old_named, new, new_named, middle + 1, to, visit)
     end
   end
-  if old_state == 'Q' then
-    if home ~= ready then append(leaving[ready], id) end
-    if home ~= scheduled then append(leaving[scheduled], id) end
-  elseif old_state == 'C' then
-    if home ~= claimed then append(leaving[claimed], id) end
-    if home ~= claimed or r.token ~= old_token then append(leaving[holdings], holding_of(old_token) .. id) end
-  elseif old_state == 'D' and home ~= dead then
-    append(leaving[dead], id)
+
+  local function padded(column, size, byte)
+    return #column < size and column .. string.rep(byte, size - #column) or column
   end
-  append_pair(new_records, id, packed)
-end
 
--- Return the item's place in its index, as a moment of this clock.
-local function stands_at_us(id, r)
-  for _, index in ipairs(HOMES[r.state]) do
-    local score = tonumber(redis.call('ZSCORE', index, id) or nil)
-    if score then return r.state == 'Q' and due_of(r.priority, score) or score end
+  local NOTHING = {states = '', named = '', rows = '', own = '', size = 0}
+
+  -- Do the same with two forms of a bundle.  If their rows differ, equal numbers may stand for different claims, so all
+  -- items are visited.
+  local function each_difference(b, r, visit)
+    local size, no_row = math.max(b.size, r.size), string.char(NONE)
+    local old, old_named = padded(b.states, size, '-'), padded(b.named, size, no_row)
+    local new, new_named = padded(r.states, size, 'X'), padded(r.named, size, no_row)
+    if b.rows == string.sub(r.rows, 1, #b.rows) and (b.rows == '' or b.holders[1] == r.holders[1]) then
+      return each_change(old, old_named, new, new_named, 1, size, visit)
+    end
+    local from = 1
+    while from <= size do
+      local last = math.min(run_end(old, from), run_end(new, from), run_end(old_named, from), run_end(new_named, from))
+      visit(from, last, string.byte(old, from), string.byte(old_named, from) - NONE, string.byte(new, from),
+        string.byte(new_named, from) - NONE)
+      from = last + 1
+    end
   end
-  return now_us
+
+  -- Tell whether a moment is another one.  By one clock it is not, whatever the difference to this clock is.
+  local function has_moved(b, r, moment)
+    return b.is_lost or b[moment] ~= r[moment] and b[moment] + b.shift ~= r[moment] + r.shift
+  end
+
+  -- Move items that keep their state, and have another moment: decisions in between were missed.  Forget why items failed
+  -- that are gone, or have never failed as far as another primary knows.
+  local function move_own(b, r)
+    for at = 1, #b.own, OWN_BYTES do
+      local position = string.byte(b.own, at)
+      if not own_of(r, position) then append(new.old_notes, entry_of(r, position)) end
+    end
+    local at_b = 1
+    for at = 1, #r.own, OWN_BYTES do
+      local position, moment = struct.unpack('<Bd', r.own, at)
+      while (string.byte(b.own, at_b) or 256) < position do at_b = at_b + OWN_BYTES end
+      local state = string.byte(r.states, position)
+      if state == string.byte(b.states, position)
+        and (b.is_lost or string.sub(r.own, at, at + OWN_BYTES - 1) ~= string.sub(b.own, at_b, at_b + OWN_BYTES - 1)) then
+        if state == REQUEUED then enter_queue(entry_of(r, position), r.priority, moment + r.shift, true) end
+        if state == DEAD then append_pair(entering[dead], moment + r.shift, entry_of(r, position)) end
+      end
+    end
+  end
+
+  -- Write all that follows from the difference between a bundle as it is stored and as it is now.
+  function place(r)
+    local b = r.before or NOTHING
+    local began, ended
+    each_difference(b, r, function(from, to, old_state, old_row, state, row)
+      local size = to - from + 1
+      tally[old_state] = (tally[old_state] or 0) - size
+      tally[state] = (tally[state] or 0) + size
+      if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
+        readied = readied + size
+      end
+      if old_state == CLAIMED then
+        ended = ended or {}
+        ended[token_at(b, old_row)] = true
+      end
+      if state == CLAIMED then
+        began = began or {}
+        began[token_at(r, row)] = true
+      end
+      if old_state ~= REQUEUED and old_state ~= DEAD and state ~= REQUEUED and state ~= DEAD then return end
+      for position = from, to do
+        local entry = entry_of(r, position)
+        if state == REQUEUED then
+          enter_queue(entry, r.priority, own_of(r, position) + r.shift, old_state == REQUEUED)
+        elseif old_state == REQUEUED then
+          leave_queue(entry)
+        end
+        if state == DEAD then
+          append_pair(entering[dead], own_of(r, position) + r.shift, entry)
+        elseif old_state == DEAD then
+          append(leaving[dead], entry)
+        end
+      end
+    end)
+    if r.own ~= b.own or b.is_lost then move_own(b, r) end
+    if b.is_lost and string.find(r.states, '[QR]') then readied = readied + 1 end
+    local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
+    if queued then
+      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority then
+        enter_queue(r.bundle, r.priority, r.due + r.shift, was_queued)
+      end
+    elseif was_queued then
+      leave_queue(r.bundle)
+    end
+    local is_claimed, was_claimed = string.find(r.states, 'C', 1, true), string.find(b.states, 'C', 1, true)
+    if is_claimed then
+      if not was_claimed or has_moved(b, r, 'soonest') then
+        append_pair(entering[claimed], r.soonest + r.shift, r.bundle)
+      end
+    elseif was_claimed then
+      append(leaving[claimed], r.bundle)
+    end
+    for token in pairs(began or {}) do append_pair(entering[holdings], 0, token .. '\0' .. r.bundle) end
+    for token in pairs(ended or {}) do
+      if not (began and began[token]) and not (is_claimed and holds(r, token)) then
+        append(leaving[holdings], token .. '\0' .. r.bundle)
+      end
+    end
+    if r.marks > 0 then look_after(r) end
+    -- The queue's own record is never dropped, because its versions would start again.
+    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
+      local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
+      append(new.tombstones, struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
+      tally.bytes = tally.bytes + bytes
+    end
+    for _, noted in ipairs(r.notes or {}) do
+      if own_of(r, noted[1]) then append_pair(new.notes, entry_of(r, noted[1]), noted[2]) end -- not of one that is gone
+    end
+  end
 end
 
--- A claim may have arrived before its item's own push: then the payload is still missing, and the item may have waited
--- for it. Return how many items this makes ready.
-local function complete(id, r, payload)
-  if not HAS_PAYLOAD[r.state] or redis.call('HSETNX', payloads, id, payload) == 0 or r.state ~= 'Q' then return 0 end
-  redis.call('ZADD', ready, rank(r.priority, now_us), id)
-  redis.call('ZREM', scheduled, id)
-  return 1
+-- Have all indexes written again, whatever they say of a bundle.
+local function enter_again(r)
+  change(r)
+  if r.before then r.before.is_lost = true end
 end
 
+-- A claim may have arrived before its bundle's own push: then the payloads are still missing, and items may wait for
+-- them (claim.lua).
+local function complete(r, payload)
+  if string.find(r.states, '[QRCD]') and redis.call('HSETNX', payloads, r.bundle, payload) == 1 then enter_again(r) end
+end
+
+local WRITE_MAX = 4000 -- values in one command, below the limit of unpack
 local function write(command, key, values)
-  if values.n > 0 then redis.call(command, key, unpack(values, 1, values.n)) end
+  for from = 1, values.n, WRITE_MAX do
+    redis.call(command, key, unpack(values, from, math.min(from + WRITE_MAX - 1, values.n)))
+  end
 end
 
-local function commit()
-  write('HSET', payloads, new_payloads)
-  for index, values in pairs(entering) do write('ZADD', index, values) end
-  write('HSET', records, new_records)
-  for index, values in pairs(leaving) do write('ZREM', index, values) end
-  write('RPUSH', tombstones, new_tombstones)
-  removals = removals + new_tombstones.n
-  reset()
+local commit
+do
+  -- Conclude what was decided here about a bundle.
+  local function conclude(r)
+    if not string.find(r.states, ALIVE) and (not r.before or string.find(r.before.states, ALIVE)) then r.due = now_us end
+    if not string.find(r.states, 'C', 1, true) then
+      r.soonest = 0
+    elseif #r.rows <= 8 * ROW_BYTES then
+      r.soonest = first_deadline(r)
+    end
+  end
+
+  function commit()
+    for _, r in ipairs(order) do
+      if r.changed then
+        if r.decided then conclude(r) end
+        r.record = r.record and not r.decided and r.record or write_record(r)
+        append_pair(new.records, r.bundle, struct.pack('<d', r.shift) .. r.record)
+        place(r)
+        r.changed, r.begun, r.before = false, false, nil
+      end
+    end
+    write('HSET', payloads, new.payloads)
+    write('HSET', notes, new.notes)
+    for index, values in pairs(entering) do write('ZADD', index, values) end
+    write('HSET', records, new.records)
+    for index, values in pairs(leaving) do write('ZREM', index, values) end
+    write('HDEL', notes, new.old_notes)
+    write('RPUSH', tombstones, new.tombstones)
+    local queued, held, died = (tally[QUEUED] or 0) + (tally[REQUEUED] or 0), tally[CLAIMED] or 0, tally[DEAD] or 0
+    if queued ~= 0 then redis.call('HINCRBY', lead, 'queued', queued) end
+    if held ~= 0 then redis.call('HINCRBY', lead, 'claimed', held) end
+    if died ~= 0 then redis.call('HINCRBY', lead, 'dead', died) end
+    if tally.bytes > 0 then redis.call('HINCRBY', lead, 'tombstone_bytes', tally.bytes) end
+    removals = removals + new.tombstones.n
+    reset()
+  end
 end

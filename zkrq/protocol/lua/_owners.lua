@@ -6,13 +6,19 @@ local function owner_of(token)
   return string.match(token, '^(.*)/(%d+)$')
 end
 
-local noted
-
-local function note_owner(token)
-  if token == noted then return end
-  noted = token
-  local owner, seq = owner_of(token)
-  if tonumber(seq) > tonumber(redis.call('HGET', owners, owner) or 0) then redis.call('HSET', owners, owner, seq) end
+-- Note the owners of all claims of a bundle.
+local noted = {}
+local function note_owners(r)
+  for row = 1, #r.rows / ROW_BYTES do
+    local owner, seq = row_at(r, row)
+    if seq > (noted[owner] or 0) then
+      noted[owner] = noted[owner] or tonumber(redis.call('HGET', owners, owner) or 0)
+      if seq > noted[owner] then
+        redis.call('HSET', owners, owner, seq)
+        noted[owner] = seq
+      end
+    end
+  end
 end
 
 local function is_fenced(owner)

@@ -1,80 +1,89 @@
--- purpose: pack and unpack the record of an item; zkrq/protocol/records.py has the same layout and the table of states.
--- Q queued (ready or scheduled, by its due time), C claimed, D dead letter, X gone (a tombstone); P is not an item: the
--- record of PAUSE says that the queue is paused.
--- The tail (key and note, each after its length, then the time to live) is carried along unread.
-local FORMAT = 1
-local HEAD, WHOLE = '<xI4I4c1BI4I4d', '<xI4I4c1BI4I4ddI4Bc0'
-local PACKED = '<BI4I4c1BI4I4ddI4B'
--- Positions of single fields, for work on every item: reading a field takes a fraction of reading a record. TOKEN_AT is
--- the length of the token; the token follows.
-local VERSION_AT, N_AT, STATE_AT, PRIORITY_AT, FAILURES_AT, PUSHED_AT, DUE_AT, TOKEN_AT = 2, 6, 10, 11, 16, 20, 28, 40
-local QUEUED, CLAIMED, GONE = string.byte('QCX', 1, 3)
-local HEAD_LENGTH = 10 -- format, version, state
-local NO_TAIL = '\0\0\0\0'
+-- purpose: pack and unpack the record of a bundle, the items that one call pushed together; zkrq/protocol/records.py has
+-- the same layout and the table of states.
+-- Columns have one entry per item: state (Q queued, R queued with a moment of its own, C claimed, D dead letter, X gone,
+-- F refused: never accepted), row of its last claim, attempts. P is not an item: the record of PAUSE says that the queue
+-- is paused.
+-- Moments are by the clock of the server that decided the record, in microseconds. Each server keeps the difference to
+-- its own clock (shift) in front of the record; it is never shipped and never compared.
+local FORMAT = 2
+local HEAD = 'I4I4BBdddd'
+local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12
+local HEAD_LENGTH = 9 -- format, version
+local SHIFT_BYTES = 8
+local ROW, ROW_BYTES = '<BI4I4d', 17 -- of a claim: owner, request, lease, deadline
+local OWN, OWN_BYTES = '<BdI4', 13 -- what an item does not share with its bundle: position, moment, failures
+local NONE = 127 -- row 0 in the column; the rows follow it, so that no byte means something in a pattern
 local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), it has a key (2 * MARK)
 local EXPIRES, KEYED = 1, 2
-local HAS_PAYLOAD = {Q = true, C = true, D = true}
 local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
 local PAUSE = '\1pause' -- no item has such an id
-local REFUSED = 'refused' -- token of the tombstone that a refused push leaves, and of no claim
+local ALIVE, CLAIMED, QUEUED = '[QRCDP]', string.byte('C'), string.byte('Q')
+local REQUEUED, DEAD, GONE, REFUSED = string.byte('RDXF', 1, 4)
 
--- Read what most decisions need: version, state, priority, token; marks are for place (_index.lua).
-local function read_head(packed)
-  local e, n, state, priority, _, _, pushed_at = struct.unpack(HEAD, packed)
-  local length, marks = string.byte(packed, TOKEN_AT), 0
-  if priority >= MARK then priority, marks = priority % MARK, math.floor(priority / MARK) end
-  return {epoch = e, n = n, state = state, priority = priority, marks = marks, pushed_at = pushed_at,
-    token = string.sub(packed, TOKEN_AT + 1, TOKEN_AT + length)}
-end
-
-local function read_record(packed)
-  local e, n, state, priority, attempts, failures, pushed_at, due, lease, token, at = struct.unpack(WHOLE, packed)
-  local marks = 0
-  if priority >= MARK then priority, marks = priority % MARK, math.floor(priority / MARK) end
+-- Read a record as it is stored, or as it was sent (shift given).
+local function read_record(packed, shift)
+  local at = 1
+  if not shift then shift, at = struct.unpack('<d', packed) end
+  if string.byte(packed, at) ~= FORMAT then
+    error('a record of another format than ' .. FORMAT .. ', that of another version of zkrq')
+  end
+  local epoch, n, marked, count, pushed_at, due, clock, soonest
+  epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
+  local size = count == 0 and 1 or count
+  local holders, owner_count = {}, string.byte(packed, at + 4 * size)
+  local states, named = string.sub(packed, at, at + size - 1), string.sub(packed, at + size, at + 2 * size - 1)
+  local attempts = string.sub(packed, at + 2 * size, at + 4 * size - 1)
+  at = at + 4 * size + 1
+  for i = 1, owner_count do
+    local length = string.byte(packed, at)
+    holders[i] = string.sub(packed, at + 1, at + length)
+    at = at + 1 + length
+  end
+  local rows_end = at + ROW_BYTES * string.byte(packed, at)
+  local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
   return {
-    epoch = e, n = n, state = state, priority = priority, marks = marks, attempts = attempts, failures = failures,
-    pushed_at = pushed_at, due = due, lease = lease, token = token, tail = string.sub(packed, at),
+    epoch = epoch, n = n, priority = marked % MARK, marks = math.floor(marked / MARK), count = count, size = size,
+    pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
+    attempts = attempts, holders = holders, tail = string.sub(packed, own_end + 1),
+    clock = clock, shift = shift, rows = string.sub(packed, at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
   }
 end
 
--- Write the record of a removed item: a tombstone.  Its due time is the time of the burial, by the clock of the server
--- that decided it, and stays the same however often it is decided again.
-local function write_gone(epoch, n, token, buried_us)
-  return struct.pack(PACKED, FORMAT, epoch, n, 'X', 0, 0, 0, 0, buried_us, 0, #token) .. token .. NO_TAIL
-end
-
--- A tombstone counts for twice the put window.  An older one that is still stored means an unknown id, so it does not
--- matter when it is dropped.
-local function is_expired(packed, now_us, put_window_ms)
-  return string.byte(packed, STATE_AT) == GONE and struct.unpack('<d', packed, DUE_AT) <= now_us - 2000 * put_window_ms
-end
-
 local function write_record(r)
-  if r.state == 'X' then return write_gone(r.epoch, r.n, r.token, r.due) end
-  return struct.pack(PACKED, FORMAT, r.epoch, r.n, r.state, r.priority + r.marks * MARK, r.attempts, r.failures,
-    r.pushed_at, r.due, r.lease, #r.token) .. r.token .. r.tail
+  local holders = ''
+  for _, owner in ipairs(r.holders) do holders = holders .. string.char(#owner) .. owner end
+  return struct.pack('<B' .. HEAD, FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
+    r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.holders) .. holders
+    .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. r.tail
 end
 
--- Return key, note, and the milliseconds that the item may live (nil: no limit).
+-- Return key, the moment at which the item expires (0: never), and its time to live; only a bundle of one has a tail.
 local function read_tail(tail)
-  local key, at = struct.unpack('<Hc0', tail)
-  local note, last = struct.unpack('<Hc0', tail, at)
-  return key, note, last <= #tail and struct.unpack('<d', tail, last) or nil
+  if tail == '' then return '', 0, 0 end
+  local key, expires_us, ttl_us = struct.unpack('<Bc0dd', tail)
+  return key, expires_us, ttl_us
 end
 
-local function with_note(r, note)
-  local key_length, note_length = struct.unpack('<H', r.tail), nil
-  note_length = struct.unpack('<H', r.tail, 3 + key_length)
-  r.tail = string.sub(r.tail, 1, 2 + key_length) .. struct.pack('<H', #note) .. note
-    .. string.sub(r.tail, 5 + key_length + note_length)
-end
-
-local function is_newer(packed, other)
-  local e, n, other_e, other_n = struct.unpack('<I4I4', packed, VERSION_AT)
-  other_e, other_n = struct.unpack('<I4I4', other, VERSION_AT)
-  return e > other_e or (e == other_e and n > other_n)
+local function write_tail(key, expires_us, ttl_us)
+  return string.char(#key) .. key .. struct.pack('<dd', expires_us, ttl_us)
 end
 
 local function newer(a, b)
   return a.epoch > b.epoch or (a.epoch == b.epoch and a.n > b.n)
+end
+
+-- Tell whether a tombstone no longer counts: it does for twice the put window.  When it is dropped does not matter.
+local function is_expired(r, put_window_ms)
+  return not string.find(r.states, ALIVE) and r.due + r.shift <= now_us - 2000 * put_window_ms
+end
+
+-- Read the id of an item: its bundle, and its position there, below 112; zkrq/protocol/calls/rows.py does the same.
+local function item_at(id)
+  local bundle, position = string.match(id, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+)~([0-6][0-9a-f])$')
+  if bundle then return bundle, tonumber(position, 16) + 1 end
+  return id, 1
+end
+
+local function id_of(bundle, r, position)
+  return r.count == 0 and bundle or string.format('%s~%02x', bundle, position - 1)
 end

@@ -1,11 +1,15 @@
 -- purpose: tell whether a key is in use: its item is queued and not expired, or claimed.
+local taken_now = {} -- by items that this call has queued
 
--- Return the id of the item that has this key, nil if it is free.
+local function take_key(r)
+  if r.marks >= KEYED then taken_now[(read_tail(r.tail))] = r end
+end
+
+-- Return the bundle of the item that has this key, nil if it is free.
 local function is_taken(key)
   for id in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do
-    if position_of[id] then return id end
-    local packed = redis.call('HGET', records, id)
-    local r = packed and read_head(packed)
-    if r and (r.state == 'C' or r.state == 'Q' and not has_expired(id, r)) then return id end
+    local r = open(id)
+    if r and (string.find(r.states, 'C') or string.find(r.states, '[QR]') and not has_expired(r)) then return r end
   end
+  return taken_now[key]
 end

@@ -5,25 +5,24 @@
 
 -- Return how many were dropped.
 local function trim_tombstones(put_window_ms, room)
-  local TOMBSTONES_BYTES = 536870912 -- per queue: 600 s of 4,000 removals a second, 60 s of 40,000
+  local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
   local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
   local TRIM_MAX = 1000 -- entries read in one call
-  local ENTRY_BYTES = 112 -- bytes of one in Redis, beside twice the length of its entry; measured
   local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
   if not first_entry then return 0 end
-  local excess = redis.call('LLEN', tombstones) - math.floor(TOMBSTONES_BYTES / (ENTRY_BYTES + 2 * #first_entry))
+  local excess = tonumber(redis.call('HGET', lead, 'tombstone_bytes') or 0) - TOMBSTONES_BYTES
   local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
   if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
-  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms = {}, {}, list(), 0, 0, 0
+  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, list(), 0, 0, 0, 0
   for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
-    local buried_ms, pushed_at, e, n, at = struct.unpack('<ddI4I4', entry)
-    if buried_ms > old_ms and (i > excess or buried_ms > young_ms) then break end
+    local buried_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
+    if buried_ms > old_ms and (freed >= excess or buried_ms > young_ms) then break end
     looked_at = i
     if pushed_at > young_ms then
       append(kept, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
     else
       ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
-      pushed_ms = math.max(pushed_ms, pushed_at)
+      pushed_ms, freed = math.max(pushed_ms, pushed_at), freed + bytes
       if buried_ms > old_ms then forgot_ms = math.max(forgot_ms, buried_ms) end
     end
   end
@@ -31,10 +30,11 @@ local function trim_tombstones(put_window_ms, room)
     local known = redis.call('HMGET', lead, 'floor_ms', 'forgot_ms')
     redis.call('HSET', lead, 'floor_ms', math.max(math.floor(pushed_ms) + 1, tonumber(known[1] or 0)))
     if forgot_ms > 0 then redis.call('HSET', lead, 'forgot_ms', math.max(forgot_ms, tonumber(known[2] or 0))) end
+    redis.call('HINCRBY', lead, 'tombstone_bytes', -freed)
     local forgotten = {}
     for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-      local r = packed and read_head(packed)
-      if r and r.state == 'X' and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
+      local r = packed and read_record(packed)
+      if r and not string.find(r.states, ALIVE) and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
     end
     if #forgotten > 0 then
       redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)

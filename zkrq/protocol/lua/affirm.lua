@@ -1,15 +1,18 @@
 #!lua flags=allow-oom
--- purpose: decide items again as they are here, under this epoch, whatever other servers know of them.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
+-- purpose: decide bundles again as they are here, under this epoch, whatever other servers know of them.
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead
 -- ARGV: epoch generation / id
--- reply: OK [id record left_ms; of each]
+-- reply: OK [id record notes since; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index reply
+-- include: gate clock record bundle entries index notes reply
 for i = first, #ARGV do
-  local packed = redis.call('HGET', records, ARGV[i])
-  local r = packed and not position_of[ARGV[i]] and read_record(packed)
-  if r then decide(ARGV[i], r, r.state, r.token, stands_at_us(ARGV[i], r)) end
+  local r = open(ARGV[i])
+  if r and not r.decided then
+    recall_notes(r)
+    enter_again(r)
+    touch(r)
+  end
 end
 commit()
-return {'OK', decided}
+return {'OK', decisions()}

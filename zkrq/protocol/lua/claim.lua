@@ -10,17 +10,18 @@
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
--- reply: OK next_ms dropped_letters [payload; of each, false for what is not handed out] clock [id record left_ms; of everything decided here]
+-- reply: OK next_ms dropped_letters [id position count payload; of each run handed out: its first position, its length, and its payloads, as one string] clock [id record notes since; of everything decided here]
 -- reply: FENCED
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake owners lease tombstones reply letters
+-- include: gate clock record bundle entries index payloads wake owners lease notes tombstones reply dead_letters letters
 local CLAIM_MAX = 500 -- items handed out in one call
-local HOUSEKEEPING_MAX = 100 -- expired claims, and due items, processed in one call
+local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
+local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
 local token = owner .. '/' .. seq
 seq, count, lease_ms = tonumber(seq), math.min(tonumber(count), CLAIM_MAX), tonumber(lease_ms)
@@ -29,177 +30,244 @@ local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) then return {'FENCED'} end
 if seq < last_seq then return {'OUTDATED'} end
 local since_us, has_large = leading_since_us(tonumber(clock))
-local handed, handed_count = {}, 0 -- by position among what was decided; false between
+local handed, handed_count, handed_bytes, cut = {}, 0, 0, false
 
--- Visit each item of a page of an index; those not in this state (nil: any) are removed from the index.
-local function each_in(index, state, ids, visit)
-  if #ids == 0 then return end
-  local held = redis.call('HMGET', records, unpack(ids))
-  for i, id in ipairs(ids) do
-    local r = held[i] and read_record(held[i])
-    if r and (r.state == state or not state) then visit(id, r) else redis.call('ZREM', index, id) end
-  end
-end
-
-local function expire(id, r)
-  with_note(r, 'expired')
-  decide(id, r, expired, '', now_us)
-end
-
--- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
--- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
-local held_back = {n = 0, until_us = math.huge}
-
-local function requeue_expired()
-  local known_us, silence_us = tonumber(known_ms) * 1000, SILENCE_MS * 1000
-  local function is_held_back(id, r)
-    if known_us >= silence_us then return false end
-    local deadline_us = tonumber(redis.call('ZSCORE', claimed, id))
-    local expires_us = deadline_us + silence_us
-    if expires_us <= now_us or deadline_us - r.lease * 1000 >= now_us - known_us then return false end
-    held_back.n, held_back.until_us = held_back.n + 1, math.min(held_back.until_us, expires_us)
-    return true
-  end
-  local expired = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
-  each_in(claimed, 'C', expired, function(id, r)
-    local full_lease_us = since_us + r.lease * 1000
-    if full_lease_us > now_us then
-      redis.call('ZADD', claimed, full_lease_us, id)
-    elseif not is_held_back(id, r) then
-      decide(id, r, 'Q', '', math.min(r.due, now_us))
+-- Visit each entry of a page of an index: its bundle, and the position of an item with a moment of its own.
+-- An entry whose item has left the state is removed.
+local function each_in(index, entries, in_state, visit)
+  local bundles = {}
+  for i, entry in ipairs(entries) do bundles[i] = read_entry(entry) end
+  local held = #bundles > 0 and redis.call('HMGET', records, unpack(bundles)) or {}
+  for i, entry in ipairs(entries) do
+    local bundle, position = read_entry(entry)
+    local r = open(bundle, held[i])
+    local is_in = r and (position and position <= r.size and string.byte(r.states, position) == REQUEUED
+      or not position and string.find(r.states, in_state))
+    if is_in then
+      if visit(r, position, entry) then return true end
+    else
+      redis.call('ZREM', index, entry)
     end
-  end)
-  commit()
+  end
 end
 
--- Highest priority first; otherwise the most urgent of many due items would come last.
-local function promote_due()
-  if redis.call('EXISTS', scheduled) == 0 then return end
-  local room = HOUSEKEEPING_MAX
-  each_priority(scheduled, function(priority, first_score)
-    local last_score = rank(priority, now_us)
-    if room == 0 or first_score > last_score then return end
-    local due = redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room)
-    local ids, score_of_id = {}, {}
-    for i = 1, #due, 2 do ids[#ids + 1], score_of_id[due[i]] = due[i], due[i + 1] end
-    room = room - #ids
-    each_in(scheduled, 'Q', ids, function(id)
-      append_pair(entering[ready], score_of_id[id], id)
-      append(leaving[scheduled], id)
+local held_back = {n = 0, until_us = math.huge} -- claims that expire later for this client
+
+local function expire(r, position)
+  if expired == 'X' then remove(r, position, position, 0) else bury(r, position, position, 'expired', 0) end
+end
+
+-- Requeue expired claims, promote due items, drop expired items.
+local function keep_house()
+  -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
+  -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
+
+  -- Return when a claim of this row expires, at most now if it has; and whether it is held back until then.
+  local function expiry_of(r, row)
+    local _, _, row_lease_ms, deadline = row_at(r, row)
+    local known_us, silence_us = tonumber(known_ms) * 1000, SILENCE_MS * 1000
+    deadline = deadline + r.shift
+    if deadline > now_us then return deadline end
+    local full_lease_us = since_us + row_lease_ms * 1000
+    if full_lease_us > now_us then return full_lease_us end
+    if known_us >= silence_us or deadline + silence_us <= now_us or deadline - row_lease_ms * 1000 >= now_us - known_us then
+      return deadline
+    end
+    return deadline + silence_us, true
+  end
+
+  local function requeue_expired()
+    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    local later = list()
+    each_in(claimed, over, 'C', function(r)
+      local first_us, expired_rows, waits = math.huge, {}, false
+      for row = 1, #r.rows / ROW_BYTES do
+        if is_live(r, row) then
+          local expires_us, is_held_back = expiry_of(r, row)
+          if is_held_back then
+            waits, held_back.until_us = true, math.min(held_back.until_us, expires_us)
+          elseif expires_us <= now_us then
+            expired_rows[row] = true
+          else
+            first_us = math.min(first_us, expires_us)
+          end
+        end
+      end
+      if next(expired_rows) then
+        touch(r)
+        each_run(r, 1, r.size, function(from, to, state, row)
+          if state == CLAIMED and expired_rows[row] then requeue(r, from, to, 0) end
+        end)
+      end
+      if waits then
+        held_back.n = held_back.n + 1
+      elseif first_us < math.huge then
+        append_pair(later, first_us, r.bundle)
+      end
     end)
-  end)
-  commit()
+    commit()
+    write('ZADD', claimed, later)
+  end
+
+  -- Highest priority first; otherwise the most urgent of many due items would come last.
+  local function promote_due()
+    if redis.call('EXISTS', scheduled) == 0 then return end
+    local room = HOUSEKEEPING_MAX
+    each_priority(scheduled, function(priority, first_score)
+      local last_score = rank(priority, now_us)
+      if room == 0 or first_score > last_score then return end
+      local due = redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room)
+      local entries, score_of = {}, {}
+      for i = 1, #due, 2 do entries[#entries + 1], score_of[due[i]] = due[i], due[i + 1] end
+      room = room - #entries
+      each_in(scheduled, entries, 'Q', function(_, _, entry)
+        append_pair(entering[ready], score_of[entry], entry)
+        append(leaving[scheduled], entry)
+      end)
+    end)
+    commit()
+  end
+
+  -- Only queued items expire: claimed ones keep their place until they would be delivered again.
+  local function drop_expired()
+    local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    each_in(expiring, over, '[QR]', function(r, _, entry)
+      if has_expired(r) then expire(r, 1) else redis.call('ZREM', expiring, entry) end
+    end)
+    if #over > 0 then commit() end
+  end
+
+  requeue_expired()
+  promote_due()
+  drop_expired()
 end
 
--- Claimed items keep their place until they would be delivered again.
-local function drop_expired()
-  local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
-  each_in(expiring, nil, over, function(id, r)
-    if r.state == 'C' then return redis.call('ZADD', expiring, -now_us, id) end
-    if r.state == 'Q' then return expire(id, r) end
-    redis.call('ZREM', expiring, id)
-  end)
-  if #over > 0 then commit() end
+local function hand(r, from, to)
+  local part = payloads_between(r.whole, from, to)
+  if has_large and handed_count > 0 and handed_bytes + #part > BYTES_MAX then
+    cut = true
+    return false
+  end
+  handed_bytes, handed_count = handed_bytes + #part, handed_count + to - from + 1
+  local n = #handed
+  handed[n + 1], handed[n + 2], handed[n + 3], handed[n + 4] = r.bundle, from, to - from + 1, part
+  return true
 end
 
-local function hand_out(id, r, payload, score)
-  if not payload then
-    -- A claim arrived before the push itself, whose outcome is not known yet: wait as long as the push may still
-    -- arrive.
-    if r.state == 'C' then return end
-    if r.pushed_at < now_ms - 2 * put_window_ms then return decide(id, r, 'X', '', now_us) end
-    redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), id)
-    redis.call('ZREM', ready, id)
-    return
+local function has_payloads(r)
+  if r.whole == nil then
+    if has_large and handed_count > 0 and r.size == 1
+      and handed_bytes + redis.call('HSTRLEN', payloads, r.bundle) > BYTES_MAX then
+      cut = true
+      return nil
+    end
+    r.whole = redis.call('HGET', payloads, r.bundle)
   end
-  if r.state == 'Q' and most > 0 and r.attempts >= most then
-    with_note(r, 'delivered ' .. r.attempts .. ' times, and settled by none of those consumers')
-    return decide(id, r, 'D', '', now_us)
-  end
-  if r.state == 'Q' and r.marks > 0 and has_expired(id, r) then return expire(id, r) end
-  handed_count = handed_count + 1
-  if r.state == 'C' and r.epoch == epoch then
-    report(id, write_record(r), tonumber(redis.call('ZSCORE', claimed, id)))
-    handed[position_of[id]] = payload
-    return
-  end
-  if r.state == 'Q' then
-    r.attempts = r.attempts + 1
-    r.due = due_of(r.priority, tonumber(score))
-  end
-  r.lease = lease_ms
-  decide(id, r, 'C', token, now_us + lease_ms * 1000)
-  handed[position_of[id]] = payload
-end
-
--- Do the same for the usual item: ready, without marks, with a payload; the part that all items share is packed once.
-local plain = list()
-local deadline = score_of(now_us + lease_ms * 1000)
-local before, behind = struct.pack('<BI4', FORMAT, epoch), struct.pack('<I4B', lease_ms, #token) .. token
-
-local function hand_out_plain(id, packed, payload, score)
-  local n, _, priority, attempts = struct.unpack('<I4c1BI4', packed, N_AT)
-  if most > 0 and attempts >= most then return hand_out(id, read_record(packed), payload, score) end
-  local claim = before .. struct.pack('<I4c1BI4', n + 1, 'C', priority, attempts + 1)
-    .. string.sub(packed, FAILURES_AT, DUE_AT - 1) .. struct.pack('<d', due_of(priority, tonumber(score))) .. behind
-    .. string.sub(packed, TOKEN_AT + 1 + string.byte(packed, TOKEN_AT))
-  append_pair(new_records, id, claim)
-  append(leaving[ready], id)
-  append(plain, id)
-  local at = decided.n
-  handed[at + 1], handed_count = payload, handed_count + 1
-  decided[at + 1], decided[at + 2], decided[at + 3], decided.n = id, claim, lease_ms, at + 3
-end
-
--- Return the ids whose payloads fit into one reply; the others stay ready.
-local cut = false
-local function within_bytes(ids)
-  local fitting, bytes = {}, 0
-  for i, id in ipairs(ids) do
-    local size = redis.call('HSTRLEN', payloads, id)
-    bytes = bytes + size
-    cut = bytes > BYTES_MAX and bytes > size
-    if cut then break end
-    fitting[i] = id
-  end
-  return fitting
+  return not lacks_payloads(r, r.whole)
 end
 
 local function hand_out_ready()
-  local page = redis.call('ZRANGE', ready, 0, count - 1, 'WITHSCORES')
-  if #page == 0 then return end
-  local ids = {}
-  for i = 1, #page, 2 do ids[#ids + 1] = page[i] end
-  if has_large then ids = within_bytes(ids) end
-  local held, carried = redis.call('HMGET', records, unpack(ids)), redis.call('HMGET', payloads, unpack(ids))
-  for i, id in ipairs(ids) do
-    local packed, payload = held[i], carried[i]
-    if not packed or string.byte(packed, STATE_AT) ~= QUEUED then
-      redis.call('ZREM', ready, id)
-    elseif payload and string.byte(packed, PRIORITY_AT) < MARK and not position_of[id] then
-      hand_out_plain(id, packed, payload, page[2 * i])
-    else
-      hand_out(id, read_record(packed), payload, page[2 * i])
+  -- Claim the items of a run.  True: that was all that fits.
+  local function claim_run(r, from, to)
+    if not hand(r, from, to) then return true end
+    touch(r)
+    if not r.row then
+      r.row = add_row(r, owner, seq, lease_ms, now_us + lease_ms * 1000)
+      local was_claimed = r.soonest > 0
+      r.soonest = was_claimed and math.min(r.soonest, now_us + lease_ms * 1000) or now_us + lease_ms * 1000
+    end
+    set(r, from, to, CLAIMED, r.row)
+    count_attempts(r, from, to, 1)
+    return handed_count == count
+  end
+
+  -- Claim queued items of a run, except those that were delivered too often.
+  local function claim_within(r, from, to)
+    to = math.min(to, from + count - handed_count - 1)
+    local begin_at = from
+    for position = from, most > 0 and to or from - 1 do
+      if attempts_at(r, position) >= most then
+        if position > begin_at and claim_run(r, begin_at, position - 1) then return true end
+        bury(r, position, position, 'delivered ' .. attempts_at(r, position)
+          .. ' times, and settled by none of those consumers', 0)
+        begin_at = position + 1
+      end
+    end
+    return begin_at <= to and claim_run(r, begin_at, to)
+  end
+
+  -- A claim arrived before the push itself, whose outcome is not known yet: wait as long as the push may still arrive.
+  -- Items of the bundle whose payloads are there do not wait.
+  local function wait_for_push(r, own_position, entry)
+    local may_arrive, waits = r.pushed_at >= now_ms - 2 * put_window_ms, false
+    for position = own_position or 1, own_position or r.size do
+      if own_position or string.byte(r.states, position) == QUEUED then
+        if r.whole and payload_at(r.whole, position) then
+          if claim_within(r, position, position) then return true end
+        elseif may_arrive then
+          waits = true
+        else
+          remove(r, position, position, 0)
+        end
+      end
+    end
+    if waits then
+      redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), entry)
+      append(leaving[ready], entry)
     end
   end
-  enter_claimed(plain, deadline, token)
+
+  local function hand_out(r, position, entry)
+    if handed_count == count then return true end
+    local has = has_payloads(r)
+    if cut then return true end
+    if not has then return wait_for_push(r, position, entry) end
+    if r.marks > 0 and has_expired(r) then return expire(r, 1) end
+    if position then return claim_within(r, position, position) end
+    local from, to = string.find(r.states, 'Q+')
+    while from do
+      if claim_within(r, from, to) then return true end
+      from, to = string.find(r.states, 'Q+', from)
+      if handed_count == count then return true end
+    end
+  end
+
+  local at, page = 0, PAGE_LEAST
+  repeat
+    page = math.min(page, count - handed_count)
+    local entries = redis.call('ZRANGE', ready, at, at + page - 1)
+    local before = redis.call('ZCARD', ready)
+    if #entries == 0 or each_in(ready, entries, 'Q', hand_out) then return end
+    at = at + #entries - (before - redis.call('ZCARD', ready))
+    page = 2 * page
+  until handed_count == count
 end
 
 -- Hand out the remaining claims that this request was given before.
 local function hand_out_again()
-  local holding = holding_of(token)
-  local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. holding, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
-  if #entries == 0 then return end
-  local ids = {}
-  for i, entry in ipairs(entries) do ids[i] = string.sub(entry, #holding + 1) end
-  for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-    local r = packed and read_record(packed)
-    if r and r.state == 'C' and r.token == token then hand_out(ids[i], r, redis.call('HGET', payloads, ids[i])) end
+  local begin_at = token .. '\0'
+  local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
+  for _, entry in ipairs(entries) do
+    local r = open(string.sub(entry, #begin_at + 1))
+    if r and has_payloads(r) and not cut then
+      local mine = false
+      each_run(r, 1, r.size, function(from, to, state, row)
+        if state == CLAIMED and token_at(r, row) == token and hand(r, from, to) then mine = mine or row end
+      end)
+      if mine and r.epoch < epoch then
+        touch(r)
+        each_run(r, 1, r.size, function(_, _, state, row)
+          if state == CLAIMED and token_at(r, row) == token then set_row(r, row, lease_ms, now_us + lease_ms * 1000) end
+        end)
+      elseif mine then
+        r.told = true
+      end
+    end
   end
 end
 
 local paused = redis.call('HGET', records, PAUSE)
-paused = paused and read_head(paused).state == 'P'
+paused = paused and string.find(read_record(paused).states, 'P', 1, true)
 
 local dropped_letters, more_letters = 0, false
 
@@ -222,9 +290,7 @@ else
   -- List even a queue that never has an item; otherwise its owners would be kept forever.
   if last_seq == 0 then redis.call('SADD', queues, queue) end
   redis.call('HSET', owners, owner, seq)
-  requeue_expired()
-  promote_due()
-  drop_expired()
+  keep_house()
   if count > 0 and not paused then hand_out_ready() end
 end
 commit()
@@ -237,6 +303,4 @@ end
 -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
 -- that may not be due yet, and then the next waiter learns when it is.
 if count == 0 or (cut or handed_count == count) and redis.call('ZCARD', ready) > 0 then wake(1) end
-local payloads_of = {}
-for at = 1, decided.n, 3 do payloads_of[(at + 2) / 3] = handed[at] or false end
-return {'OK', next_ms(), dropped_letters, payloads_of, now_us, decided}
+return {'OK', next_ms(), dropped_letters, handed, now_us, decisions()}

@@ -1,11 +1,13 @@
 #!lua flags=allow-oom
--- purpose: list the claims of one owner as this server knows them, one page per call.
+-- purpose: list the bundles of which one owner holds items, as this server knows them, one page per call.
 -- cursor: 0 to begin, then the result of the last call, until that is 0.
--- KEYS: server records holdings owners fenced_owners
+-- KEYS: server records holdings
 -- ARGV: epoch generation owner cursor
 -- reply: OK cursor [id]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record owners claims
-local next_cursor, ids = claims_page(owner, cursor)
+-- include: gate clock record bundle owners claims
+local next_cursor, held = claims_page(owner, cursor)
+local ids = {}
+for i, r in ipairs(held) do ids[i] = r.bundle end
 return {'OK', next_cursor, ids}

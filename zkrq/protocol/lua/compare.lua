@@ -2,20 +2,27 @@
 -- purpose: compare another server's heads (heads.lua) with the records here.
 -- KEYS: server records payloads
 -- ARGV: epoch generation / id head
--- reply: OK [position; of each that is unknown here] [position; of each that is known otherwise, or lacks its payload]
+-- reply: OK [position; of each that is unknown here] [position; of each that is known otherwise, or lacks a payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate record
+-- include: gate clock record payloads
 local ids = {}
 for i = first, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local unknown, different = {}, {}
+
+local function is_whole(id, packed)
+  local r = read_record(packed)
+  if not string.find(r.states, '[QRCD]') then return true end
+  if not string.find(r.states, '[XF]') then return redis.call('HEXISTS', payloads, id) == 1 end
+  return not lacks_payloads(r, redis.call('HGET', payloads, id))
+end
+
 for position, id in ipairs(ids) do
-  local head = ARGV[first + 2 * position - 1]
-  if not held[position] then
+  local packed, head = held[position], ARGV[first + 2 * position - 1]
+  if not packed then
     unknown[#unknown + 1] = position
-  elseif string.sub(held[position], 1, HEAD_LENGTH) ~= head
-    or (HAS_PAYLOAD[read_head(held[position]).state] and redis.call('HEXISTS', payloads, id) == 0) then
+  elseif string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH) ~= head or not is_whole(id, packed) then
     different[#different + 1] = position
   end
 end

@@ -1,14 +1,10 @@
 #!lua flags=allow-oom
 -- purpose: count the items of a queue by state.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones notes lead
 -- ARGV: epoch generation
 -- reply: OK ready scheduled claimed dead
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index
-local due = 0
-each_priority(scheduled, function(priority, score)
-  due = due + redis.call('ZCOUNT', scheduled, score, rank(priority, now_us))
-end)
-return {'OK', redis.call('ZCARD', ready) + due, redis.call('ZCARD', scheduled) - due, redis.call('ZCARD', claimed),
-  redis.call('ZCARD', dead)}
+-- include: gate clock record bundle entries index totals
+local ready_now, later, held, died = totals()
+return {'OK', ready_now, later, held, died}

@@ -1,24 +1,27 @@
 #!lua flags=allow-oom
 -- purpose: decide that the queue is paused or resumed: a record like an item's says so, and is replicated like one.
 -- state: P paused, X not.  call: id of this call; one that was executed here does nothing (_calls.lua).
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation queue state call
--- reply: OK [id record left_ms; of the record]
+-- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply calls
-local packed = redis.call('HGET', records, PAUSE)
-local r = packed and read_record(packed)
-  or {epoch = 0, n = 0, state = 'X', priority = 0, marks = 0, attempts = 0, failures = 0, pushed_at = now_ms, due = 0,
-    lease = 0, tail = NO_TAIL}
-local wanted = was_executed(call) and r.state or state
-if r.state ~= wanted or (packed and r.epoch < epoch) then
-  if r.state == 'X' then r.tail = NO_TAIL end
-  decide(PAUSE, r, wanted, '', now_us)
-elseif packed then
-  report(PAUSE, packed, now_us)
+-- include: gate clock record bundle entries index notes wake reply calls
+local r = open(PAUSE)
+local known = r ~= nil
+if not r then
+  r = begin(PAUSE, {epoch = 0, n = 0, priority = 0, marks = 0, count = 0, size = 1, pushed_at = now_ms, due = 0,
+    clock = now_us, soonest = 0, shift = 0, states = 'X', named = string.char(NONE), attempts = '\0\0', holders = {},
+    rows = '', own = '', tail = ''})
 end
-if decided.n > 0 then redis.call('SADD', queues, queue) end
+local wanted = was_executed(call) and r.states or state
+if r.states ~= wanted then
+  touch(r)
+  r.states = wanted
+elseif known then
+  tell_as_is(r)
+end
+if r.decided then redis.call('SADD', queues, queue) end
 commit()
 if wanted == 'X' then wake(WAKE_MAX) end
-return {'OK', decided}
+return {'OK', decisions()}

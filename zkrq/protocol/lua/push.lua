@@ -1,69 +1,122 @@
 #!lua
 -- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
--- be gone (put.lua).  A known id is left unchanged.  A tombstone does not count if it has expired, or only says that a
--- push was refused: the item begins a new life, above every tombstone of the former one.
--- record: its n is at least that of every tombstone of this id that a server has named.
+-- be gone (put.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
+-- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused: the item begins a new
+-- life, above every tombstone of the former one.
+-- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- delay_ms: until due; after a space, until it expires.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- ARGV: epoch generation again queue put_window_ms max_size / id record delay_ms payload
--- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record left_ms; of all that is there]
+-- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- ARGV: epoch generation again queue put_window_ms max_size / id record payload
+-- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply taken sizes
-local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
-local queued = redis.call('ZCARD', ready) + redis.call('ZCARD', scheduled) + redis.call('ZCARD', claimed)
-local most, outcomes, outcome_of, readied = tonumber(max_size), {}, {}, 0
+-- include: gate clock record bundle entries index notes payloads wake reply taken sizes
+local known = redis.call('HMGET', lead, 'floor_ms', 'queued', 'claimed')
+local floor_ms = math.max(now_ms - put_window_ms, tonumber(known[1] or 0))
+local size = tonumber(known[2] or 0) + tonumber(known[3] or 0)
+local most, outcomes, outcome_of = tonumber(max_size), {}, {}
 
-local function refuse(id, r, why)
-  if again == '1' then decide(id, r, 'X', REFUSED, now_us) end
-  return why
-end
-
-local function known_already(id, packed, r, above_n, payload)
-  readied = readied + complete(id, r, payload)
-  if above_n > r.n then -- a tombstone of a former life would win over it on another server
-    r.n = above_n
-    decide(id, r, r.state, r.token, stands_at_us(id, r))
-  else
-    tell_as_is(id, packed, r)
+-- Make room for an item in the bundle in which it was pushed; the others were refused as long as nobody says otherwise.
+-- So was one more behind it: payloads are taken for complete where no item is refused or gone (lacks_payloads).
+local function place_in(r, position)
+  local missing = position + 1 - r.size
+  if missing > 0 then
+    r.states, r.named = r.states .. string.rep('F', missing), r.named .. string.rep(string.char(NONE), missing)
+    r.attempts, r.size, r.count = r.attempts .. string.rep('\0\0', missing), position + 1, position + 1
   end
-  return '+'
 end
 
-local function push(id, packed, left_ms, payload)
-  local known, r = redis.call('HGET', records, id), read_record(packed)
-  note_size(payload)
-  local before = known and read_record(known)
-  if before and before.state ~= 'X' then return known_already(id, known, before, r.n, payload) end
-  if before and before.token ~= REFUSED and not is_expired(known, now_us, put_window_ms) then
-    tell_as_is(id, known, before)
+-- Refuse the items whose payloads never arrived here: their push has not completed.
+local function refuse_missing(r, whole)
+  for position = 1, r.size do
+    if string.find(r.states, '^[QRCD]', position) and not (whole and payload_at(whole, position)) then
+      remove(r, position, position, 0, REFUSED)
+    end
+  end
+end
+
+-- Write the item in this state; return its bundle.
+local function enter(bundle, position, is_alone, before, r, state)
+  if is_alone then
+    begin(bundle, r, before)
+    r.n = math.max(r.n, before and before.n or 0)
+    touch(r)
+    set(r, 1, 1, state)
+    return r
+  end
+  local due_us, n = r.due + r.shift, r.n
+  if not before then
+    r.states, r.count = 'F', 1
+    before = begin(bundle, r)
+  end
+  before.n = math.max(before.n, n)
+  touch(before)
+  place_in(before, position)
+  if state == QUEUED then
+    set_own(before, position, due_us, 0)
+    state = REQUEUED
+  end
+  set(before, position, position, state, 0)
+  return before
+end
+
+local function push(id, packed, payload)
+  local bundle, position = item_at(id)
+  local before, r = open(bundle), read_record(packed, now_us)
+  local state = before and position <= before.size and string.byte(before.states, position)
+  note_size(payload, 1)
+  local function refuse(why)
+    if again == '1' then enter(bundle, position, bundle == id, before, r, REFUSED) end
+    return why
+  end
+  local whole = bundle ~= id and before and redis.call('HGET', payloads, bundle)
+  if bundle ~= id and state and state ~= GONE and state ~= REFUSED and not (whole and payload_at(whole, position)) then
+    refuse_missing(before, whole)
+    state = REFUSED
+  end
+  if state and state ~= GONE and state ~= REFUSED then
+    complete(before, payload)
+    if r.n > before.n then -- a tombstone of a former life would win over it on another server
+      before.n = r.n
+      touch(before)
+    end
+    tell_as_is(before)
+    return '+'
+  end
+  if state == GONE and not is_expired(before, put_window_ms) then
+    tell_as_is(before)
     return 'D'
   end
-  if before then r.n = math.max(r.n, before.n) end
-  if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse(id, r, 'L') end
-  local taken = r.marks >= KEYED and is_taken(read_tail(r.tail))
+  if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
+  local taken = r.marks >= KEYED and is_taken((read_tail(r.tail)))
   if taken then
-    local held = not position_of[taken] and redis.call('HGET', records, taken)
-    if held then tell_as_is(taken, held, read_record(held)) end
-    return refuse(id, r, '=' .. taken)
+    tell_as_is(taken)
+    return refuse('=' .. taken.bundle)
   end
-  if most > 0 and queued >= most then return refuse(id, r, 'F') end
-  local delay_us, expires_us = read_left(left_ms)
-  append_pair(new_payloads, id, payload)
-  decide(id, r, 'Q', '', now_us + delay_us, expires_us and now_us + expires_us)
-  queued, readied = queued + 1, readied + 1
+  if most > 0 and size >= most then return refuse('F') end
+  r = enter(bundle, position, bundle == id, before, r, QUEUED)
+  if bundle ~= id then
+    payload = payloads_of(r.size, function(at)
+      if at == position then return payload_at(payload, 1) end
+      return whole and payload_at(whole, at)
+    end)
+    redis.call('HSET', payloads, bundle, payload)
+  else
+    append_pair(new.payloads, bundle, payload)
+  end
+  take_key(r)
+  size = size + 1
   return '+'
 end
 
-for i = first, #ARGV, 4 do
+for i = first, #ARGV, 3 do
   local id = ARGV[i]
-  outcome_of[id] = outcome_of[id] or push(id, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  outcome_of[id] = outcome_of[id] or push(id, ARGV[i + 1], ARGV[i + 2])
   outcomes[#outcomes + 1] = outcome_of[id]
 end
-if decided.n > 0 then redis.call('SADD', queues, queue) end
+if #order > 0 then redis.call('SADD', queues, queue) end
 commit()
 wake(readied)
-return {'OK', outcomes, decided}
+return {'OK', outcomes, decisions()}

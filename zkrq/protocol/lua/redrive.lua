@@ -1,40 +1,53 @@
 #!lua flags=allow-oom
 -- purpose: queue dead letters again, ready immediately, with no attempts: the named ones, or the count that died first.
 -- A letter whose key is in use again stays dead.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- skip: how many of those that died first to skip.  call: id of this call (_calls.lua). It is the token of the new
--- records, so that a repetition reports them again.
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- skip: how many of those that died first to skip.  call: id of this call (_calls.lua).  The items name it, so that a
+-- repetition reports them again.
 -- ARGV: epoch generation skip count call / id
--- reply: OK executed_before [id record left_ms; of each]
+-- reply: OK executed_before [id; of each item that is queued again] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake reply taken calls
-local ids = {}
-for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
-local named = ids[1] ~= nil
+-- include: gate clock record bundle entries index notes wake reply dead_letters taken calls
+local named, redriven = ARGV[first] ~= nil, {}
 local executed_before = not named and was_executed(call)
-if executed_before then
-  ids = items_of(call)
-elseif not named and tonumber(count) > 0 then
-  ids = redis.call('ZRANGE', dead, skip, skip + count - 1)
+local ids = executed_before and items_of(call) or {}
+for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+if not named and not executed_before and tonumber(count) > 0 then
+  each_letter(redis.call('ZRANGE', dead, skip, skip + count - 1), function(r, position)
+    ids[#ids + 1] = id_of(r.bundle, r, position)
+  end)
 end
-for _, id in ipairs(ids) do
-  local packed = not position_of[id] and redis.call('HGET', records, id)
-  local r = packed and read_record(packed)
-  if r and r.state == 'D' then
+
+-- Return whether the item is queued again, by this call or by its first try.
+local function redrive(id)
+  local bundle, position = item_at(id)
+  local r = open(bundle)
+  if not r or position > r.size then return false end
+  local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
+  if state == DEAD then
     -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
-    if not executed_before and (r.marks < KEYED or not is_taken(read_tail(r.tail))) then
-      r.attempts, r.failures = 0, 0
-      decide(id, r, 'Q', call, now_us)
+    if executed_before or r.marks >= KEYED and is_taken(read_tail(r.tail)) then return false end
+    touch(r)
+    r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
+    set_own(r, position, now_us, 0)
+    set(r, position, position, REQUEUED, row_of_call(r, call))
+    if r.marks > 0 then
+      local key, _, ttl_us = read_tail(r.tail)
+      r.tail = write_tail(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
+      take_key(r)
     end
-  elseif r and r.state == 'Q' and call ~= '' and r.token == call then
-    tell_as_is(id, packed, r)
-  elseif not position_of[id] then
-    redis.call('ZREM', dead, id)
+    return true
   end
+  if state ~= REQUEUED or call == '' or row == 0 or token_at(r, row) ~= call then return false end
+  tell_as_is(r)
+  return true
 end
-local readied = decided.n / 3
+
+for _, id in ipairs(ids) do
+  if redrive(id) then redriven[#redriven + 1] = id end
+end
 commit()
 if not named and not executed_before then remember_items(call, ids) end
 wake(readied)
-return {'OK', executed_before and 1 or 0, decided}
+return {'OK', executed_before and 1 or 0, redriven, decisions()}

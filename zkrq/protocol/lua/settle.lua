@@ -4,97 +4,97 @@
 -- letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
--- buried_us: the moment, by this server's clock, in the tombstones of the acked items.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring lead waiting
--- version: as it is packed in the record.  how: the verb, for all but ack followed by ms and text, separated by spaces.
+-- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- items: runs of positions, two bytes each: the first and the last.  version: as it is packed in the record.  how: the
+-- verb, for all but ack followed by ms and text, separated by spaces.
 -- dead_max, dead_age_ms: as in claim.lua.
--- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id version token how
--- reply: OK dropped_letters buried_us [outcome; by position: 0 lost, 1 done, more: acked, and the n of what it is now] [id record left_ms; of everything else decided here, and of what a lost one is now]
+-- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id items version token how
+-- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record index wake lease tombstones reply letters
+-- include: gate clock record bundle entries index wake lease notes tombstones reply dead_letters letters
 leading_since_us(0)
 local REASON_MAX = 1000 -- bytes kept of a reason
 
+local function queue_again(r, position, moment, failures)
+  set_own(r, position, moment, failures)
+  set(r, position, position, REQUEUED)
+end
+
 local VERBS = {
-  ack = {state = 'X', at_us = function() return now_us end},
-  nack = {state = 'Q', at_us = function(r, ms)
-    r.failures = r.failures + 1
-    return now_us + ms * 1000
+  ack = {became = 'X', settle = function(r, from, to) remove(r, from, to) end},
+  nack = {became = '[QR]', settle = function(r, from, to, _, ms, text)
+    for position = from, to do
+      local _, failures = own_of(r, position)
+      queue_again(r, position, now_us + ms * 1000, failures + 1)
+      if text ~= '' then note(r, position, text) end
+    end
   end},
-  release = {state = 'Q', at_us = function(r)
-    r.attempts = math.max(0, r.attempts - 1)
-    return math.min(r.due, now_us)
+  release = {became = '[QR]', settle = function(r, from, to)
+    count_attempts(r, from, to, -1)
+    requeue(r, from, to)
   end},
-  bury = {state = 'D', at_us = function() return now_us end},
-  extend = {state = 'C', at_us = function(r, ms)
-    r.lease = ms
-    return now_us + ms * 1000
+  bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text) end},
+  extend = {became = 'C', settle = function(r, from, to, row, ms)
+    local owner, seq = row_at(r, row)
+    local _, others = string.gsub(r.named, string.char(row + NONE), '')
+    if others == to - from + 1 then
+      set_row(r, row, ms, now_us + ms * 1000)
+    else
+      set(r, from, to, CLAIMED, add_row(r, owner, seq, ms, now_us + ms * 1000))
+    end
+    r.soonest = math.min(r.soonest, now_us + ms * 1000)
   end},
 }
 
-local ids, outcome = {}, {}
-local now_is = {}
-for i = first, #ARGV, 4 do ids[#ids + 1] = ARGV[i] end
-local held = redis.call('HMGET', records, unpack(ids))
-local readied, buried = 0, 0
+-- A repeated failure is sent with its reason again.
+local function recall(r, position)
+  local text = redis.call('HGET', notes, entry_of(r, position))
+  if text then note(r, position, text) end
+end
 
-local function settle(position, id, version, token, how)
+-- Settle the items of a run; return the positions of those whose claims are lost.
+local function settle(r, from, to, token, verb, ms, text)
+  local lost = {}
+  each_run(r, from, to, function(run_from, run_to, state, row)
+    local is_mine = row > 0 and token_at(r, row) == token
+    if state == CLAIMED and is_mine then
+      touch(r)
+      verb.settle(r, run_from, run_to, row, ms, text)
+    elseif is_mine and string.find(string.char(state), verb.became) then
+      for position = run_from, run_to do recall(r, position) end
+      tell_as_is(r)
+    else
+      for position = run_from, run_to do lost[#lost + 1] = string.char(position - 1) end
+      tell_as_is(r)
+    end
+  end)
+  return table.concat(lost)
+end
+
+local bundles, outcomes = {}, {}
+for i = first, #ARGV, 5 do bundles[#bundles + 1] = ARGV[i] end
+local held = redis.call('HMGET', records, unpack(bundles))
+local buries = false
+for i, bundle in ipairs(bundles) do
+  local items, version, token, how = unpack(ARGV, first + 5 * i - 4, first + 5 * i - 1)
   local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
-  local verb, version_epoch, version_n = VERBS[name or how], struct.unpack('<I4I4', version)
-  local named, packed = {epoch = version_epoch, n = version_n}, held[position]
-  local r = now_is[id] or packed and read_record(packed)
-  local mine = r and r.token == token and not newer(named, r)
-  if mine and r.state == 'C' then
-    outcome[position] = 1
-    local at_us = verb.at_us(r, tonumber(ms))
-    if verb.state ~= 'X' and text ~= '' then with_note(r, string.sub(text, 1, REASON_MAX)) end
-    decide(id, r, verb.state, token, at_us)
-    now_is[id] = r
-    if verb.state == 'Q' then readied = readied + 1 end
-    if verb.state == 'D' then buried = buried + 1 end
-  else
-    outcome[position] = mine and r.state == verb.state and 1 or 0
-    if r and not position_of[id] then tell_as_is(id, packed, r) end
+  local verb, r, lost = VERBS[name or how], open(bundle, held[i]), {}
+  local named_epoch, named_n = struct.unpack('<I4I4', version)
+  if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end
+  for at = 1, #items, 2 do
+    local from, to = string.byte(items, at) + 1, string.byte(items, at + 1) + 1
+    if not r or to > r.size then
+      for position = from, to do lost[#lost + 1] = string.char(position - 1) end
+    else
+      lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), string.sub(text or '', 1, REASON_MAX))
+    end
   end
-end
-
--- Settle the usual ack, of a claim of this epoch without marks.  Its n alone describes the tombstone, and the
--- tombstones of one claim request are alike.
-local last_version, last_token, last_n, last_record, last_gone, last_holding
-
-local function ack(position, id, version, token)
-  if version ~= last_version or token ~= last_token then
-    local _, n = struct.unpack('<I4I4', version)
-    last_version, last_token, last_n = version, token, n + 1
-    last_record, last_gone = write_gone(epoch, last_n, token, now_us), struct.pack('<I4I4', epoch, last_n)
-    last_holding = holding_of(token)
-  end
-  local packed = held[position]
-  if not packed or string.byte(packed, STATE_AT) ~= CLAIMED or string.byte(packed, PRIORITY_AT) >= MARK
-    or string.sub(packed, VERSION_AT, STATE_AT - 1) ~= version
-    or string.sub(packed, TOKEN_AT + 1, TOKEN_AT + string.byte(packed, TOKEN_AT)) ~= token then
-    return settle(position, id, version, token, 'ack')
-  end
-  outcome[position] = last_n
-  append_pair(new_records, id, last_record)
-  append(new_tombstones, tombstone_of(string.sub(packed, PUSHED_AT, DUE_AT - 1), last_gone, id))
-  append(leaving[claimed], id)
-  append(leaving[holdings], last_holding .. id)
-end
-
-local has_more = {} -- an extension and an ack of one item may meet in one call
-for position, id in ipairs(ids) do
-  if ARGV[first + 4 * position - 1] ~= 'ack' then has_more[id] = true end
-end
-local at = first
-for position, id in ipairs(ids) do
-  local decide_it = ARGV[at + 3] == 'ack' and not has_more[id] and ack or settle
-  decide_it(position, id, ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
-  at = at + 4
+  outcomes[i] = table.concat(lost)
+  buries = buries or name == 'bury'
 end
 commit()
-local dropped_letters = buried > 0 and drop_dead_letters() or 0
+local dropped_letters = buries and drop_dead_letters() or 0
 wake(readied)
 if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', dropped_letters, now_us, outcome, decided}
+return {'OK', dropped_letters, outcomes, decisions()}

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from zkrq.testing.redis.arguments import (
+    LONG,
     bound,
     flat,
     floating,
@@ -193,6 +194,16 @@ def _hsetnx(data: Keyspace, key: bytes, field: bytes, value: bytes) -> int:
     return len(held) - before
 
 
+@_command("HINCRBY", 4, "write denyoom")
+def _hincrby(data: Keyspace, key: bytes, field: bytes, increment: bytes) -> int:
+    added, held = integer(increment), data.read(key, Hash)
+    number = integer(held.get(field, b"0"), "ERR hash value is not an integer") + added
+    if not -LONG <= number < LONG:
+        raise Refusal("ERR increment or decrement would overflow")
+    data.edit(key, Hash)[field] = b"%d" % number
+    return number
+
+
 @_command("HDEL", -3, "write")
 def _hdel(data: Keyspace, key: bytes, *fields: bytes) -> int:
     held = data.read(key, Hash)
@@ -324,6 +335,11 @@ def _zcard(data: Keyspace, key: bytes) -> int:
 def _zscore(data: Keyspace, key: bytes, member: bytes) -> bytes | None:
     score = data.read(key, SortedSet).scores.get(member)
     return None if score is None else number_text(score)
+
+
+@_command("ZRANK", 3)
+def _zrank(data: Keyspace, key: bytes, member: bytes) -> int | None:
+    return data.read(key, SortedSet).rank(member)
 
 
 @_command("ZCOUNT", 4)

@@ -87,6 +87,11 @@ class SortedSet:
             del self._order[bisect_left(self._order, (score, member))]
         return True
 
+    def rank(self, member: bytes) -> int | None:
+        """Return how many members come before it, None if it is not a member."""
+        score = self.scores.get(member)
+        return None if score is None else bisect_left(self.ordered, (score, member))
+
     def remove_ranks(self, ranks: slice) -> int:
         """Remove members by rank; return how many."""
         leaving = self.ordered[ranks]

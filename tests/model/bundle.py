@@ -1,0 +1,195 @@
+"""A bundle as a script works on it, as ``_bundle.lua`` does; and its payloads, as ``_payloads.lua`` has them.
+
+There is no time: every moment of a record is 0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+from zkrq.protocol import payloads, records
+from zkrq.protocol.records import REFUSED, REQUEUED, Bundle, Own, Row, State, Version
+
+QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
+WAITING = QUEUED + REQUEUED
+ALIVE = WAITING + CLAIMED + DEAD
+REMOVED = GONE + REFUSED
+
+unpack = lru_cache(maxsize=100_000)(records.unpack)
+"""Nobody changes what it returns."""
+
+
+class Draft:
+    """A bundle on which a script works.  Positions count from 0, rows from 1."""
+
+    def __init__(self, id: bytes, bundle: Bundle, packed: bytes = b"") -> None:
+        self.id = id
+        self.packed = packed
+        self.version = bundle.version
+        self.states = list(bundle.states)
+        self.rows_of = list(bundle.rows_of) or [0] * len(bundle.states)
+        self.attempts = list(bundle.attempts) or [0] * len(bundle.states)
+        self.rows = list(bundle.rows)
+        self.own = dict(bundle.own)
+        self.row = 0
+        """The row of the claim that the script makes."""
+        self.decided = False
+        self.told = False
+        self._bundle = bundle
+
+    @property
+    def pushed_at_ms(self) -> float:
+        return self._bundle.pushed_at_ms
+
+    @property
+    def size(self) -> int:
+        return len(self.states)
+
+    def pack(self) -> bytes:
+        bundle = self._bundle._replace(
+            version=self.version,
+            states="".join(self.states),
+            rows_of=self.rows_of,
+            attempts=self.attempts,
+            rows=self.rows,
+            own=self.own,
+            due_us=0,
+        )
+        return records.pack(bundle)
+
+    # -- runs --------------------------------------------------------------------------------------------------------
+
+    def each_run(self, first: int = 0, end: int | None = None) -> Iterator[tuple[range, str, int]]:
+        """Neighbours that share state and row, with both; what was done to a run may have changed those that follow."""
+        end = self.size if end is None else end
+        while first < end:
+            state, row = self.states[first], self.rows_of[first]
+            last = first + 1
+            while last < end and (self.states[last], self.rows_of[last]) == (state, row):
+                last += 1
+            yield range(first, last), state, row
+            first = last
+
+    def under(self, wanted: Callable[[Row], bool]) -> list[range]:
+        """The runs that are claimed under a row like this."""
+        return [run for run, state, row in self.each_run() if state == CLAIMED and wanted(self.rows[row - 1])]
+
+    def token_at(self, position: int) -> str:
+        """The request that claimed the item last."""
+        row = self.rows_of[position]
+        return self.rows[row - 1].token if row else ""
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def set(self, run: range, state: str, row: int | None = None) -> None:
+        for position in run:
+            self.states[position] = state
+            if row is not None:
+                self.rows_of[position] = row
+
+    def add_row(self, owner: str, seq: int) -> int:
+        if len(self.rows) >= self.size:
+            self.drop_rows(range(1, len(self.rows) + 1))
+        self.rows.append(Row(owner, seq))
+        return len(self.rows)
+
+    def drop_rows(self, rows: Iterable[int]) -> None:
+        """Drop those of these rows that no item names."""
+        unused = set(rows) - set(self.rows_of)
+        kept = [row for row in range(1, len(self.rows) + 1) if row not in unused]
+        number = {0: 0, **{row: new for new, row in enumerate(kept, 1)}}
+        self.rows = [self.rows[row - 1] for row in kept]
+        self.rows_of = [number[row] for row in self.rows_of]
+
+    def row_of_call(self, call: str) -> int:
+        """The row that names a call which is not a claim."""
+        tokens = [row.token for row in self.rows]
+        return tokens.index(call) + 1 if call in tokens else self.add_row(call, 0)
+
+    def count_attempts(self, run: range, by: int) -> None:
+        for position in run:
+            self.attempts[position] = max(0, self.attempts[position] + by)
+
+    def requeue(self, run: range, row: int | None = None) -> None:
+        """Queue items in their places: with their bundle, or each at its own moment."""
+        self.set(run, QUEUED, row)
+        for position in run:
+            if position in self.own:
+                self.states[position] = REQUEUED
+
+    def queue_by_itself(self, position: int, failures: int) -> None:
+        self.own[position] = Own(0, failures)
+        self.states[position] = REQUEUED
+
+    def failures(self, position: int) -> int:
+        return self.own[position].failures if position in self.own else 0
+
+    def bury(self, run: range) -> None:
+        for position in run:
+            self.own[position] = Own(0, self.failures(position))
+        self.set(run, DEAD)
+
+    def remove(self, run: range) -> None:
+        for position in run:
+            self.own.pop(position, None)
+        self.set(run, GONE)
+
+    def make_room(self, position: int) -> None:
+        """Have a place for an item; the others, and one behind it, were refused as long as nobody says otherwise."""
+        missing = position + 2 - self.size
+        if missing > 0:
+            self.states += [REFUSED] * missing
+            self.rows_of += [0] * missing
+            self.attempts += [0] * missing
+
+
+def new_bundle(of: Bundle) -> Bundle:
+    """A bundle in which an item is pushed by itself, before it is there."""
+    return of._replace(version=Version(0, 0), states=REFUSED, rows_of=(), attempts=(), is_alone=False)
+
+
+# -- payloads ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=100_000)
+def taken_apart(whole: bytes) -> tuple[bytes | None, ...]:
+    """Payloads of a whole bundle; None for one that was dropped."""
+    return tuple(payloads.split(whole))
+
+
+def put_together(parts: Sequence[bytes | None]) -> bytes:
+    """The opposite."""
+    begin = 4 * (len(parts) + 1)
+    ends = list(accumulate((len(part or b"") for part in parts), initial=begin))
+    cuts = [0, *(1 << 31 if part is None else 0 for part in parts)]
+    table = struct.pack(f"<{len(ends)}I", *(end + cut for end, cut in zip(ends, cuts, strict=True)))
+    return table + b"".join(part or b"" for part in parts)
+
+
+def filled(size: int, whole: bytes, given: bytes) -> bytes:
+    """As many payloads, with those of another string where they are missing."""
+    return put_together([payload_at(whole, position) or payload_at(given, position) for position in range(size)])
+
+
+def payload_at(whole: bytes | None, position: int) -> bytes | None:
+    parts = taken_apart(whole) if whole is not None else ()
+    return parts[position] if position < len(parts) else None
+
+
+def has_payload(whole: bytes | None, position: int) -> bool:
+    return payload_at(whole, position) is not None
+
+
+def may_lack(bundle: Bundle | Draft) -> bool:
+    """Whether a bundle may have some of its payloads only: it lost items, or got them one by one."""
+    return any(state in REMOVED for state in bundle.states)
+
+
+def lacks(bundle: Bundle | Draft, whole: bytes | None) -> bool:
+    """Whether payloads of items that are not gone are missing."""
+    if whole is None or not may_lack(bundle):
+        return whole is None
+    return any(state in ALIVE and not has_payload(whole, position) for position, state in enumerate(bundle.states))

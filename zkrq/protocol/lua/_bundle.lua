@@ -1,0 +1,296 @@
+-- purpose: work on the items of a bundle by runs: neighbours that share their state and their row.
+
+-- Return the last position of the run of equal bytes that begins at a position.
+local function run_end(column, from)
+  return (string.find(column, '[^' .. string.sub(column, from, from) .. ']', from) or #column + 1) - 1
+end
+
+-- Call visit(from, to, state, row) with each run between two positions.
+local function each_run(r, from, to, visit)
+  while from <= to do
+    local last = math.min(run_end(r.states, from), run_end(r.named, from), to)
+    visit(from, last, string.byte(r.states, from), string.byte(r.named, from) - NONE)
+    from = last + 1
+  end
+end
+
+local set
+do
+  local function filled(column, from, to, byte)
+    local filling = string.rep(string.char(byte), to - from + 1)
+    if #filling == #column then return filling end
+    return string.sub(column, 1, from - 1) .. filling .. string.sub(column, to + 1)
+  end
+
+  function set(r, from, to, state, row)
+    r.states = filled(r.states, from, to, state)
+    if row then r.named = filled(r.named, from, to, row + NONE) end
+  end
+end
+
+-- -- claims --------------------------------------------------------------------------------------------------------
+
+-- Return owner, request number, lease in milliseconds, deadline.
+local function row_at(r, row)
+  local owner, seq, lease_ms, deadline = struct.unpack(ROW, r.rows, (row - 1) * ROW_BYTES + 1)
+  return r.holders[owner], seq, lease_ms, deadline
+end
+
+-- A request's name; the number is 0 for a call that is not a claim (_calls.lua).
+local function token_at(r, row)
+  local owner, seq = row_at(r, row)
+  return seq == 0 and owner or owner .. '/' .. string.format('%.0f', seq)
+end
+
+-- Tell whether an item is claimed under this row.
+local function is_live(r, row)
+  local name, at = string.char(row + NONE), 0
+  repeat
+    at = string.find(r.named, name, at + 1, true)
+    if at and string.byte(r.states, at) == CLAIMED then return true end
+  until not at
+  return false
+end
+
+-- Tell whether a bundle has an item that is claimed by a request.
+local function holds(r, token)
+  for row = 1, #r.rows / ROW_BYTES do
+    if token_at(r, row) == token and is_live(r, row) then return true end
+  end
+  return false
+end
+
+local add_row
+do
+  -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated.
+  local function drop_unused(r)
+    local rows, holders, new_row, new_owner = {}, {}, {[string.char(NONE)] = string.char(NONE)}, {}
+    for row = 1, #r.rows / ROW_BYTES do
+      local name = string.char(row + NONE)
+      if string.find(r.named, name, 1, true) then
+        local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
+        local owner = string.byte(packed)
+        if not new_owner[owner] then
+          holders[#holders + 1] = r.holders[owner]
+          new_owner[owner] = #holders
+        end
+        rows[#rows + 1] = string.char(new_owner[owner]) .. string.sub(packed, 2)
+        new_row[name] = string.char(#rows + NONE)
+      end
+    end
+    r.named, r.rows, r.holders = string.gsub(r.named, '.', new_row), table.concat(rows), holders
+  end
+
+  -- Add the row of a claim; return its number.
+  function add_row(r, owner, seq, lease_ms, deadline)
+    if #r.rows >= r.size * ROW_BYTES then drop_unused(r) end
+    local index = 1
+    while r.holders[index] and r.holders[index] ~= owner do index = index + 1 end
+    r.holders[index] = owner
+    r.rows = r.rows .. struct.pack(ROW, index, seq, lease_ms, deadline)
+    return #r.rows / ROW_BYTES
+  end
+end
+
+-- Return the row that names a call which is not a claim (_calls.lua).
+local function row_of_call(r, token)
+  for row = 1, #r.rows / ROW_BYTES do
+    if token_at(r, row) == token then return row end
+  end
+  return add_row(r, token, 0, 0, 0)
+end
+
+local function set_row(r, row, lease_ms, deadline)
+  local at = (row - 1) * ROW_BYTES
+  r.rows = string.sub(r.rows, 1, at + 5) .. struct.pack('<I4d', lease_ms, deadline) .. string.sub(r.rows, at + ROW_BYTES + 1)
+end
+
+-- Return the first deadline of the rows in use, 0 if there is none.
+local function first_deadline(r)
+  local first = 0
+  for row = 1, #r.rows / ROW_BYTES do
+    if is_live(r, row) then
+      local _, _, _, deadline = row_at(r, row)
+      if first == 0 or deadline < first then first = deadline end
+    end
+  end
+  return first
+end
+
+-- Change the attempts of a run by +1 or -1, within 0 and 65535.
+local function count_attempts(r, from, to, by)
+  if r.size == 1 then
+    r.attempts = struct.pack('<H', math.max(0, math.min(65535, struct.unpack('<H', r.attempts) + by)))
+    return
+  end
+  local changed = {}
+  local run = string.gsub(string.sub(r.attempts, 2 * from - 1, 2 * to), '..', function(packed)
+    local after = changed[packed]
+    if not after then
+      after = struct.pack('<H', math.max(0, math.min(65535, struct.unpack('<H', packed) + by)))
+      changed[packed] = after
+    end
+    return after
+  end)
+  r.attempts = string.sub(r.attempts, 1, 2 * from - 2) .. run .. string.sub(r.attempts, 2 * to + 1)
+end
+
+local function attempts_at(r, position)
+  return (struct.unpack('<H', r.attempts, 2 * position - 1))
+end
+
+-- -- what an item does not share -----------------------------------------------------------------------------------
+
+local own_of, set_own, drop_own
+do
+  -- Return where an item's own entry begins, or would begin; and whether it is there.
+  local function find_own(r, position)
+    local low, high = 0, #r.own / OWN_BYTES
+    while low < high do
+      local middle = math.floor((low + high) / 2)
+      if string.byte(r.own, middle * OWN_BYTES + 1) < position then low = middle + 1 else high = middle end
+    end
+    return low * OWN_BYTES + 1, string.byte(r.own, low * OWN_BYTES + 1) == position
+  end
+
+  -- Return an item's own moment (due, or died) and its failures; nil, 0 if it shares all with its bundle.
+  function own_of(r, position)
+    if r.own == '' then return nil, 0 end
+    local at, found = find_own(r, position)
+    if not found then return nil, 0 end
+    local _, moment, failures = struct.unpack(OWN, r.own, at)
+    return moment, failures
+  end
+
+  function set_own(r, position, moment, failures)
+    local at, found = find_own(r, position)
+    r.own = string.sub(r.own, 1, at - 1) .. struct.pack(OWN, position, moment, failures)
+      .. string.sub(r.own, found and at + OWN_BYTES or at)
+  end
+
+  function drop_own(r, from, to)
+    if r.own == '' then return end
+    local at, behind = find_own(r, from), find_own(r, to + 1)
+    r.own = string.sub(r.own, 1, at - 1) .. string.sub(r.own, behind)
+  end
+end
+
+-- Queue the items of a run again, in their places: with their bundle, or each at its own moment.
+local function requeue(r, from, to, row)
+  set(r, from, to, QUEUED, row)
+  if r.own == '' then return end
+  for position = from, to do
+    if own_of(r, position) then set(r, position, position, REQUEUED) end
+  end
+end
+
+-- -- decisions -----------------------------------------------------------------------------------------------------
+
+local opened, order = {}, {}
+
+-- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
+local function as_stored(r)
+  return {
+    states = r.states, named = r.named, holders = r.holders, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
+    soonest = r.soonest, priority = r.priority, size = r.size,
+  }
+end
+
+-- Read a bundle once, for all that a call does to it; nil if it is unknown.
+local function open(bundle, packed)
+  local r = opened[bundle]
+  if r ~= nil then return r or nil end
+  if packed == nil then packed = redis.call('HGET', records, bundle) end
+  if not packed then
+    opened[bundle] = false
+    return nil
+  end
+  r = read_record(packed)
+  r.bundle, r.packed = bundle, packed
+  opened[bundle], order[#order + 1] = r, r
+  return r
+end
+
+-- Put a record in the place of the one that is held, nil if there is none.
+local function begin(bundle, r, held)
+  r.bundle, r.begun = bundle, true
+  if held then
+    r.before, held.changed = held.before or not held.begun and as_stored(held) or nil, false
+  end
+  opened[bundle], order[#order + 1] = r, r
+  return r
+end
+
+-- Have a bundle written at the end of the call.
+local function change(r)
+  if not r.changed and not r.begun then r.before = as_stored(r) end
+  r.changed = true
+end
+
+local touch
+do
+  -- Convert all moments of a record to this server's clock.
+  local function rebase(r)
+    local shift = r.shift
+    r.due = r.due + shift
+    if r.soonest > 0 then r.soonest = r.soonest + shift end
+    if r.rows ~= '' then
+      local rows = {}
+      for row = 1, #r.rows / ROW_BYTES do
+        local owner, seq, lease_ms, deadline = struct.unpack(ROW, r.rows, (row - 1) * ROW_BYTES + 1)
+        rows[row] = struct.pack(ROW, owner, seq, lease_ms, deadline + shift)
+      end
+      r.rows = table.concat(rows)
+    end
+    if r.own ~= '' then
+      local own = {}
+      for i = 1, #r.own, OWN_BYTES do
+        local position, moment, failures = struct.unpack(OWN, r.own, i)
+        own[#own + 1] = struct.pack(OWN, position, moment + shift, failures)
+      end
+      r.own = table.concat(own)
+    end
+    if r.marks % 2 == EXPIRES then
+      local key, expires_us, ttl_us = read_tail(r.tail)
+      r.tail = write_tail(key, expires_us + shift, ttl_us)
+    end
+    r.shift = 0
+  end
+
+  -- Decide about a bundle: all that a call changes belongs to its next version, under this epoch.
+  function touch(r)
+    change(r)
+    if r.decided then return end
+    if r.shift ~= 0 then rebase(r) end
+    r.decided, r.epoch, r.n, r.clock = true, epoch, r.n + 1, now_us
+  end
+end
+
+-- Every server must hold what is reported about a bundle, so a record of an earlier epoch is decided again.
+local function tell_as_is(r)
+  if r.epoch < epoch then touch(r) else r.told = true end
+end
+
+-- Keep the reason of a failure, beside the record, and send it with that.
+local function note(r, position, text)
+  r.notes = r.notes or {}
+  r.notes[#r.notes + 1] = {position, text}
+end
+
+-- row: of the request that does it; 0: none, nil: as it was.
+local function bury(r, from, to, reason, row)
+  touch(r)
+  for position = from, to do
+    local _, failures = own_of(r, position)
+    set_own(r, position, now_us, failures)
+    if reason ~= '' then note(r, position, reason) end
+  end
+  set(r, from, to, DEAD, row)
+end
+
+-- Remove the items of a run.
+local function remove(r, from, to, row, state)
+  touch(r)
+  drop_own(r, from, to)
+  set(r, from, to, state or GONE, row)
+end

@@ -1,0 +1,11 @@
+-- purpose: name an item with a moment of its own, in the indexes and beside its record: bundle, a zero byte, position.
+local function entry_of(r, position)
+  return r.bundle .. '\0' .. string.char(position)
+end
+
+-- Return the bundle that an entry of an index names, and the position of an item with a moment of its own.
+local function read_entry(entry)
+  local length = #entry
+  if string.byte(entry, length - 1) ~= 0 then return entry end
+  return string.sub(entry, 1, length - 2), string.byte(entry, length)
+end

@@ -1,0 +1,23 @@
+-- purpose: keep why items failed, beside their record; sent with it as one string: position, length and text of each.
+local function pack_notes(r)
+  local texts = {}
+  for i, noted in ipairs(r.notes or {}) do texts[i] = struct.pack('<BH', noted[1], #noted[2]) .. noted[2] end
+  return table.concat(texts)
+end
+
+local function read_notes(r, texts)
+  local at, position, text = 1, nil, nil
+  while at <= #texts do
+    position, text, at = struct.unpack('<BHc0', texts, at)
+    note(r, position, text)
+  end
+end
+
+-- Read the notes that are kept of a bundle.
+local function recall_notes(r)
+  for at = 1, #r.own, OWN_BYTES do
+    local position = string.byte(r.own, at)
+    local text = redis.call('HGET', notes, entry_of(r, position))
+    if text then note(r, position, text) end
+  end
+end

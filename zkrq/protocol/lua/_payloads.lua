@@ -1,0 +1,56 @@
+-- purpose: take payloads apart.  The payloads of a bundle are one string: a table (four bytes each) of where the first
+-- begins and where each ends, then for each the length of its headers (two bytes), its headers, and the item.  A set
+-- highest bit in the table says that a payload was dropped (cut.lua).
+local CUT = 2147483648
+
+-- Return where a payload ends, and whether it was dropped; position 0: where the first one begins.
+local function end_of(whole, position)
+  local packed = struct.unpack('<I4', whole, 4 * position + 1)
+  return packed % CUT, packed >= CUT
+end
+
+local function count_of(whole)
+  return end_of(whole, 0) / 4 - 1
+end
+
+-- Return the payloads of a run in the same form, except that the table counts from the beginning of the whole.
+local function payloads_between(whole, from, to)
+  if from == 1 and to == count_of(whole) then return whole end
+  return string.sub(whole, 4 * from - 3, 4 * to + 4)
+    .. string.sub(whole, end_of(whole, from - 1) + 1, (end_of(whole, to)))
+end
+
+-- Return one payload, nil if it is not there.
+local function payload_at(whole, position)
+  if position > count_of(whole) then return nil end
+  local ending, is_cut = end_of(whole, position)
+  return not is_cut and string.sub(whole, end_of(whole, position - 1) + 1, ending) or nil
+end
+
+-- Make the payloads of a bundle: those that keep(position) returns; nil: dropped.
+local function payloads_of(size, keep)
+  local length, parts = 4 * (size + 1), {}
+  local ends = {struct.pack('<I4', length)}
+  for position = 1, size do
+    local payload = keep(position)
+    length = length + #(payload or '')
+    ends[position + 1], parts[position] = struct.pack('<I4', length + (payload and 0 or CUT)), payload or ''
+  end
+  return table.concat(ends) .. table.concat(parts)
+end
+
+-- Return those of one string, and from another one those that it lacks.
+local function joined(size, whole, other)
+  return payloads_of(size, function(position) return payload_at(whole, position) or payload_at(other, position) end)
+end
+
+-- Tell whether payloads of items that are not gone are missing.
+local function lacks_payloads(r, whole)
+  if not whole then return true end
+  local at = string.find(r.states, '[XF]') and string.find(r.states, '[QRCD]')
+  while at do
+    if at > count_of(whole) or select(2, end_of(whole, at)) then return true end
+    at = string.find(r.states, '[QRCD]', at + 1)
+  end
+  return false
+end

@@ -1,0 +1,77 @@
+"""Pack the payloads of a bundle into one string, and take it apart.
+
+A table (four bytes each) says where the first payload begins and where each ends; then follow, for each, the length of
+its headers (two bytes), the headers, and the encoded item.  Servers cut this string without reading the rest, and what
+they cut out has the same form, with a table that counts from the beginning of the whole; ``lua/_payloads.lua`` does so.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import accumulate, pairwise
+
+_LENGTH = struct.Struct("<H")
+NO_HEADERS = bytes(2)
+"""Beginning of a payload without headers."""
+
+_CUT = 1 << 31
+
+
+def with_headers(item: bytes, headers: Mapping[str, str]) -> bytes:
+    """Return an encoded item with its headers, as one payload."""
+    if not headers:
+        return NO_HEADERS + item
+    texts: list[bytes] = []
+    for name, text in headers.items():
+        for part in (name.encode(), text.encode()):
+            texts += (_LENGTH.pack(len(part)), part)
+    packed = b"".join(texts)
+    return b"".join((_LENGTH.pack(len(packed)), packed, item))
+
+
+def split_payload(payload: bytes) -> tuple[bytes, Mapping[str, str]]:
+    """Return the encoded item of a payload, and its headers."""
+    (length,) = _LENGTH.unpack_from(payload)
+    if not length:
+        return payload[2:], {}
+    texts: list[str] = []
+    at = 2
+    while at < 2 + length:
+        (size,) = _LENGTH.unpack_from(payload, at)
+        texts.append(payload[at + 2 : at + 2 + size].decode(errors="replace"))
+        at += 2 + size
+    return payload[2 + length :], dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+@cache
+def _table(size: int) -> struct.Struct:
+    return struct.Struct(f"<{size + 1}I")
+
+
+def join(payloads: Sequence[bytes]) -> bytes:
+    """Pack payloads together."""
+    table = _table(len(payloads))
+    ends = accumulate(map(len, payloads), initial=table.size)
+    return table.pack(*ends) + b"".join(payloads)
+
+
+def split(packed: bytes, size: int | None = None) -> Sequence[bytes | None]:
+    """Take a string of ``size`` payloads apart (None: of a whole bundle); None stands for one that was dropped."""
+    if size is None:
+        (begin,) = struct.unpack_from("<I", packed)
+        size = begin // 4 - 1
+    table = _table(size)
+    ends = table.unpack_from(packed)
+    shift = table.size - ends[0] % _CUT  # of a run, it also says whether the payload before was dropped
+    if max(ends) < _CUT:
+        return [packed[begin + shift : end + shift] for begin, end in pairwise(ends)]
+    pairs = pairwise(ends)
+    return [None if end >= _CUT else packed[begin % _CUT + shift : end + shift] for begin, end in pairs]
+
+
+def payload_at(packed: bytes, position: int) -> bytes | None:
+    """Return one payload of a whole bundle, None if it is not there."""
+    payloads = split(packed)
+    return payloads[position] if position < len(payloads) else None
