@@ -47,10 +47,10 @@ LIMITS: Mapping[str, float] = {
     "claim and ack, alone: script calls on a server": 2.2,
     "claim and ack, alone: commands on a server": 24.0,
     "claim and ack, alone: Python calls of the client": 980.0,
-    "push, many queues: script calls on a server": 0.8,
-    "push, many queues: Python calls of the client": 200.0,
-    "claim and ack, many queues: script calls on a server": 1.1,
-    "claim and ack, many queues: Python calls of the client": 300.0,
+    "push, many queues: script calls on a server": 1.0,
+    "push, many queues: Python calls of the client": 280.0,
+    "claim and ack, many queues: script calls on a server": 1.4,
+    "claim and ack, many queues: Python calls of the client": 420.0,
 }
 """Limits per item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, in one
 queue or in 64; alone: one task does.  A tenth above the count when the limit was set, or twice that if the count
