@@ -173,7 +173,7 @@ class Stage:
         return len(await self.workers()) == count
 
     async def is_free(self, ready: int) -> None:
-        """No worker is left, and no claim: so many items can be claimed by others immediately."""
+        """No worker is left, and none of its claims: others can claim this many items immediately."""
         assert await self.workers() == []
         assert (await self.jobs.size())[:3] == (ready, 0, 0)
 

@@ -261,7 +261,7 @@ class Reaper(Client):
 
 
 def bundle(number: int, size: int) -> Put:
-    """A push of so many items; 0: of one that is alone."""
+    """A push of a bundle of ``size`` items; 0: of one item without a bundle."""
     if size == 0:
         id = f"{number:02}"
         return Put(id, fresh(0, number), join([content_of(id.encode())]))

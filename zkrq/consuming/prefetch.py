@@ -384,8 +384,7 @@ class Prefetcher(Generic[T]):
                     self._tasks.start(self._bury(undecodable, error), "bury an undecodable item")
                     continue
                 claims.append(Claim(item, grant, position, deadline_at, headers))
-        leases = self._leases
-        leases.add(map(lease_of, claims))
+        self._leases.add(map(lease_of, claims))
         now = asyncio.get_running_loop().time()
         self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._buffer)
         self._buffer += claims

@@ -143,10 +143,7 @@ class Pusher(Generic[T]):
         results = await self._replicas.put(self._queue, puts)
         if not results.others:
             copies = results.replicas
-            ids = [call.id for call in calls]
-            return list(
-                map(_receipt_of, zip(ids, itertools.repeat(copies), itertools.repeat(False), itertools.repeat(False)))
-            )
+            return [_receipt_of((call.id, copies, False, False)) for call in calls]
         receipts: dict[int, Receipt | ZkrqError] = {}
         for number, group in enumerate(groups):
             for at, result in zip(group, results.of(number, len(group)), strict=True):
