@@ -529,13 +529,18 @@ async def test_a_burst_says_that_a_queue_could_not_be_asked(cluster: Cluster) ->
 async def test_what_was_cut_off_is_counted(cluster: Cluster) -> None:
     queue = cluster.queue("jobs")
     await queue.push_many([1, 2])
+    hanging = asyncio.Event()
 
     async def endless(item: int) -> None:
-        await asyncio.sleep(0 if item == 1 else HANG)
+        if item == 2:
+            hanging.set()
+            await asyncio.sleep(HANG)
 
     worker = Worker(concurrency=1).add(queue, endless)
     running = asyncio.create_task(worker.run(grace=0))
-    await until(lambda: worker.statistics().done == 1 and worker.statistics().running == 1)
+    async with asyncio.timeout(HANG):
+        await hanging.wait()
+    assert worker.statistics().done == 1
     await stop(running)
     assert (worker.statistics().cut_off, worker.statistics().released) == (1, 1)
     assert (await queue.size())[:3] == (1, 0, 0)
