@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -119,13 +119,16 @@ class ConsumerProcess:
 
 
 @asynccontextmanager
-async def consumer_process(servers: local.Servers, namespace: str, queue: str) -> AsyncGenerator[ConsumerProcess, None]:
+async def consumer_process(
+    servers: local.Servers, namespace: str, queue: str, urls: Mapping[str, str] | None = None
+) -> AsyncGenerator[ConsumerProcess, None]:
     """Start a consumer process that is connected when this is entered; it is killed when this is left."""
+    urls = urls or servers.redis_urls
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
         "tests.consumer_process",
-        ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+        ",".join(f"{name}={url}" for name, url in urls.items()),
         servers.zookeeper_hosts,
         namespace,
         queue,

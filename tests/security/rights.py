@@ -1,0 +1,31 @@
+"""The rights of a Redis user, as docs/security.md gives them to copy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+
+WRITTEN = {"user": "shop", "password": "a-long-random-password", "namespace": "shop"}
+"""What a reader of the page replaces."""
+
+
+def rule(user: str, password: str, namespace: str) -> list[str]:
+    """The words after ``ACL SETUSER``, for another user, password and namespace."""
+    found = re.search(r"^ {4}ACL SETUSER ((?:.+\\\n)*.+)$", PAGE.read_text(), re.MULTILINE)
+    assert found, "the page has no line to copy"
+    words = found[1].replace("\\\n", " ").split()
+    assert words[0] == WRITTEN["user"]
+    changed = {
+        f">{WRITTEN['password']}": f">{password}",
+        f"~{{{WRITTEN['namespace']}}}:*": f"~{{{namespace}}}:*",
+        f"&{{{WRITTEN['namespace']}}}:wake:*": f"&{{{namespace}}}:wake:*",
+    }
+    assert changed.keys() <= set(words)
+    return [user, *(changed.get(word, word) for word in words[1:])]
+
+
+def commands() -> set[str]:
+    """Names of the commands that the page allows."""
+    return {word[1:] for word in rule(**WRITTEN) if word.startswith("+")}
