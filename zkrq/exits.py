@@ -16,4 +16,6 @@ class Exit(enum.IntEnum):
     """An error to correct."""
     CUT_OFF = 3
     """A worker has stopped handlers that did not finish within the grace; their items were handed back."""
+    UNREAD = 4
+    """``zkrq pop`` handed items back that it could not read."""
     SIGNAL = 128

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
@@ -109,25 +111,87 @@ async def test_push_stats_pop(shell: Shell) -> None:
 async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:
     for _ in range(2):
         assert await shell.run("push", "jobs", "1", "--id", "once", "--delay", "60") == (0, "once\n", "")
-    assert await shell.run("clear", "jobs") == (0, "1 item removed\n", "")
+    code, out, err = await shell.run("clear", "jobs")
+    assert (code, out) == (2, "")
+    assert err.startswith("zkrq clear: to remove 1 item of queue 'jobs' in 'test-")
+    assert err.endswith("' without being asked on a terminal, give --yes\n")
+    assert await shell.run("clear", "jobs", "--yes") == (0, "1 item removed\n", "")
     assert await shell.run("pop", "jobs") == (0, "", "")
 
 
-async def test_pop_buries_nothing(shell: Shell, servers: local.Servers) -> None:
-    """What is no JSON is shown as what it is, and an item that has often failed is delivered like any other."""
+async def test_pop_destroys_nothing_that_it_cannot_read(shell: Shell, servers: local.Servers) -> None:
+    """It is handed back, without counting a delivery; what has often failed is delivered like any other item."""
     async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
         retry = zkrq.Retry(max_attempts=30, backoff=zkrq.constant(0))
         queue = cluster.queue("jobs", codec=zkrq.RAW, retry=retry)
-        await queue.push(b"often")
+        await queue.push(b'"often"')
         for _ in range(25):
             await (await take(queue)).nack()
-        await queue.push_many([b"\xff\x00", b'{"to": "ann"}', b"2"])
+        first, _ = await queue.push_many([b"\xff\x00", b'{"to": "ann"}'])
+        second = await queue.push(b"\x81\xa2to\xa3ann")
+        await queue.push(b"2")
         code, out, err = await shell.run("pop", "jobs", "--count", "4")
-        assert (code, out.splitlines(), err) == (0, ["b'often'", "b'\\xff\\x00'", '{"to": "ann"}', "2"], "")
+        assert (code, out.splitlines()) == (4, ['"often"', '{"to": "ann"}', "2"])
+        *unread, last = err.splitlines()
+        for receipt, line in zip((first, second), unread, strict=True):
+            assert line.startswith(f"zkrq pop: item {receipt.id} is not JSON, it is handed back: ")
+        assert last.startswith("zkrq pop: 2 items could not be read and handed back; --codec names another form")
+        assert await queue.size() == (2, 0, 0, 0)
+        items = await queue.peek(2)
+        assert [(item.id, item.attempts) for item in items] == [(first.id, 0), (second.id, 0)]
+
+
+async def test_pop_in_other_forms(shell: Shell, servers: local.Servers) -> None:
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs", codec=zkrq.RAW)
         await queue.push(b"\xff")
-        (delivery,) = await shell.value("pop", "jobs")
+        assert await shell.run("pop", "jobs", "--codec", "raw") == (0, "b'\\xff'\n", "")
+        await queue.push(b"\xff")
+        (delivery,) = await shell.value("pop", "jobs", "--codec", "raw")
         assert (delivery["item"], delivery["payload"]) == (None, "\\xff")
+        pytest.importorskip("msgspec")
+        await shell.value("push", "jobs", '{"to": "ann"}', "--codec", "msgpack")
+        assert [item.payload for item in await queue.peek(1)] == [b"\x81\xa2to\xa3ann"]
+        assert await shell.run("pop", "jobs", "--codec", "msgpack") == (0, '{"to": "ann"}\n', "")
+        await shell.value("push", "jobs", "no JSON", "--codec", "raw")
+        assert await shell.run("pop", "jobs", "--codec", "raw") == (0, "b'no JSON'\n", "")
         assert await queue.size() == (0, 0, 0, 0)
+        code, _, err = await shell.run("pop", "jobs", "--codec", "xml")
+        assert (code, err) == (2, "zkrq pop: --codec is 'xml': json, msgpack, raw\n")
+
+
+async def test_pop_hands_back_what_it_could_not_print(shell: Shell, servers: local.Servers) -> None:
+    """The reader goes away in the middle."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many([f"{n} {'x' * 10_000}" for n in range(100)])
+        pop = f"{sys.executable} -m zkrq pop jobs --count 100 | head --bytes 100000 >/dev/null; exit ${{PIPESTATUS[0]}}"
+        with anyio.fail_after(COMMAND_TIMEOUT):
+            ended = await anyio.run_process(["bash", "-c", pop], env=shell.environment, check=False)
+        assert (ended.returncode, ended.stderr) == (1, b"")
+        left = await queue.pop_many(100, timeout=COMMAND_TIMEOUT)
+        numbers = [int(claim.item.split()[0]) for claim in left]
+        assert numbers == list(range(numbers[0], 100))
+        assert 9 <= numbers[0] < 100  # what was read entirely is not there again
+        assert {claim.attempts for claim in left} == {1}
+        await queue.ack_many(left)
+
+
+async def test_pop_hands_back_at_ctrl_c(shell: Shell, servers: local.Servers) -> None:
+    """Items that could not be read are held until the end, so that they are not met again; here the end is a signal."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs", codec=zkrq.RAW)
+        receipt = await queue.push(b"\xff")
+        async with shell.start("pop", "jobs", "--count", "2", "--wait", "600") as popping:
+            with anyio.fail_after(COMMAND_TIMEOUT):
+                while (await queue.size()).claimed == 0:
+                    await anyio.sleep(0.05)
+                await queue.push(b"1")
+                assert await first_line(popping) == "1\n"
+                popping.send_signal(signal.SIGINT)
+                assert await popping.wait() == 128 + signal.SIGINT
+        assert await queue.size() == (1, 0, 0, 0)
+        assert [(item.id, item.attempts) for item in await queue.peek(1)] == [(receipt.id, 0)]
 
 
 async def test_pop_waits_and_shows_up_among_the_consumers(shell: Shell) -> None:
@@ -281,5 +345,110 @@ async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
     letters = await shell.value("dead", "list", "jobs")
     assert [(each["item"], each["reason"]) for each in letters] == [(n, "no such address") for n in (1, 2, 3)]
     assert await shell.value("dead", "redrive", "jobs", letters[0]["id"]) == [{"redriven": 1}]
-    assert await shell.value("dead", "discard", "jobs") == [{"removed": 2}]
+    assert (await shell.run("dead", "discard", "jobs"))[0] == 2
+    assert await shell.value("dead", "discard", "jobs", "--yes") == [{"removed": 2}]
     assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == 1
+
+
+# -- on a terminal -----------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command whose stdin and stderr are a terminal; its stdout is not."""
+
+    def __init__(self, process: subprocess.Popen[bytes], end: int) -> None:
+        self._process = process
+        self._end = end
+        self._shown = ""
+
+    def until(self, text: str) -> str:
+        """Read until the terminal shows this; return all that it has shown."""
+        while text not in self._shown:
+            data = os.read(self._end, 1 << 16)
+            assert data, self._shown
+            self._shown += data.decode()
+        return self._shown
+
+    def type(self, text: str) -> None:
+        os.write(self._end, text.encode())
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code and stdout."""
+        out, _ = self._process.communicate(timeout=COMMAND_TIMEOUT)
+        return self._process.returncode, out.decode()
+
+
+@contextmanager
+def on_a_terminal(shell: Shell, *arguments: str, **environment: str) -> Generator[Terminal]:
+    end, terminal = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "zkrq", *arguments],
+        env={**shell.environment, "TERM": "xterm", **environment},
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+    )
+    os.close(terminal)
+    try:
+        yield Terminal(process, end)
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(end)
+
+
+@pytest.mark.parametrize("answer", ["y", "n", ""])
+async def test_clear_asks(shell: Shell, answer: str) -> None:
+    await shell.value("push", "jobs", "-", stdin="1\n2\n")
+    with on_a_terminal(shell, "clear", "jobs") as command:
+        shown = await anyio.to_thread.run_sync(command.until, "[y/N] ")
+        assert "Remove 2 items of queue 'jobs' in 'test-" in shown
+        command.type(f"{answer}\n")
+        done = await anyio.to_thread.run_sync(command.ended)
+    assert done == ((0, "2 items removed\n") if answer == "y" else (1, ""))
+    assert (await shell.value("stats"))[0]["queues"]["jobs"]["ready"] == (0 if answer == "y" else 2)
+
+
+@pytest.mark.parametrize("rich", [True, False])
+async def test_long_work_shows_its_progress(shell: Shell, servers: local.Servers, rich: bool, tmp_path: Path) -> None:
+    """With a bar where rich is installed, with lines otherwise."""
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push_many(range(40))
+        for claim in await queue.pop_many(40, timeout=COMMAND_TIMEOUT):
+            await claim.bury("no such address")
+    environment = dict[str, str]()
+    if rich:
+        pytest.importorskip("rich")
+    else:
+        (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['rich'] = None")
+        environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
+    with on_a_terminal(shell, "dead", "redrive", "jobs", "--rate", "10", **environment) as command:
+        await anyio.to_thread.run_sync(command.until, "/40" if rich else " of 40")
+        assert await anyio.to_thread.run_sync(command.ended) == (0, "40 items queued again\n")
+
+
+# -- completion --------------------------------------------------------------------------------------------------------
+
+
+async def test_completion(tmp_path: Path) -> None:
+    """bash, with the script, completes commands, those of a group, and flags."""
+    pytest.importorskip("shtab")
+    made = await anyio.run_process([sys.executable, "-m", "zkrq", "completion", "bash"])
+    script = tmp_path / "zkrq.bash"
+    script.write_bytes(made.stdout)
+
+    async def complete(line: str) -> list[str]:
+        words = line.split(" ")
+        ask = f"COMP_WORDS=({' '.join(words[:-1])} '{words[-1]}'); COMP_CWORD={len(words) - 1}"
+        asked = f'source {script}; {ask}; _shtab_zkrq; printf "%s\\n" "${{COMPREPLY[@]}}"'
+        return (await anyio.run_process(["bash", "-c", asked])).stdout.decode().split()
+
+    assert await complete("zkrq pe") == ["peek"]
+    assert await complete("zkrq dead re") == ["redrive"]
+    assert await complete("zkrq pop --co") == ["--count", "--codec", "--command-timeout"]
+
+
+async def test_completion_of_another_shell() -> None:
+    process = await anyio.run_process([sys.executable, "-m", "zkrq", "completion", "csh"], check=False)
+    assert (process.returncode, process.stderr) == (2, b"zkrq completion: SHELL is 'csh': bash or zsh\n")

@@ -2,7 +2,10 @@
 
 command     what a command consists of: flags, arguments, the lines that it yields
 connection  the flags of every command that works on a namespace
-items queues servers trying worker   the commands
+push pop items queues removing servers trying worker completion   the commands
+forms       items as text: JSON, MessagePack, bytes
+asking      questions before anything is removed
+progress    how far long work is
 supervisor  several processes of a worker
 parsing     arguments and environment variables
 running     one command, from its arguments to its exit code

@@ -8,6 +8,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from zkrq.errors import ZkrqError
+from zkrq.exits import Exit
+
 
 class Line(NamedTuple):
     """One line of output: as text for people, and as a value for ``--json``."""
@@ -17,6 +20,14 @@ class Line(NamedTuple):
 
 
 Lines = AsyncGenerator[Line, None]
+
+
+class Incomplete(ZkrqError):
+    """A command did not do all that it was asked for; it says why, and ends with this exit code."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Flag(NamedTuple):
@@ -57,3 +68,8 @@ class Command:
 def attribute(flag: str) -> str:
     """Return the attribute of the parsed arguments that holds a flag's value."""
     return flag.replace("-", "_")
+
+
+def count(number: int, thing: str) -> str:
+    """Format a count with its noun: ``1 item``, ``2 items``."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -52,9 +52,10 @@ def _read_flag(variable: str, text: str) -> bool:
 
 
 def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
-    """Make the parser; its result has the ``run`` function of the command that was given."""
+    """Make the parser; its result has the ``run`` function of the command that was given, and the parser itself."""
     parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
     parser.add_argument("--version", action="version", version=f"zkrq {zkrq.__version__}")
+    parser.set_defaults(parser=parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     groups: dict[str, Any] = {"": subparsers}
     for command in commands:

@@ -1,4 +1,4 @@
-"""Define the commands for whole queues: statistics, pausing, clearing, dead letters and consumers."""
+"""Define the commands for whole queues: statistics, pausing, the list of dead letters, consumers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
-from zkrq.cli.demo.words import count
 from zkrq.cli.items import QUEUE, item_line
 from zkrq.cli.servers import server_lines
 from zkrq.inspection import Sizes
@@ -49,28 +48,10 @@ async def _resume(args: Namespace) -> Lines:
     yield Line("resumed", {"queue": args.queue, "paused": False})
 
 
-async def _clear(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        removed = await cluster.queue(args.queue).clear()
-    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
-
-
 async def _dead_list(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         for letter in await cluster.queue(args.queue).dead_letters(args.count):
             yield item_line(letter)
-
-
-async def _dead_redrive(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        revived = await cluster.queue(args.queue).redrive(args.id or None, rate=args.rate)
-    yield Line(f"{count(revived, 'item')} queued again", {"redriven": revived})
-
-
-async def _dead_discard(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        removed = await cluster.queue(args.queue).discard(args.id or None)
-    yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
 
 
 async def _consumers(args: Namespace) -> Lines:
@@ -87,15 +68,6 @@ COMMANDS = (
     Command("stats", "count the items of each queue, and show the servers", _stats),
     Command("pause", "stop claims from a queue", _pause, arguments=QUEUE),
     Command("resume", "allow claims again", _resume, arguments=QUEUE),
-    Command("clear", "remove every item that is not claimed", _clear, arguments=QUEUE),
     Command("dead list", "list the dead letters, with their reasons", _dead_list, (_LETTERS,), QUEUE),
-    Command(
-        "dead redrive",
-        "queue dead letters again",
-        _dead_redrive,
-        (Flag("rate", "at most this many per second; default: no limit", float, None, "N"),),
-        {**QUEUE, "id?...": "ids of the items; default: all"},
-    ),
-    Command("dead discard", "remove dead letters", _dead_discard, arguments={**QUEUE, "id?...": "ids; default: all"}),
     Command("consumers", "list the consumers, and the claims that they hold", _consumers),
 )

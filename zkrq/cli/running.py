@@ -16,14 +16,24 @@ from argparse import Namespace
 from contextlib import aclosing, suppress
 from typing import cast
 
-from zkrq.cli import items, queues, servers, trying, worker
-from zkrq.cli.command import Lines
+from zkrq.cli import completion, items, pop, push, queues, removing, servers, trying, worker
+from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.errors import ConfigError, ZkrqError
 from zkrq.exits import Exit
 from zkrq.program import fastest_loop
 
-COMMANDS = (*trying.COMMANDS, *worker.COMMANDS, *items.COMMANDS, *queues.COMMANDS, *servers.COMMANDS)
+COMMANDS = (
+    *trying.COMMANDS,
+    *worker.COMMANDS,
+    *push.COMMANDS,
+    *pop.COMMANDS,
+    *items.COMMANDS,
+    *queues.COMMANDS,
+    *removing.COMMANDS,
+    *servers.COMMANDS,
+    *completion.COMMANDS,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,6 +70,8 @@ def _account_for(command: str, error: BaseException) -> int:
     match error:
         case ZkrqError():
             sys.stderr.write(f"zkrq {command}: {' '.join(str(error).split())}\n")
+            if isinstance(error, Incomplete):
+                return error.code
             return Exit.USAGE if isinstance(error, ConfigError) else Exit.TROUBLE
         case BrokenPipeError():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone, so do not complain

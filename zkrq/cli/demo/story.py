@@ -23,11 +23,12 @@ from typing import Any
 import anyio
 
 from zkrq import local
+from zkrq.cli.command import count
 from zkrq.cli.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
 from zkrq.cli.demo.crew import ConsumerProcess, crew
 from zkrq.cli.demo.display import Display, Snapshot
 from zkrq.cli.demo.tally import Report, Result, Tally
-from zkrq.cli.demo.words import count, sentence
+from zkrq.cli.demo.words import sentence
 from zkrq.cluster import Cluster
 from zkrq.connecting import connect
 from zkrq.coordination.memory import Hub, MemoryCoordinator

@@ -85,8 +85,3 @@ NEXT = (
     '  make demo ARGS="--seconds 60 --rate 1000"   the same, longer and busier',
     "  README.md                                   the guarantee, its assumptions, ten lines of code",
 )
-
-
-def count(number: int, thing: str) -> str:
-    """Format a count with its noun: ``1 item``, ``2 items``."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -1,0 +1,32 @@
+"""Ask before anything is removed that cannot be brought back."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from zkrq.cli.command import Flag, Incomplete
+from zkrq.cli.stdin import stdin_lines
+from zkrq.errors import ConfigError
+from zkrq.exits import Exit
+
+YES = Flag("yes", "do not ask", bool, False)
+"""The flag of every command that asks."""
+
+
+async def confirm(args: Namespace, deed: str) -> None:
+    """Ask whether to do this, unless ``--yes`` was given.
+
+    Raises ``Incomplete`` if the answer is no, ``ConfigError`` where there is no terminal to ask on.
+    """
+    if args.yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise ConfigError(f"to {deed} without being asked on a terminal, give --yes")
+    sys.stderr.write(f"{deed[0].upper()}{deed[1:]}? [y/N] ")
+    sys.stderr.flush()
+    async for lines in stdin_lines():
+        if lines[0].strip().lower() in (b"y", b"yes"):
+            return
+        break
+    raise Incomplete("nothing was removed", Exit.TROUBLE)

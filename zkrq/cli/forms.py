@@ -1,0 +1,71 @@
+"""Write items as text, and read them from text: the values of ``--codec``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import NamedTuple
+
+from zkrq.cli.command import Flag
+from zkrq.codecs import JSON
+from zkrq.errors import ConfigError
+
+
+class Form(NamedTuple):
+    """Describe one form of payloads.  Both functions raise ``ValueError`` or ``TypeError`` for what is not of the form.
+
+    ``encode`` returns the payload of an item that is given as text, ``decode`` a value that JSON can write, None for a
+    form that has none: then the payload itself is shown.
+    """
+
+    name: str
+    encode: Callable[[bytes], bytes]
+    decode: Callable[[bytes], object] | None
+
+
+def _read_json(text: bytes) -> object:
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _json() -> Form:
+    def encode(text: bytes) -> bytes:
+        return JSON.encode(_read_json(text))
+
+    return Form("JSON", encode, _read_json)
+
+
+def _msgpack() -> Form:
+    try:
+        import msgspec
+    except ImportError as error:
+        raise ConfigError("--codec msgpack needs msgspec: pip install 'zkrq[msgspec]'") from error
+
+    def encode(text: bytes) -> bytes:
+        return msgspec.msgpack.encode(_read_json(text))
+
+    def decode(payload: bytes) -> object:
+        # Bytes become base64, times ISO 8601.  What JSON cannot express raises TypeError.
+        return msgspec.to_builtins(msgspec.msgpack.decode(payload), str_keys=True)
+
+    return Form("MessagePack", encode, decode)
+
+
+def _raw() -> Form:
+    return Form("raw", bytes, None)
+
+
+FORMS: dict[str, Callable[[], Form]] = {"json": _json, "msgpack": _msgpack, "raw": _raw}
+
+CODEC = Flag("codec", "the items' form: json, msgpack (extra msgspec) or raw (bytes)", str, "json", "FORM")
+"""The flag of every command that writes or reads items."""
+
+
+def form_of(codec: str) -> Form:
+    """Return the form that ``--codec`` names.  Raises ``ConfigError``."""
+    make = FORMS.get(codec)
+    if make is None:
+        raise ConfigError(f"--codec is {codec!r}: {', '.join(FORMS)}")
+    return make()

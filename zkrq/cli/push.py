@@ -1,0 +1,70 @@
+"""Define the command ``push``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from zkrq.cli.command import Command, Flag, Line, Lines
+from zkrq.cli.connection import open_cluster
+from zkrq.cli.forms import CODEC, Form, form_of
+from zkrq.cli.items import QUEUE
+from zkrq.cli.progress import progress
+from zkrq.cli.stdin import stdin_lines
+from zkrq.codecs import RAW
+from zkrq.errors import ConfigError, Receipt
+
+
+async def _push(args: Namespace) -> Lines:
+    many = args.item == "-"
+    if many and (args.id is not None or args.key is not None):
+        raise ConfigError("--id and --key are for one item; ITEM - may read several")
+    form = form_of(args.codec)
+    item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
+    options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl}
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue, codec=RAW)
+        if not many:
+            yield _receipt(await queue.push(item, id=args.id, key=args.key, **options))
+            return
+        read = pushed = 0
+        with progress("pushed", hidden=sys.stdout.isatty()) as show:  # the receipts show it, too
+            async for lines in stdin_lines():
+                numbered = [(number, line) for number, line in enumerate(lines, read + 1) if line.strip()]
+                items = [_payload(form, line, f"line {number}") for number, line in numbered]
+                read += len(lines)
+                for receipt in await queue.push_many(items, **options):
+                    yield _receipt(receipt)
+                pushed += len(items)
+                show(pushed)
+
+
+def _receipt(receipt: Receipt) -> Line:
+    told = "  has the key already" if receipt.duplicate else "  is done already" if receipt.done else ""
+    return Line(f"{receipt.id}{told}", receipt._asdict())
+
+
+def _payload(form: Form, text: bytes, where: str) -> bytes:
+    try:
+        return form.encode(text)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{where} is not JSON: {error}") from error
+
+
+COMMANDS = (
+    Command(
+        "push",
+        "push an item, print its id",
+        _push,
+        (
+            Flag("id", "the item's id; makes the push repeatable"),
+            Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
+            Flag("priority", "0 to 9, higher first", int, 0, "N"),
+            Flag("key", "push nothing while another item with this key is queued, scheduled or claimed"),
+            Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
+            CODEC,
+        ),
+        {**QUEUE, "item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},
+    ),
+)
