@@ -15,6 +15,7 @@ from zkrq.codecs import JSON, RAW, Codec
 from zkrq.connecting import connect, embedded, found
 from zkrq.consumers import Consumer
 from zkrq.consuming.lease import Lost
+from zkrq.credentials import LoginFile
 from zkrq.deliveries import Deliveries
 from zkrq.errors import (
     ClaimLost,
@@ -64,6 +65,7 @@ from zkrq.protocol.view import View
 from zkrq.queue import Queue
 from zkrq.repair.progress import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.tls import TLS
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
 
@@ -72,6 +74,7 @@ __version__ = "0.1.0"
 __all__ = [
     "JSON",
     "RAW",
+    "TLS",
     "Backoff",
     "Cancellation",
     "CatchingUp",
@@ -93,6 +96,7 @@ __all__ = [
     "Event",
     "Health",
     "Item",
+    "LoginFile",
     "Lost",
     "MemoryShortened",
     "NotEnoughReplicas",

@@ -129,13 +129,17 @@ def check_text(what: str, value: str) -> str:
     return value
 
 
-def check_login(what: str, login: tuple[str, str]) -> tuple[str, str]:
-    """Return a user and a password for ZooKeeper's digest scheme.  An error text does not quote them."""
-    if isinstance(login, str) or len(login) != 2:
+def check_login(what: str, login: tuple[str, str], *, nameless: bool = False) -> tuple[str, str]:
+    """Return a user and a password; ``nameless``: the user may be empty.  An error text does not quote them."""
+    pair = isinstance(login, tuple | list) and len(login) == 2  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not pair or not all(isinstance(part, str) for part in login):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{what} must be a user and a password, as a tuple of two str")
-    if not login[0] or ":" in login[0]:
+    user, password = login
+    if (not user and not nameless) or ":" in user:
         raise ConfigError(f"the user of {what} must not be empty nor contain a colon")
-    return login
+    if any(0xD800 <= ord(letter) <= 0xDFFF for letter in user + password):
+        raise ConfigError(f"{what} cannot be encoded as UTF-8")
+    return user, password
 
 
 def check_kind(what: str, value: object, kind: type) -> None:

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from zkrq import local
 from zkrq.addresses import RedisServers, ZooKeeperServers, join_hosts, name_servers
-from zkrq.checks import Duration, check_count, in_seconds
+from zkrq.checks import Duration, check_count, check_kind, in_seconds
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
+from zkrq.credentials import Credentials, Source
 from zkrq.environment import complete, variable_of
 from zkrq.errors import ConfigError
 from zkrq.events import Event
 from zkrq.protocol.view import View
+from zkrq.replication.urls import Dialler
 from zkrq.settings import DEFAULTS, Settings
+from zkrq.tls import TLS
 
 
 def connect(
     redis: RedisServers | None = None,
     zookeeper: ZooKeeperServers | None = None,
     *,
-    zookeeper_auth: tuple[str, str] | None = None,
+    redis_auth: Credentials | None = None,
+    redis_tls: TLS | None = None,
+    zookeeper_auth: Credentials | None = None,
+    zookeeper_tls: TLS | None = None,
     namespace: str | None = None,
     found: bool | None = None,
     min_replicas: int | None = None,
@@ -39,8 +45,13 @@ def connect(
     that is not set either, the default applies.
 
     redis: URLs of the servers, or name -> URL; every client must use the same names (without names: host and port).
-    zookeeper: ``host:port,host:port``, or a list of these; ``zookeeper_auth`` is a user and a password for ZooKeeper's
-    digest scheme.
+    redis_auth: a user and a password (``("", password)`` for Redis' default user), or a callable that returns them,
+    such as ``LoginFile``; it is called for each connection.  For URLs that have none.
+    redis_tls: files of certificates, for ``rediss://``; None: as the URLs say.
+    zookeeper: ``host:port,host:port``, or a list of these.
+    zookeeper_auth: a user and a password for ZooKeeper's digest scheme, or a callable that returns them.  All znodes
+    are then for that identity only.
+    zookeeper_tls: encrypts connections to ZooKeeper; None: they are plain.
     namespace: name of the namespace; a folder in ZooKeeper, a prefix in Redis.  Default: ``zkrq``.
     found: whether to found the namespace if it does not exist; otherwise, and by default, that is an error (see
     ``found``).
@@ -58,8 +69,11 @@ def connect(
     given = complete(
         {
             "redis": redis,
+            "redis_auth": redis_auth,
+            "redis_tls": redis_tls,
             "zookeeper": zookeeper,
             "zookeeper_auth": zookeeper_auth,
+            "zookeeper_tls": zookeeper_tls,
             "namespace": namespace,
             "found": found,
             "min_replicas": min_replicas,
@@ -73,23 +87,37 @@ def connect(
         if needed not in given:
             raise ConfigError(f"{needed} is not given, and {variable_of(needed)} is not set: name the servers")
     servers, hosts = name_servers(given.pop("redis")), join_hosts(given.pop("zookeeper"))
-    auth = given.pop("zookeeper_auth", None)
+    auth, tls = given.pop("zookeeper_auth", None), given.pop("zookeeper_tls", None)
+    dial = _dialler(servers, given.pop("redis_auth", None), given.pop("redis_tls", None))
     settings = Settings(**cast("Any", {name: in_seconds(value) for name, value in given.items()}), on_event=on_event)
     coordinator = ZooKeeperCoordinator(
         hosts,
         namespace=settings.namespace,
         session_timeout=settings.session_timeout,
         auth=auth,
+        tls=tls,
         found=settings.found,
     )
-    return Cluster(servers, coordinator, settings)
+    return Cluster(servers, coordinator, settings, dial=dial)
+
+
+def _dialler(servers: Mapping[str, str], auth: Credentials | None, tls: TLS | None) -> Dialler:
+    """Return what connects to Redis servers.  Raises ``ConfigError``."""
+    check_kind("redis_tls", tls, TLS)
+    plain = [name for name, url in servers.items() if url.startswith("redis://")]
+    if tls and plain:
+        raise ConfigError(f"redis_tls is given, but the URL of server {plain[0]} is not encrypted: write rediss://")
+    return Dialler(None if auth is None else Source("redis_auth", auth, nameless=True), tls)
 
 
 async def found(
     redis: RedisServers | None = None,
     zookeeper: ZooKeeperServers | None = None,
     *,
-    zookeeper_auth: tuple[str, str] | None = None,
+    redis_auth: Credentials | None = None,
+    redis_tls: TLS | None = None,
+    zookeeper_auth: Credentials | None = None,
+    zookeeper_tls: TLS | None = None,
     namespace: str | None = None,
     min_replicas: int | None = None,
     session_timeout: Duration | None = None,
@@ -105,7 +133,10 @@ async def found(
     async with connect(
         redis,
         zookeeper,
+        redis_auth=redis_auth,
+        redis_tls=redis_tls,
         zookeeper_auth=zookeeper_auth,
+        zookeeper_tls=zookeeper_tls,
         namespace=namespace,
         found=True,
         min_replicas=min_replicas,

@@ -156,7 +156,7 @@ class ZooKeeperWorld(World):
         session = cast("ZooKeeperCoordinator", coordinator)._session  # pyright: ignore[reportPrivateUsage]
         server = self.servers.zookeeper[0]
         link = ZooKeeperLink(Address(server.host, server.port), lambda path: None)
-        await link.open(Greeting(session.id, session._password, session.timeout), 0, None)  # pyright: ignore[reportPrivateUsage]
+        await link.open(Greeting(session.id, session._password, session.timeout), 0)  # pyright: ignore[reportPrivateUsage]
         serving = asyncio.create_task(link.serve(session.timeout))
         await link.end_session()
         await serving

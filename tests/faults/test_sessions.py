@@ -231,7 +231,7 @@ async def delete_entry(servers: local.Servers, namespace: str, owner: str) -> No
     """As an operator would, by hand."""
     server = servers.zookeeper[0]
     link = ZooKeeperLink(Address(server.host, server.port), lambda path: None)
-    await link.open(Greeting(0, bytes(16), SESSION_TIMEOUT), 0, None)
+    await link.open(Greeting(0, bytes(16), SESSION_TIMEOUT), 0)
     serving = asyncio.create_task(link.serve(SESSION_TIMEOUT))
     await link.delete(f"/{namespace}/consumers/{owner}")
     await link.end_session()

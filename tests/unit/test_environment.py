@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import threading
+import traceback
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import timedelta
@@ -13,8 +15,10 @@ from typing import Any
 import pytest
 
 import zkrq
+from zkrq import credentials
 from zkrq.addresses import join_hosts, name_servers
 from zkrq.cli.connection import CONNECTION
+from zkrq.credentials import Source
 from zkrq.environment import VARIABLES, complete, read_flag, read_servers, variable_of
 from zkrq.errors import ConfigError
 from zkrq.settings import DEFAULTS, Settings
@@ -26,7 +30,10 @@ SetVariable = Callable[[str, str], None]
 TEXTS: dict[str, tuple[str, object]] = {
     "redis": ("redis://one,redis://two", ["redis://one", "redis://two"]),
     "zookeeper": ("zk1,zk2", "zk1,zk2"),
+    "redis_auth": (":a:b", ("", "a:b")),
+    "redis_tls": ("1", zkrq.TLS()),
     "zookeeper_auth": ("app:a:b", ("app", "a:b")),
+    "zookeeper_tls": ("check_hostname=0", zkrq.TLS(check_hostname=False)),
     "namespace": ("shop", "shop"),
     "found": ("true", True),
     "min_replicas": ("3", 3),
@@ -40,7 +47,10 @@ TEXTS: dict[str, tuple[str, object]] = {
 WRONG = {
     "redis": "http://one",
     "zookeeper": "zk1:no",
+    "redis_auth": "secret",
+    "redis_tls": "ca_certs=",
     "zookeeper_auth": ":secret",
+    "zookeeper_tls": "ca_certs=/no/such/file.pem",
     "namespace": "a b",
     "found": "perhaps",
     "min_replicas": "0",
@@ -55,6 +65,7 @@ WRONG = {
 def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting in VARIABLES:
         monkeypatch.delenv(variable_of(setting), raising=False)
+        monkeypatch.delenv(f"{variable_of(setting)}_FILE", raising=False)
 
 
 def test_each_argument_has_a_variable() -> None:
@@ -64,8 +75,9 @@ def test_each_argument_has_a_variable() -> None:
 
 
 def test_flags_of_the_command_line_are_settings() -> None:
+    """Those that everybody may see."""
     named = {flag.name.replace("-", "_") for flag in CONNECTION}
-    assert named == VARIABLES.keys() - {"found", "min_replicas"}
+    assert named == VARIABLES.keys() - {"found", "min_replicas", "redis_auth", "zookeeper_auth"}
     for flag in CONNECTION:
         default = getattr(DEFAULTS, flag.name.replace("-", "_"), None)
         assert flag.default is None
@@ -97,6 +109,7 @@ def test_connect_needs_no_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     for setting, (text, _) in TEXTS.items():
         monkeypatch.setenv(variable_of(setting), text)
     monkeypatch.setenv("ZKRQ_MIN_REPLICAS", "2")
+    monkeypatch.setenv("ZKRQ_REDIS", "rediss://one,rediss://two")
     assert zkrq.connect().namespace == "shop"
     assert zkrq.connect(namespace="other", session_timeout=timedelta(seconds=3)).namespace == "other"
     monkeypatch.delenv("ZKRQ_NAMESPACE")
@@ -140,6 +153,88 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
         name_servers([url])
     (tmp_path / "ca.pem").touch()
     assert list(name_servers([url]).values()) == [url]
+
+
+# -- files of secrets --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", TEXTS)
+def test_a_file_stands_in_for_each_variable(setting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text, value = TEXTS[setting]
+    file = tmp_path / "secret"
+    file.write_text(f"{text}\n")
+    monkeypatch.setenv(f"{variable_of(setting)}_FILE", str(file))
+    found = complete({setting: None})[setting]
+    assert found == (zkrq.LoginFile(file) if setting.endswith("_auth") else value)
+    assert complete({setting: "given"}) == {setting: "given"}
+    monkeypatch.setenv(variable_of(setting), text)
+    with pytest.raises(ConfigError, match=rf"{variable_of(setting)} and {variable_of(setting)}_FILE are both set"):
+        complete({setting: None})
+
+
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_wrong_file_is_named_and_not_quoted(setting: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    monkeypatch.setenv(f"{variable_of(setting)}_FILE", str(file))
+    with pytest.raises(ConfigError, match=rf"{variable_of(setting)}_FILE.*: .*No such file"):
+        complete({setting: None})
+    file.write_text(WRONG[setting])
+    with pytest.raises(ConfigError, match=f"{variable_of(setting)}_FILE") as caught:
+        complete({setting: None})
+    assert "secret" not in str(caught.value).replace(str(file), "")
+
+
+def test_a_login_file_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "login"
+    file.write_text("app:old\n")
+    login = zkrq.LoginFile(file)
+    assert login() == ("app", "old")
+    file.write_text("app:new\napp:old\n")
+    assert login() == [("app", "new"), ("app", "old")]
+    for wrong in ("", "\n", "app", "a:b\n" * 9):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match="user:password expected"):
+            login()
+
+
+def test_credentials_have_no_repr(tmp_path: Path) -> None:
+    assert "secret" not in repr(Source("redis_auth", ("app", "secret")))
+    (tmp_path / "login").write_text("app:secret")
+    assert repr(Source("redis_auth", zkrq.LoginFile(tmp_path / "login"))).count("login") == 1
+
+
+@pytest.mark.anyio
+async def test_credentials_that_cannot_be_read() -> None:
+    def fails() -> tuple[str, str]:
+        raise KeyError("secret")
+
+    with pytest.raises(ConfigError, match=r"redis_auth cannot be read from .*: KeyError") as caught:
+        await Source("redis_auth", fails).logins()
+    assert "secret" not in "".join(traceback.format_exception(caught.value))
+    wrong: list[Any] = ["app:secret", ("app",), ("app", 7), ("a:b", "x"), [], 7, ("app", "\ud800"), [("a", "b")] * 9]
+    for given in wrong:
+        with pytest.raises(ConfigError) as caught:
+            Source("zookeeper_auth", given)
+        assert "secret" not in str(caught.value)
+        with pytest.raises(ConfigError):
+            await Source("zookeeper_auth", lambda given=given: given).logins()
+    assert await Source("redis_auth", lambda: ("", "x"), nameless=True).logins() == [("", "x")]
+
+
+@pytest.mark.anyio
+async def test_credentials_that_take_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(credentials, "READ_SECONDS", 0.05)
+    release = threading.Event()
+
+    def hangs() -> tuple[str, str]:
+        release.wait(60)
+        return "", ""
+
+    try:
+        with pytest.raises(zkrq.Unavailable, match="redis_auth was not read within"):
+            await Source("redis_auth", hangs).logins()
+    finally:
+        release.set()
 
 
 def test_the_guide_lists_every_variable() -> None:

@@ -152,7 +152,12 @@ def test_what_lies_with_one_client_never_evicts(status: Status) -> None:
         ("WRONGPASS invalid username-password pair", "correct the user or the password"),
         ("NOPERM this user has no permissions", "give this client's user the right"),
         ("ERR DB index is out of range", "correct the database number"),
-        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "its options or its certificates"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "trust its authority"),
+        ("one:6379 speaks TLS", "write rediss://"),
+        ("one:6379 speaks no TLS", "write redis://"),
+        ("one:6379 refuses this client's certificate, or misses one: alert", "show one that the server trusts"),
+        ("redis_auth cannot be read: no such file", "correct what redis_auth names"),
+        ("[X509: KEY_VALUES_MISMATCH] key values mismatch", "its options or its certificates"),
     ],
 )
 def test_denial_says_what_to_do(reason: str, step: str) -> None:

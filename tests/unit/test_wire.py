@@ -59,7 +59,7 @@ CAUSES: list[tuple[BaseException, Status]] = [
 async def test_cause_of_a_failed_connection(cause: BaseException, status: Status) -> None:
     connection: Any = Connection(cause)
     with pytest.raises(NoConnection) as failed:
-        await RedisWire(connection).connect()
+        await RedisWire(lambda: connection).connect()
     assert failed.value.answer.status is status
     assert failed.value.answer.reason
 
@@ -68,5 +68,5 @@ async def test_cause_of_a_failed_connection(cause: BaseException, status: Status
 async def test_a_socket_that_is_not_there_is_a_server_that_is_down() -> None:
     connection: Any = Connection(FileNotFoundError(errno.ENOENT, "No such file"))
     with pytest.raises(NoConnection) as failed:
-        await RedisWire(connection, "/run/redis.sock").connect()
+        await RedisWire(lambda: connection, "/run/redis.sock").connect()
     assert failed.value.answer.status is Status.UNREACHABLE

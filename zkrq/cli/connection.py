@@ -17,12 +17,13 @@ def setting(name: str, help: str, metavar: str | None = None) -> Flag:
     return Flag(name, help, VARIABLES[attribute(name)].read, None, metavar, setting=True)
 
 
+# No flag takes a password, because every user of the machine sees a command's arguments; ZKRQ_REDIS_AUTH and
+# ZKRQ_ZOOKEEPER_AUTH do, or better files that ZKRQ_REDIS_AUTH_FILE and ZKRQ_ZOOKEEPER_AUTH_FILE name.
 CONNECTION = (
     setting("redis", "the Redis servers: url,url,url or name=url,name=url,name=url", "URLS"),
     setting("zookeeper", "the ZooKeeper servers: host:port,host:port,host:port", "HOSTS"),
-    setting(
-        "zookeeper-auth", "for ZooKeeper's digest scheme; safer in the environment variable than here", "USER:PASSWORD"
-    ),
+    setting("redis-tls", "certificates for rediss://: 1 or ca_certs=FILE,certfile=FILE,keyfile=FILE", "FILES"),
+    setting("zookeeper-tls", "certificates for TLS to ZooKeeper, in the same form", "FILES"),
     setting("namespace", f"the namespace's name; default: {DEFAULTS.namespace}"),
     setting("description", "describes this process in `zkrq consumers`; default: host:pid"),
     setting(

@@ -200,8 +200,19 @@ class LocalRedis(LocalServer):
 class LocalZooKeeper(LocalServer):
     """One private ZooKeeper server, alone or as a member of an ensemble."""
 
-    def __init__(self, nest: _Nest, id: int, bind: str, port: int, tick_time: float, members: Sequence[str]) -> None:
+    def __init__(
+        self,
+        nest: _Nest,
+        id: int,
+        bind: str,
+        port: int,
+        tick_time: float,
+        members: Sequence[str],
+        config: Mapping[str, str],
+    ) -> None:
         super().__init__(nest, f"zookeeper-{id}", bind, port)
+        self.config = dict(config)
+        """Options beside ZOOKEEPER_CONFIG; used from the next start on."""
         self._id = id
         self._tick = round(tick_time * 1000)
         self._members = members
@@ -229,7 +240,7 @@ class LocalZooKeeper(LocalServer):
             "maxSessionTimeout": str(MAX_SESSION_TICKS * self._tick),
         }
         ensemble = {f"server.{n}": member for n, member in enumerate(self._members, 1)}
-        file.write_text(_lines("=", {**ZOOKEEPER_CONFIG, **settings, **ensemble}))
+        file.write_text(_lines("=", {**ZOOKEEPER_CONFIG, **self.config, **settings, **ensemble}))
         (self.data / "myid").write_text(str(self._id))
         return [*self._java, str(file)]
 
@@ -281,14 +292,16 @@ async def servers(
     zookeeper: int = 3,
     *,
     redis_config: Mapping[str, str] | None = None,
+    zookeeper_config: Mapping[str, str] | None = None,
     tick_time: float = 0.5,
     bind: str = "127.0.0.1",
 ) -> AsyncGenerator[Servers, None]:
     """Start this many servers of each kind and wait until all are ready; end them and remove their data at the end.
 
-    ``redis_config`` adds to REDIS_CONFIG, as options of redis.conf.  ``tick_time`` is ZooKeeper's, in seconds: its
-    sessions last between 2 and 120 ticks.  ``bind`` is a loopback address of either family. Raises ConfigError if a
-    program is missing, saying what to install, or on Windows, and Unavailable if one does not start.
+    ``redis_config`` adds to REDIS_CONFIG, as options of redis.conf, and ``zookeeper_config`` to ZOOKEEPER_CONFIG, as
+    those of zoo.cfg.  ``tick_time`` is ZooKeeper's, in seconds: its sessions last between 2 and 120 ticks.  ``bind`` is
+    a loopback address of either family. Raises ConfigError if a program is missing, saying what to install, or on
+    Windows, and Unavailable if one does not start.
     """
     check_posix("private servers")
     async with _Nest() as nest:
@@ -297,7 +310,7 @@ async def servers(
             with _free_ports(bind, redis + 3 * zookeeper) as ports:
                 group = Servers(
                     tuple(LocalRedis(nest, n, bind, next(ports), redis_config or {}) for n in range(1, redis + 1)),
-                    _ensemble(nest, zookeeper, bind, ports, tick_time),
+                    _ensemble(nest, zookeeper, bind, ports, tick_time, zookeeper_config or {}),
                 )
                 try:
                     await group.start()
@@ -324,10 +337,12 @@ def available() -> frozenset[Literal["redis", "zookeeper"]]:
     return frozenset(kinds)
 
 
-def _ensemble(nest: _Nest, size: int, bind: str, ports: Iterator[int], tick_time: float) -> tuple[LocalZooKeeper, ...]:
+def _ensemble(
+    nest: _Nest, size: int, bind: str, ports: Iterator[int], tick_time: float, config: Mapping[str, str]
+) -> tuple[LocalZooKeeper, ...]:
     host = _bracketed(bind)
     members = [f"{host}:{next(ports)}:{next(ports)}" for _ in range(size)] if size > 1 else []
-    return tuple(LocalZooKeeper(nest, n, bind, next(ports), tick_time, members) for n in range(1, size + 1))
+    return tuple(LocalZooKeeper(nest, n, bind, next(ports), tick_time, members, config) for n in range(1, size + 1))
 
 
 class _PortTaken(Unavailable):
@@ -473,9 +488,9 @@ def _class_path() -> str:
         if not any(Path(home, "lib").glob("zookeeper-*.jar")):
             raise ConfigError(f"ZOOKEEPER_HOME={home} has no lib/zookeeper-*.jar: set it to an unpacked binary release")
         return f"{home}/lib/*:{home}/conf"  # conf has the logging configuration
-    # Debian's zookeeper.jar names the jars it needs, except the logging backend.
-    jars = [DEBIAN_JARS / "zookeeper.jar", DEBIAN_JARS / "slf4j-simple.jar"]
-    if not all(jar.exists() for jar in jars):
+    # Debian's zookeeper.jar names the jars it needs, except the logging backend, and two that Netty needs for TLS.
+    jars = [DEBIAN_JARS / f"{name}.jar" for name in ("zookeeper", "slf4j-simple", "netty-codec", "netty-resolver")]
+    if not all(jar.exists() for jar in jars[:2]):
         raise ConfigError("no ZooKeeper found: apt-get install zookeeper, or set ZOOKEEPER_HOME to an unpacked release")
     return ":".join(map(str, jars))
 

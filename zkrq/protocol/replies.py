@@ -131,6 +131,8 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
 )
 """Known error replies of Redis, by how they begin."""
 
+_SHOW_ANOTHER = "show one that the server trusts and that has not expired (certfile and keyfile of redis_tls)"
+
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOAUTH", "give this client a user and a password in the URL of that server"),
     ("WRONGPASS", "correct the user or the password in this client's URL of that server"),
@@ -138,8 +140,17 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
     ("DENIED", "let this client's host in: set a password or bind that server to a private address"),
     ("ERR DB index", "correct the database number in this client's URL of that server"),
+    ("redis_auth", "correct what redis_auth names; it is read for each connection"),
+    ("speaks no TLS", "write redis:// instead of rediss:// in this client's URL of that server, or name its TLS port"),
+    ("speaks TLS", "write rediss:// instead of redis:// in this client's URL of that server, or name its other port"),
+    (
+        "certificate verify failed",
+        "trust its authority (ca_certs of redis_tls), and use a name that the certificate has",
+    ),
+    ("refuses this client's certificate", _SHOW_ANOTHER),
+    ("ALERT", _SHOW_ANOTHER),
 )
-"""What to do about a denial, by how its reason begins."""
+"""What to do about a denial, by words of its reason."""
 
 
 def read_reply(reply: object, script: str) -> Answer:
@@ -179,7 +190,7 @@ def denial(server: str, answer: Answer) -> str:
     """Explain why this client cannot use a server, and what to do about it."""
     if answer.verdict is not Verdict.CORRECT:
         return f"server {server} cannot be used by this client for now: {answer.reason}"
-    steps = (step for beginning, step in _NEXT_STEPS if answer.reason.startswith(beginning))
+    steps = (step for words, step in _NEXT_STEPS if words in answer.reason)
     step = next(steps, "correct this client's URL of that server, its options or its certificates")
     return f"server {server} does not let this client in ({answer.reason}): {step}"
 

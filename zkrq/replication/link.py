@@ -22,7 +22,7 @@ from typing import Final
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.replication.wire import ErrorReply, Wire, Word, pack
+from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001
 """Seconds that an arrived reply may take from the socket to its call before the call times out."""
@@ -34,6 +34,13 @@ class ServerError(Exception):
     def __init__(self, status: Status, reason: str) -> None:
         super().__init__(reason)
         self.answer = Answer(status, (), reason)
+
+
+def failure(error: OSError) -> ServerError:
+    """Return the error that says why there is no connection."""
+    if isinstance(error, NoConnection):
+        return ServerError(error.answer.status, error.answer.reason)
+    return ServerError(Status.UNREACHABLE, str(error))
 
 
 @asynccontextmanager
@@ -184,7 +191,7 @@ class Link:
                 commands, self._outgoing = self._outgoing, []
                 await self.wire.send(commands)
         except OSError as error:
-            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+            self.give_up(failure(error))
         finally:
             self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
 
@@ -202,7 +209,7 @@ class Link:
                 if exchange:
                     exchange.land(Complaint(reply.text) if isinstance(reply, ErrorReply) else reply)
         except OSError as error:
-            self.give_up(ServerError(Status.UNREACHABLE, str(error)))
+            self.give_up(failure(error))
         finally:
             self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
             await self.wire.close()

@@ -20,9 +20,9 @@ from zkrq.protocol.clocks import Reading
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
 from zkrq.protocol.view import Life, ServerId
-from zkrq.replication.link import Complaint, Link, ServerError, deadline
+from zkrq.replication.link import Complaint, Link, ServerError, deadline, failure
 from zkrq.replication.urls import dial, redact
-from zkrq.replication.wire import Dial, ErrorReply, NoConnection, pack
+from zkrq.replication.wire import Dial, ErrorReply, pack
 from zkrq.tasks import Tasks
 
 FIRST_VERSION_WITH_FLAGS = (7, 0)
@@ -128,8 +128,8 @@ class Server:
                 kind, _, text = cast("tuple[bytes, bytes, bytes]", await wire.receive())
                 if kind == b"message":
                     heard(text)
-        except (OSError, TimeoutError) as error:
-            raise _failure(error) from error
+        except OSError as error:
+            raise failure(error) from error
         finally:
             listening.clear()
             await wire.close()
@@ -148,7 +148,7 @@ class Server:
                 await link.wire.connect()
             except OSError as error:
                 await link.wire.close()
-                raise _failure(error) from error
+                raise failure(error) from error
             except asyncio.CancelledError:
                 await link.wire.close()
                 raise
@@ -188,10 +188,3 @@ class Server:
         if self._link:
             self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
             self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")
-
-
-def _failure(error: OSError) -> ServerError:
-    """Return the error that says why there is no connection."""
-    if isinstance(error, NoConnection):
-        return ServerError(error.answer.status, error.answer.reason)
-    return ServerError(Status.UNREACHABLE, str(error))

@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from zkrq.credentials import Source
 from zkrq.errors import ConfigError
 from zkrq.replication.wire import Wire, read_url, wires
+from zkrq.tls import TLS
 
 
-def dial(url: str, timeout: float) -> Callable[[], Wire]:
-    """Return a maker of wires to the Redis server of this URL; connecting may take ``timeout`` seconds.
+@dataclass(frozen=True, slots=True)
+class Dialler:
+    """Make wires to Redis servers; a ``Dial``.
 
-    Raises ``ConfigError``.
+    ``auth``: for URLs without user and password.  ``tls``: for ``rediss://``; options of the URL come first.
     """
-    parts = _parts(url)
-    try:
-        return wires(parts, timeout)
-    except ValueError as error:
-        raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
+
+    auth: Source | None = None
+    tls: TLS | None = None
+
+    def __call__(self, url: str, timeout: float) -> Callable[[], Wire]:
+        """Return a maker of wires to the server of this URL; connecting may take ``timeout`` seconds.
+
+        Raises ``ConfigError``.
+        """
+        parts = _parts(url)
+        if self.tls and url.startswith("rediss://"):
+            parts = {**self.tls.redis_options, **parts}
+        try:
+            return wires(parts, timeout, self.auth)
+        except ValueError as error:
+            raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
+
+
+dial = Dialler()
+"""Makes wires from URLs alone."""
 
 
 def redact(url: str) -> str:

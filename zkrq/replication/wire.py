@@ -14,11 +14,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import hiredis
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from zkrq.credentials import Source
+from zkrq.errors import ConfigError, Unavailable
+from zkrq.handshakes import read_alert, speaks_plainly, speaks_tls
 from zkrq.protocol.replies import Answer, Status, read_error
 
 if TYPE_CHECKING:
@@ -101,36 +105,92 @@ class Parser(DefaultParser):
         return error
 
 
+HANDSHAKE_SHARE = 1 / 2
+"""Share of the time for connecting that a TLS handshake may take; the rest is for finding out why it took longer."""
+
+
 class RedisWire:
     """A ``Wire`` made of redis-py's connection."""
 
-    def __init__(self, connection: AbstractConnection, path: str | None = None) -> None:
-        """``path``: the server's socket in the file system, None if it is reached over the network."""
-        self._connection = connection
+    def __init__(self, make: Callable[..., AbstractConnection], path: str | None = None, auth: Source | None = None):
+        """``make``: makes a connection, with the options that are given in place of its own.
+
+        ``path``: the server's socket in the file system, None if it is reached over the network.  ``auth``: read for
+        each connection.
+        """
+        self._make = make
         self._path = path
+        self._auth = auth
+        self._connection = make()
+        self._heard = False  # whether the server has answered anything
 
     async def connect(self) -> None:
+        if self._auth is not None:
+            self._connection = self._make(**await _login(self._auth))
         try:
             await self._connection.connect()
         except RedisError as error:
-            raise NoConnection(_why(error, self._path)) from error
+            raise NoConnection(await self._explain(error)) from error
 
     async def send(self, commands: Sequence[bytes]) -> None:
         try:
             await self._connection.send_packed_command(commands, check_health=False)
         except RedisError as error:
-            raise ConnectionError(str(error)) from error
+            raise await self._broken(error) from error
 
     async def receive(self) -> object:
         try:
-            return await self._connection.read_response(disable_decoding=True)  # pyright: ignore[reportUnknownVariableType]
+            reply = await self._connection.read_response(disable_decoding=True)  # pyright: ignore[reportUnknownVariableType]
         except RedisError as error:
             if text := _error_text(error):
                 return ErrorReply(text)
-            raise ConnectionError(str(error)) from error
+            raise await self._broken(error) from error
+        self._heard = True
+        return reply  # pyright: ignore[reportUnknownVariableType]
 
     async def close(self) -> None:
         await self._connection.disconnect(nowait=True)
+
+    async def _broken(self, error: RedisError) -> ConnectionError:
+        """Return the error for a connection that broke."""
+        return ConnectionError(str(error)) if self._heard else NoConnection(await self._explain(error))
+
+    async def _explain(self, error: RedisError) -> Answer:
+        """Explain why there is no connection, or why it ended before the first reply, and whose fault that is."""
+        answer = _why(error, self._path)
+        if answer.status is not Status.UNREACHABLE or not isinstance(self._connection, Connection):
+            return answer
+        host, port = self._connection.host, int(self._connection.port)
+        denied = None
+        if isinstance(self._connection, SSLConnection):
+            if await speaks_plainly(host, port, b"PING\r\n"):
+                denied = f"{host}:{port} speaks no TLS"
+            elif alert := await read_alert(host, port, _context(self._connection)):
+                denied = f"{host}:{port} refuses this client's certificate, or misses one: {alert}"
+        elif _was_ended(error) and await speaks_tls(host, port):
+            denied = f"{host}:{port} speaks TLS"
+        return Answer(Status.DENIED, (), denied) if denied else answer
+
+
+def _context(connection: SSLConnection) -> ssl.SSLContext:
+    return cast("ssl.SSLContext", connection.ssl_context.get())  # pyright: ignore[reportUnknownMemberType]
+
+
+def _was_ended(error: RedisError) -> bool:
+    """Tell whether the server ended a connection that existed."""
+    driver = [cause for cause in _causes(error) if isinstance(cause, OSError)]
+    return isinstance(error, RedisConnectionError) and all(isinstance(cause, ConnectionResetError) for cause in driver)
+
+
+async def _login(auth: Source) -> dict[str, str]:
+    """Return the credentials that hold now, as options of a connection."""
+    try:
+        (user, password), *_ = await auth.logins()
+    except ConfigError as error:
+        raise NoConnection(Answer(Status.DENIED, (), str(error))) from error
+    except Unavailable as error:
+        raise NoConnection(Answer(Status.HINDERED, (), str(error))) from error
+    return {"username": user, "password": password} if user else {"password": password}
 
 
 def _error_text(error: RedisError) -> str | None:
@@ -186,7 +246,10 @@ def _status_of(cause: BaseException, path: str | None) -> Status | None:
 
 def read_url(url: str) -> dict[str, Any]:
     """Return the options of a connection, as redis-py reads them from a URL.  Raises ``ValueError``, ``TypeError``."""
-    return dict(parse_url(url))
+    options = dict[str, Any](parse_url(url))
+    if isinstance(checks := options.get("ssl_check_hostname"), str):  # redis-py before 5.1 leaves it a text
+        options["ssl_check_hostname"] = checks.lower() not in ("0", "f", "false", "n", "no", "")
+    return options
 
 
 # Send nothing that is not needed: the refusal of a server without room would be lost with the connection.
@@ -197,23 +260,33 @@ _NO_DRIVER_INFO: Mapping[str, None] = (
 )
 
 
-def wires(options: Mapping[str, Any], timeout: float) -> Callable[[], Wire]:
+def wires(options: Mapping[str, Any], timeout: float, auth: Source | None = None) -> Callable[[], Wire]:
     """Return a maker of wires with these options; ``timeout`` is the time in seconds that connecting may take.
 
-    Raises ``ValueError`` for options that a connection does not take.
+    ``auth``: user and password, for options that have none.  Raises ``ValueError`` for options that a connection does
+    not take.
     """
     options = dict(options)
     kind = options.pop("connection_class", Connection)
+    secured = kind is SSLConnection
+    if secured and options.get("ssl_cert_reqs") != "none":
+        options.setdefault("ssl_check_hostname", True)  # redis-py before 6 does not check it by itself
     own = {
         "protocol": 2,
         "socket_timeout": None,
-        "socket_connect_timeout": timeout,
+        "socket_connect_timeout": timeout * HANDSHAKE_SHARE if secured else timeout,
         "retry": Retry(NoBackoff(), 0),
         "parser_class": Parser,
         **_NO_DRIVER_INFO,
     }
+    if "username" in options or "password" in options:
+        auth = None
+
+    def make(**more: Any) -> AbstractConnection:
+        return kind(**{**options, **own, **more})
+
     try:
-        kind(**{**options, **own})
+        make()
     except (TypeError, ValueError, RedisError) as error:
         raise ValueError(str(error)) from error
-    return lambda: RedisWire(kind(**{**options, **own}), options.get("path"))
+    return lambda: RedisWire(make, options.get("path"), auth)

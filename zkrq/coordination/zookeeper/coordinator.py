@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 import anyio
 
-from zkrq.checks import check_login
+from zkrq.checks import check_kind
 from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
@@ -36,8 +36,10 @@ from zkrq.coordination.zookeeper.link import (
     ZooKeeperLink,
 )
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
+from zkrq.credentials import Credentials, Source
 from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
 from zkrq.tasks import see_through, supervise, wait_set
+from zkrq.tls import TLS
 
 MIN_SESSION_TIMEOUT = 0.1  # seconds
 MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds
@@ -58,6 +60,7 @@ class ZooKeeperCoordinator:
     session_timeout: seconds until ZooKeeper ends the session of a silent client; servers adjust it to bounds of their
     own.  It also bounds every call.
     auth: user and password for the digest scheme.  With it, all znodes are created for that identity only.
+    tls: encrypts the connections; None: they are plain.
     found: whether the namespace may be founded; if not, one whose register was never written is left untouched, and
     entering raises ``ConfigError``.
     """
@@ -68,14 +71,15 @@ class ZooKeeperCoordinator:
         *,
         namespace: str = "zkrq",
         session_timeout: float = 10.0,
-        auth: tuple[str, str] | None = None,
+        auth: Credentials | None = None,
+        tls: TLS | None = None,
         found: bool = True,
     ) -> None:
         ensemble = _hosts.parse(hosts)
         if not MIN_SESSION_TIMEOUT <= session_timeout <= MAX_SESSION_TIMEOUT:
             raise ConfigError(f"session_timeout is between {MIN_SESSION_TIMEOUT} and {MAX_SESSION_TIMEOUT} seconds")
-        if auth is not None:
-            check_login("zookeeper_auth", auth)
+        check_kind("zookeeper_tls", tls, TLS)
+        source = None if auth is None else Source("zookeeper_auth", auth)
         base = ensemble.chroot + _hosts.path(namespace)
         self._namespace = namespace
         self._may_found = found
@@ -87,7 +91,7 @@ class ZooKeeperCoordinator:
         self._life = Lifecycle(logging.LoggerAdapter(logging.getLogger(__name__), {"cluster": namespace}))
         self._changed = {path: asyncio.Event() for path in (self._view, self._enrolled, self._leader)}
         self._session = ZooKeeperSession(
-            ensemble, session_timeout, auth, self._life, on_event=self._on_event, on_connected=self._look_again
+            ensemble, session_timeout, source, tls, self._life, on_event=self._on_event, on_connected=self._look_again
         )
         self._seen_view: int | None = None  # the transaction that last wrote the register
         self._seen_consumers: frozenset[str] = frozenset()

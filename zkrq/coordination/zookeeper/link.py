@@ -12,6 +12,7 @@ link is done in one session.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
 from zkrq.coordination.zookeeper.hosts import Address
+from zkrq.credentials import Login
+from zkrq.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks_tls
 
 HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
 HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it for finding another server
@@ -88,6 +91,12 @@ for _name, _code in _NEWER_ANSWERS.items():
     type(exc.ResponseError)(_name, (exc.ResponseError,), {"error_code": _code})
 
 
+_TRUST_IT = "trust its authority (ca_certs of zookeeper_tls), and use a name that the certificate has"
+_SHOW_ANOTHER = "show one that it trusts and that has not expired (certfile and keyfile of zookeeper_tls)"
+_ENCRYPTED = "it speaks TLS: give zookeeper_tls, or name its other port"
+_PLAIN = "it ends the TLS handshake: name its secureClientPort, or leave zookeeper_tls out"
+
+
 @dataclass(frozen=True, slots=True)
 class Greeting:
     """The messages that begin or continue a session: id 0 asks for a new one, or says that the old one is over."""
@@ -112,6 +121,13 @@ class Node:
     stat: Stat
 
 
+class _Login(protocol.AuthRequest):
+    """Keep the password out of aiozk's log, which has every request."""
+
+    def __str__(self) -> str:
+        return "AuthRequest(...)"
+
+
 @dataclass(frozen=True, slots=True)
 class _Sent(Generic[_Answer]):
     """A request in flight: the loop time at which it was sent, and the future of its transaction and answer."""
@@ -125,9 +141,9 @@ class _Connection(Connection):
     """Fix aiozk's connection: one TCP connection instead of two (the first one asks for ``srvr``, which may be
     forbidden, and waits without bound), and reading half a message neither spins nor blocks the loop."""
 
-    async def open(self, request: protocol.ConnectRequest) -> protocol.ConnectResponse:
+    async def open(self, request: protocol.ConnectRequest, context: ssl.SSLContext | None) -> protocol.ConnectResponse:
         """Connect and exchange the first messages, which have a format of their own."""
-        self.reader, writer = await asyncio.open_connection(self.host, self.port)
+        self.reader, writer = await asyncio.open_connection(self.host, self.port, ssl=context)
         self.writer = writer
         payload = request.serialize()
         writer.write(size_struct.pack(len(payload)) + payload)
@@ -172,29 +188,52 @@ class ZooKeeperLink:
 
     # -- open, serve, close ---------------------------------------------------------------------------------------
 
-    async def open(self, wish: Greeting, zxid: int, auth: tuple[str, str] | None) -> Greeting:
+    async def open(
+        self, wish: Greeting, zxid: int, logins: Sequence[Login] = (), context: ssl.SSLContext | None = None
+    ) -> Greeting:
         """Connect, and begin or continue a session; the caller bounds the time.
 
         zxid: newest transaction seen; a server that knows less refuses, so that time never runs backwards.
-        Raises ``NotAllowed`` for credentials that the server refuses, otherwise any error of the connection.
+        logins: this session's identities; all have every right to the znodes that it makes.
+        context: encrypts the connection; None: it is plain.
+        Raises ``NotAllowed`` for credentials or certificates that are refused, on either side, or if only one side
+        speaks TLS; otherwise any error of the connection.
         """
         sent = _now()
-        answer = await self._connection.open(
-            protocol.ConnectRequest(
-                protocol_version=0,
-                last_seen_zxid=zxid,
-                timeout=round(wish.timeout * 1000),
-                session_id=wish.session_id,
-                password=wish.password,
-                read_only=False,
-            )
+        request = protocol.ConnectRequest(
+            protocol_version=0,
+            last_seen_zxid=zxid,
+            timeout=round(wish.timeout * 1000),
+            session_id=wish.session_id,
+            password=wish.password,
+            read_only=False,
         )
+        try:
+            answer = await self._connection.open(request, context)
+        except OSError as error:
+            if refusal := await self._refusal(error, context):
+                raise NotAllowed(refusal) from error
+            raise
         self.zxid = zxid
         if answer.session_id:
             self.contact = sent
-            if auth is not None:
-                await self._authenticate(*auth)
+            for login in logins:
+                await self._authenticate(*login)
         return Greeting(answer.session_id, answer.password, answer.timeout / 1000)
+
+    async def _refusal(self, error: OSError, context: ssl.SSLContext | None) -> str | None:
+        """Return why TLS keeps this client out, and what to do about it; None if the cause is another one."""
+        host, port = self.address.host, self.address.port
+        if context is None:
+            return _ENCRYPTED if is_end(error) and await speaks_tls(host, port) else None
+        if is_end(error):
+            error = await read_alert(host, port, context) or error
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"its certificate is not accepted ({error.verify_message}): {_TRUST_IT}"
+        if isinstance(error, ssl.SSLError) and is_alert(error):
+            return f"it refuses this client's certificate, or misses one ({error.reason}): {_SHOW_ANOTHER}"
+        # A server that does not allow this command says so.
+        return _PLAIN if is_end(error) and await speaks_plainly(host, port, b"srvr") else None
 
     async def serve(self, timeout: float) -> None:
         """Receive answers and keep the session alive until the link breaks.
@@ -307,8 +346,7 @@ class ZooKeeperLink:
 
     async def _authenticate(self, user: str, password: str) -> None:
         """Authenticate before anything else; znodes that are created later are for this identity only."""
-        credentials = f"{user}:{password}".encode()
-        answer = self._connection.send(protocol.AuthRequest(type=0, scheme="digest", auth=credentials))
+        answer = self._connection.send(_Login(type=0, scheme="digest", auth=f"{user}:{password}".encode()))
         try:
             await self._connection.receive()
             await answer

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import random
 import secrets
+import ssl
 from collections.abc import Callable
 
 import anyio
@@ -22,8 +23,10 @@ from zkrq.coordination.coordinator import SessionState
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper.hosts import Address, Ensemble
 from zkrq.coordination.zookeeper.link import Greeting, Interrupted, NotAllowed, Refused, ZooKeeperLink
+from zkrq.credentials import Login, Source
 from zkrq.errors import Closed, ConfigError
 from zkrq.pauses import doubled
+from zkrq.tls import TLS
 
 ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this
@@ -55,7 +58,8 @@ class ZooKeeperSession:
         self,
         ensemble: Ensemble,
         timeout: float,
-        auth: tuple[str, str] | None,
+        auth: Source | None,
+        tls: TLS | None,
         life: Lifecycle,
         *,
         on_event: Callable[[str], None],
@@ -66,6 +70,7 @@ class ZooKeeperSession:
         self._ensemble = ensemble
         self._wish = timeout
         self._auth = auth
+        self._tls = tls
         self._life = life
         self._on_event = on_event
         self._on_connected = on_connected
@@ -79,6 +84,7 @@ class ZooKeeperSession:
         self._link: ZooKeeperLink | None = None
         self._last_address: Address | None = None
         self._refusal: NotAllowed | None = None  # credentials refused before there was any session
+        self._refusing = set[Address]()  # servers that did not let this client in
         self._wake = asyncio.Event()  # set while link() need not wait
 
     @property
@@ -144,22 +150,26 @@ class ZooKeeperSession:
             self._rounds += 1
             self._forget_zxid()
             troubles: list[str] = []
+            refusals: list[NotAllowed] = []
             for address in self._order():
                 try:
                     async with asyncio.timeout(bound):
                         return await self._establish(address)
                 except NotAllowed as error:
+                    self._note_refusal(address, error)
+                    refusals.append(error)
                     troubles.append(f"{address}: {error}")
-                    self._refuse(error)
                 except Exception as error:  # whatever it is, try the next server
                     troubles.append(f"{address}: {str(error) or type(error).__name__}")
             self._note_trouble("; ".join(troubles))
+            if refusals:
+                self._refuse(refusals[0])
 
     async def _establish(self, address: Address) -> ZooKeeperLink:
         link = ZooKeeperLink(address, self._on_event)
         try:
             wish = Greeting(self._id, self._password, self._wish)
-            greeting = await link.open(wish, self._zxid, self._auth)
+            greeting = await link.open(wish, self._zxid, await self._logins(), self._context())
             if greeting.session_id:
                 self._accept(greeting)
                 return link
@@ -171,6 +181,20 @@ class ZooKeeperSession:
             raise ConnectionError("the server gives no session")
         self._lose()
         return await self._establish(address)
+
+    async def _logins(self) -> list[Login]:
+        """Read the credentials.  Raises ``NotAllowed``, ``Unavailable``."""
+        try:
+            return await self._auth.logins() if self._auth else []
+        except ConfigError as error:
+            raise NotAllowed(str(error)) from error
+
+    def _context(self) -> ssl.SSLContext | None:
+        """Read the certificates.  Raises ``NotAllowed``."""
+        try:
+            return self._tls.context() if self._tls else None
+        except OSError as error:  # or ssl.SSLError
+            raise NotAllowed(f"the files of zookeeper_tls cannot be used: {error}; correct them") from error
 
     def _accept(self, greeting: Greeting) -> None:
         if greeting.session_id != self._id:
@@ -234,10 +258,16 @@ class ZooKeeperSession:
             self._zxid = 0
 
     def _refuse(self, error: NotAllowed) -> None:
-        """Report credentials that never worked as an error; those that worked before may work at another server."""
+        """Report credentials that never worked as an error; those that worked before may work again."""
         if self._life.state is SessionState.CONNECTING:
             self._refusal = error
             self._wake.set()
+
+    def _note_refusal(self, address: Address, error: NotAllowed) -> None:
+        """Warn once about each server that does not let this client in."""
+        if address not in self._refusing:
+            self._refusing.add(address)
+            self._life.log.warning("ZooKeeper server %s does not let this client in: %s", address, error)
 
     def _note_timeout(self, granted: float) -> None:
         """Warn if ZooKeeper gives another timeout than was asked for, unless by rounding: its limits lie in between."""
