@@ -5,13 +5,13 @@ Every call is synchronous and goes over a plain socket, without any layer betwee
 
 from __future__ import annotations
 
-import re
 import socket
 import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import cache
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
@@ -22,7 +22,7 @@ from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
 from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Record, Row, State, Version, above, fresh, pack, unpack
 from zkrq.protocol.replies import Answer, Status, read_reply
-from zkrq.protocol.scripts import SCRIPTS, sha
+from zkrq.protocol.scripts import SCRIPTS, Script, load, sha
 
 NAMESPACE = "t"
 QUEUE = "q"
@@ -512,6 +512,12 @@ def entry_of(bundle: str, position: int = 0) -> bytes:
     return bundle.encode() + bytes((0, position + 1))
 
 
+@cache
+def _scripts(limits: tuple[tuple[str, int], ...]) -> Mapping[str, Script]:
+    """Return the scripts with other values for some of their limits."""
+    return load({name: str(value) for name, value in limits}) if limits else SCRIPTS
+
+
 class OneServer(Connection):
     """The server, in the life ``GENERATION``, called under ``epoch`` where no other is given.
 
@@ -541,10 +547,7 @@ class OneServer(Connection):
         return key(NAMESPACE, self.queue, name)
 
     def text(self, script: str) -> str:
-        text = SCRIPTS[script].text(flags=self.flags)
-        for name, value in self.limits.items():
-            text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
-        return text
+        return _scripts(tuple(self.limits.items()))[script].text(flags=self.flags)
 
     def now_us(self) -> int:
         seconds, rest = cast("list[bytes]", self.command("TIME"))
@@ -566,6 +569,14 @@ class OneServer(Connection):
             self._known.add(text)
         reply = self.command("EVALSHA", sha(text), len(keys), *keys, epoch, generation, *call.words())
         return read_reply(reply, call.script)
+
+    def answers(self, *together: calls.Call[Any]) -> object:
+        """Call a script once for several queues; return the reply as it is."""
+        script = together[0].script
+        text = self.text(script)
+        keys = [name for call in together for name in script_keys(NAMESPACE, call.queue, script)]
+        words = [word for call in together for word in (len(call.words()), *call.words())]
+        return self.command("EVAL", text, len(keys), *keys, self.epoch, GENERATION, *words)
 
     def ask(
         self,

@@ -6,6 +6,7 @@ import re
 import struct
 import time
 from collections.abc import Callable
+from importlib import resources
 from itertools import count
 from typing import cast
 
@@ -14,7 +15,8 @@ import pytest
 from tests.lua.one_server import LEASE_MS, Applied, OneServer, Put, ScriptFailed, packed_item, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, fresh
-from zkrq.protocol.scripts import SCRIPTS
+
+FOLDER = resources.files("zkrq.protocol") / "lua"
 
 WINDOW_MS = 10
 """So small that a test can let it pass."""
@@ -366,8 +368,8 @@ def test_bytes_bound_a_claim(server: OneServer, sizes: tuple[int, ...], handed: 
 
 def test_small_payloads_are_bounded_by_their_number() -> None:
     """Where all payloads are small, nobody looks at their sizes."""
-    numbers = {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", SCRIPTS["claim"].body)}
-    numbers |= {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", SCRIPTS["put"].body)}
+    files = [(FOLDER / f"{name}.lua").read_text() for name in ("claim", "_record", "_sizes")]
+    numbers = {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", "".join(files))}
     assert numbers["CLAIM_MAX"] * numbers["LARGE"] <= numbers["BYTES_MAX"]
 
 

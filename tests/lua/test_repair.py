@@ -323,7 +323,8 @@ def assert_metadata_alike(one: OneServer, two: OneServer, apart_us: float) -> No
 def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[Step], another: list[Step]) -> None:
     """Recovery: per item the greatest version wins, and a payload is had wherever anybody has it."""
     for player, steps in zip(pair.reset(), (history, another), strict=True):
-        player.play(steps)
+        # One push, which both servers have: what is put twice under one id has the same delay.
+        player.play([step._replace(ms=0) if step.name == "put" else step for step in steps])
     pair.agree_on_the_view()
     before = [server.contents() for server in pair]
     records = merged(*before)

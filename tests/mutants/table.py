@@ -148,7 +148,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claims-expire-after-a-change-of-the-view",
         _LUA + "_lease.lua",
-        "tonumber(seen[1]) ~= epoch or ",
+        "number('epoch') ~= epoch or ",
         "",
         "a new primary gives every claim one full lease: it has not seen the extensions decided elsewhere",
         Suite("tests/lua/test_claim.py"),
@@ -196,9 +196,17 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/lua/test_put.py"),
     ),
     Mutant(
+        "calls-for-one-queue-are-combined",
+        "zkrq/replication/command.py",
+        " or self.must_precede(call)",
+        "",
+        "a queue's items are ordered by the clock, which a command reads once; and no call overtakes another one's",
+        Suite("tests/unit/test_command.py", "tests/behaviour/test_queue.py"),
+    ),
+    Mutant(
         "put-ignores-dropped-tombstones",
         _LUA + "put.lua",
-        "tonumber(redis.call('HGET', lead, 'floor_ms') or 0)",
+        "number('floor_ms')",
         "0",
         "a push from before a tombstone that was dropped early is refused",
         Suite("tests/lua/test_put.py", "tests/lua/test_repair.py"),

@@ -17,7 +17,8 @@ from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View
-from zkrq.replication.link import Round, ServerError
+from zkrq.replication.exchange import Round
+from zkrq.replication.link import ServerError
 from zkrq.replication.request import Request
 from zkrq.replication.server import Server
 from zkrq.replication.urls import with_credentials_of
@@ -124,13 +125,13 @@ class Fleet:
         The calls to connected servers are sent before anything else runs in this event loop.  Never raises for an error
         of a server: its answer describes it.  ``once``: do not repeat a call when its connection breaks.
         """
-        script, queue, rest = call.script, call.queue, pack_words(call.words())
+        script, queue, rest, weight = call.script, call.queue, pack_words(call.words()), call.weight
         requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
         round, all_sent = Round(), True
         for id, life in lives.items():
             if server := self.servers.get(id):
-                requests[id] = request = Request(server, script, queue, epoch, life, rest, round, once=once)
+                requests[id] = request = Request(server, script, queue, epoch, life, rest, weight, round, once=once)
                 all_sent = all_sent and request.sent
             else:
                 answers[id] = _REMOVED

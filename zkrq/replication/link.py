@@ -1,7 +1,8 @@
 """Run one connection to a Redis server: the identity of the server, and the calls in flight.
 
-Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, and replies come in the
-order of the calls.  So a reply belongs to the call that has waited longest, and to it alone.
+Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, calls of a script for
+several queues as one command (``command.py``), and replies come in the order of the commands.  So a reply belongs to
+the command that has waited longest, and to it alone.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
@@ -18,10 +19,12 @@ import math
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
+from itertools import islice
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
 from zkrq.protocol.server_info import ServerInfo
+from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
+from zkrq.replication.exchange import PENDING, Exchange, Round
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
 READ_FIRST_SECONDS = 0.001
@@ -64,53 +67,6 @@ async def deadline(at: float) -> AsyncGenerator[None]:
                 timer.cancel()
 
 
-class Complaint(Exception):
-    """A server answered one call with an error, of this text; never leaves the replication package."""
-
-
-class Round:
-    """Calls that are awaited together.
-
-    ``landed`` is done when all have their replies, or as soon as one call has an outcome that is not a reply.
-    """
-
-    __slots__ = ("landed", "left")
-
-    def __init__(self) -> None:
-        self.left = 0
-        self.landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-
-PENDING: Final = object()
-
-
-class Exchange:
-    """A command that was sent and its ``outcome``: PENDING, the reply, or the exception instead of it."""
-
-    __slots__ = ("outcome", "round")
-
-    outcome: object
-    round: Round
-
-    def land(self, outcome: object) -> None:
-        """Record the outcome, once."""
-        self.outcome = outcome
-        round = self.round
-        round.left -= 1
-        if (not round.left or isinstance(outcome, Exception)) and not round.landed.done():
-            round.landed.set_result(None)
-
-    async def reply(self) -> object:
-        """Wait for the reply, independently of the round.  Raises what ``Link.send`` names."""
-        if self.outcome is PENDING:
-            self.round = Round()
-            self.round.left = 1
-            await self.round.landed
-        if isinstance(self.outcome, Exception):
-            raise self.outcome.with_traceback(None)  # one exception may be the outcome of many calls
-        return self.outcome
-
-
 class Link:
     """One connection and its calls in flight."""
 
@@ -122,10 +78,10 @@ class Link:
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.lost: ServerError | None = None
-        self._waiting: deque[tuple[Exchange | None, float]] = deque()
+        self._waiting: deque[Command] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._watched = math.inf
-        self._outgoing: list[bytes] = []
+        self._outgoing: list[Command] = []
         self._something_to_write = asyncio.Event()
 
     async def ask(self, *commands: tuple[Word, ...]) -> list[object]:
@@ -133,12 +89,12 @@ class Link:
         round = Round()
         exchanges = [Exchange() for _ in commands]
         for command, exchange in zip(commands, exchanges, strict=True):
-            self.send(pack(command), exchange, round)
+            self._send(pack(command), exchange, round)
         await round.landed
         return [await exchange.reply() for exchange in exchanges]
 
-    def send(self, packed: bytes, exchange: Exchange, round: Round, due: float = math.inf) -> None:
-        """Send a command together with all others of this turn of the event loop.
+    def call(self, call: ScriptCall, exchange: Exchange, round: Round, due: float = math.inf) -> None:
+        """Call a script together with everything else of this turn of the event loop.
 
         The outcome is the reply, a ``Complaint`` if the server replies with an error, a ``ServerError`` if the
         connection ends, a ``TimeoutError`` after ``due`` by ``loop.time()``.  Raises ``ServerError`` on a connection
@@ -146,12 +102,26 @@ class Link:
         """
         if self.lost:
             raise self.lost
+        for command in islice(reversed(self._outgoing), COMBINED_CALLS):
+            if command.takes(call):
+                command.add(call, exchange)
+                exchange.outcome, exchange.round = PENDING, round
+                round.left += 1
+                return
+            if command.must_precede(call):
+                break
+        self._send(call, exchange, round, due)
+
+    def _send(self, content: bytes | ScriptCall, exchange: Exchange, round: Round, due: float = math.inf) -> None:
+        if self.lost:
+            raise self.lost
         exchange.outcome, exchange.round = PENDING, round
         round.left += 1
-        self._waiting.append((exchange, due))
+        command = Command(content, exchange, due)
+        self._waiting.append(command)
         if not self._outgoing:
             self._something_to_write.set()
-        self._outgoing.append(packed)
+        self._outgoing.append(command)
         if due < self._watched:
             self._watch_until(due)
 
@@ -168,15 +138,12 @@ class Link:
 
     def _expire(self, seen_at: float) -> None:
         """Time out the calls that are due, and set the timer for the next one."""
-        waiting, self._waiting = self._waiting, deque()
-        for exchange, due in waiting:
-            if exchange and due <= seen_at:
-                exchange.land(TimeoutError())
-                self._waiting.append((None, math.inf))  # a late reply belongs to no other call
-            else:
-                self._waiting.append((exchange, due))
+        for command in self._waiting:
+            if command.due <= seen_at:
+                command.land(TimeoutError())
+                command.forget()  # a late reply belongs to no other call
         self._watch, self._watched = None, math.inf
-        next_due = min((due for _, due in self._waiting), default=math.inf)
+        next_due = min((command.due for command in self._waiting), default=math.inf)
         if next_due < math.inf:
             self._watch_until(next_due)
 
@@ -189,7 +156,7 @@ class Link:
                     return  # redis-py would reconnect by itself
                 self._something_to_write.clear()
                 commands, self._outgoing = self._outgoing, []
-                await self.wire.send(commands)
+                await self.wire.send([command.packed() for command in commands])
         except OSError as error:
             self.give_up(failure(error))
         finally:
@@ -205,9 +172,7 @@ class Link:
                 if isinstance(reply, ErrorReply) and (not self._waiting or ends_connection(reply.text)):
                     self.give_up(ServerError(read_error(reply.text).status, reply.text))
                     return
-                exchange, _ = self._waiting.popleft()
-                if exchange:
-                    exchange.land(Complaint(reply.text) if isinstance(reply, ErrorReply) else reply)
+                self._waiting.popleft().answer(reply)
         except OSError as error:
             self.give_up(failure(error))
         finally:
@@ -221,6 +186,4 @@ class Link:
         if self._watch:
             self._watch.cancel()
         while self._waiting:
-            exchange, _ = self._waiting.popleft()
-            if exchange:
-                exchange.land(self.lost)
+            self._waiting.popleft().land(self.lost)

@@ -23,9 +23,11 @@ from zkrq.protocol.keys import script_keys
 from zkrq.protocol.replies import Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import Life
-from zkrq.replication.link import PENDING, Complaint, Exchange, Link, Round, ServerError, deadline
+from zkrq.replication.command import Opening, ScriptCall, opening
+from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round
+from zkrq.replication.link import Link, ServerError, deadline
 from zkrq.replication.server import Server
-from zkrq.replication.wire import Packed, join, pack_words
+from zkrq.replication.wire import Packed
 
 LATE_SECONDS = 0.1
 """Seconds after which a time-out was noticed late: the event loop was blocked, and the call is repeated."""
@@ -34,7 +36,7 @@ BUSY_PAUSE = 0.05
 """Seconds before a call is retried on a server that is busy with a long script."""
 
 OPENINGS_KEPT = 10_000
-"""Openings of script calls that are kept, half a KiB each and more with long names; others are packed again."""
+"""Openings of script calls that are kept, a KiB each and more with long names; others are packed again."""
 
 
 class Request(Exchange):
@@ -45,7 +47,7 @@ class Request(Exchange):
     so a call is repeated once if its connection breaks; ``once``: it is not.
     """
 
-    __slots__ = ("_arguments", "_due", "_gate", "_life", "_link", "_once", "_queue", "_script", "_server")
+    __slots__ = ("_arguments", "_due", "_gate", "_life", "_link", "_once", "_queue", "_script", "_server", "_weight")
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class Request(Exchange):
         epoch: int,
         life: Life,
         arguments: Packed,
+        weight: int | None,
         round: Round,
         *,
         once: bool = False,
@@ -65,6 +68,7 @@ class Request(Exchange):
         self._gate = epoch, life.generation
         self._life = life
         self._arguments = arguments
+        self._weight = weight
         self._once = once
         now = asyncio.get_running_loop().time()
         self._due = now + server.timeout
@@ -144,20 +148,18 @@ class Request(Exchange):
         opening = (_opening_with_text if load else _opening)(
             self._server.namespace, self._queue, self._script, link.takes_flags, *self._gate
         )
-        link.send(join(opening, self._arguments), self, round, self._due)
+        link.call(ScriptCall(opening, self._arguments, self._weight), self, round, self._due)
 
 
 @lru_cache(OPENINGS_KEPT)
-def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
+def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Opening:
     """Return the beginning of a script's call."""
     _, sha = SCRIPTS[script].given(flags)
-    keys = script_keys(namespace, queue, script)
-    return pack_words(("EVALSHA", sha, len(keys), *keys, epoch, generation))
+    return opening("EVALSHA", sha, queue, script_keys(namespace, queue, script), epoch, generation)
 
 
-def _opening_with_text(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Packed:
+def _opening_with_text(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Opening:
     """Return the beginning of a call to a server that does not have the script: with its text, which the server
     keeps."""
     text, _ = SCRIPTS[script].given(flags)
-    keys = script_keys(namespace, queue, script)
-    return pack_words(("EVAL", text, len(keys), *keys, epoch, generation))
+    return opening("EVAL", text, queue, script_keys(namespace, queue, script), epoch, generation)

@@ -20,7 +20,8 @@ from zkrq.protocol.clocks import Reading
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
 from zkrq.protocol.view import Life, ServerId
-from zkrq.replication.link import Complaint, Link, ServerError, deadline, failure
+from zkrq.replication.exchange import Complaint
+from zkrq.replication.link import Link, ServerError, deadline, failure
 from zkrq.replication.urls import dial, redact
 from zkrq.replication.wire import Dial, ErrorReply, pack
 from zkrq.tasks import Tasks

@@ -45,14 +45,9 @@ class Packed(NamedTuple):
 
 
 def pack_words(words: Sequence[Word]) -> Packed:
-    """Encode a part of a command, for ``join``."""
+    """Encode a part of a command."""
     packed = pack(tuple(words))
     return Packed(len(words), packed[packed.index(b"\n") + 1 :])
-
-
-def join(opening: Packed, rest: Packed) -> bytes:
-    """Join the two parts of a command."""
-    return b"*%d\r\n%b%b" % (opening.words + rest.words, opening.body, rest.body)
 
 
 class ErrorReply(NamedTuple):
@@ -191,6 +186,12 @@ async def _login(auth: Source) -> dict[str, str]:
     except Unavailable as error:
         raise NoConnection(Answer(Status.HINDERED, (), str(error))) from error
     return {"username": user, "password": password} if user else {"password": password}
+
+
+def read_part(part: object) -> object:
+    """Return an element of a reply; an error in the place of one as ``ErrorReply``."""
+    text = _error_text(part) if isinstance(part, RedisError) else None
+    return part if text is None else ErrorReply(text)
 
 
 def _error_text(error: RedisError) -> str | None:

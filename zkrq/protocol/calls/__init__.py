@@ -11,7 +11,7 @@ from 0.
 
 from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, ClearReply, Pause, Redrive, RedriveReply
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Names, NamesPage, Paging
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
@@ -59,6 +59,7 @@ __all__ = [
     "Clear",
     "ClearReply",
     "Clocked",
+    "Combining",
     "Compare",
     "Copied",
     "Copies",

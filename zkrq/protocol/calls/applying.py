@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, Body, Call, from_0
+from zkrq.protocol.calls.call import FROM_NOW, Body, Combining, from_0
 from zkrq.protocol.calls.rows import Gone, Rows, Word
 
 
@@ -22,7 +22,7 @@ _ALL_APPLIED = ApplyReply({}, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(Call[ApplyReply]):
+class Apply(Combining[ApplyReply]):
     """Install decided records that are newer than the stored ones.
 
     ``fenced``: an owner to refuse from now on, or empty.  ``whole``: payloads follow each record.  ``clock``: the
@@ -52,7 +52,7 @@ class ApplyNew(Apply):
 
 
 @dataclass(frozen=True, slots=True)
-class Cut(Call[None]):
+class Cut(Combining[None]):
     """Drop the payloads of removed items."""
 
     script: ClassVar[str] = "cut"

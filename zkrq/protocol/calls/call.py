@@ -52,6 +52,12 @@ class Call(Generic[R_co]):
                 words += chain.from_iterable(items)
         return words
 
+    @property
+    def weight(self) -> int | None:
+        """How many items the call takes at most, 1 if its arguments' size bounds them; None: it is never combined with
+        calls for other queues."""
+        return None
+
     @abstractmethod
     def read(self, body: Body) -> R_co:
         """Read the values after OK."""
@@ -70,6 +76,16 @@ def _shape(script: str) -> tuple[Callable[[object], tuple[Word, ...]], int]:
             return (lambda call: (get(call),)), len(header.repeated)
         case _:
             return cast("Callable[[object], tuple[Word, ...]]", attrgetter(*names)), len(header.repeated)
+
+
+class Combining(Call[R_co]):
+    """A call that is combined with others of its script, for other queues, that leave at the same time."""
+
+    __slots__ = ()
+
+    @property
+    def weight(self) -> int:
+        return 1
 
 
 class Paging(Call[R_co]):

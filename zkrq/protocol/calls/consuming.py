@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Clocked
+from zkrq.protocol.calls.call import Body, Clocked, Combining
 from zkrq.protocol.calls.decision import Trimming
 from zkrq.protocol.calls.rows import Records
 from zkrq.protocol.clocks import Expected
@@ -28,7 +28,7 @@ class ClaimReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
+class Claim(Trimming[ClaimReply], Clocked[ClaimReply], Combining[ClaimReply]):
     """Claim up to ``count`` items for ``lease_ms``; a request that is repeated under its ``seq`` gets the same items.
 
     ``waiter``: channel to wake when an item becomes ready, empty: none.  An item that was delivered ``max_attempts``
@@ -52,6 +52,10 @@ class Claim(Trimming[ClaimReply], Clocked[ClaimReply]):
     clock: int = 0
     known_ms: int = 0
     trim: bool = False
+
+    @property
+    def weight(self) -> int:
+        return self.count
 
     def at_clock(self, expected: Expected) -> Claim:
         return replace(self, clock=expected.clock_us, known_ms=expected.known_ms)
@@ -80,7 +84,7 @@ class SettleReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settle(Trimming[SettleReply]):
+class Settle(Trimming[SettleReply], Combining[SettleReply]):
     """Settle claims; ``dead_max`` and ``dead_age_ms`` as for ``Claim``."""
 
     script: ClassVar[str] = "settle"

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Call, from_0
+from zkrq.protocol.calls.call import Body, Combining, from_0
 from zkrq.protocol.calls.decision import Decision
 from zkrq.protocol.calls.rows import Put, Records
 
@@ -23,7 +23,7 @@ _ALL_PUT = PutReply((), {})
 
 
 @dataclass(frozen=True, slots=True)
-class PutAll(Call[PutReply]):
+class PutAll(Combining[PutReply]):
     """Apply plain pushes of new ids."""
 
     script: ClassVar[str] = "put"
@@ -47,7 +47,7 @@ class PushReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Push(Decision[PushReply]):
+class Push(Decision[PushReply], Combining[PushReply]):
     """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
 
     ``again``: another primary may have decided the same pushes before.

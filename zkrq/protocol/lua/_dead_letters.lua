@@ -1,14 +1,21 @@
--- purpose: read dead letters in the order in which they died.
+-- purpose: drop dead letters beyond the queue's limit, the oldest first.  Every call that buries does so, and so does
+-- every claim, which also drops letters that are too old.
+local LETTERS_MAX = 700 -- dropped in one call: more than one call can bury, so the queue never exceeds its limit
 
--- Call visit(r, position) with each dead letter of a page of the index; entries of others are removed from it.
-local function each_letter(entries, visit)
-  for _, entry in ipairs(entries) do
-    local bundle, position = read_entry(entry)
-    local r = open(bundle)
-    if r and position and position <= r.size and string.byte(r.states, position) == DEAD then
-      visit(r, position)
-    else
-      redis.call('ZREM', dead, entry)
-    end
+-- Return how many were dropped, and whether there may be more to drop.
+local function drop_dead_letters()
+  local excess, entries = tonumber(dead_max) > 0 and redis.call('ZCARD', dead) - dead_max or 0, {}
+  if excess > 0 then
+    entries = redis.call('ZRANGE', dead, 0, math.min(excess, LETTERS_MAX) - 1)
+  elseif tonumber(dead_age_ms) > 0 then
+    entries = redis.call('ZRANGEBYSCORE', dead, '-inf', now_us - dead_age_ms * 1000, 'LIMIT', 0, LETTERS_MAX)
   end
+  if #entries == 0 then return 0, false end
+  local dropped = 0
+  each_in(dead, entries, 'D', 'D', function(r, position)
+    remove(r, position, position, 0)
+    dropped = dropped + 1
+  end)
+  commit()
+  return dropped, #entries == LETTERS_MAX
 end

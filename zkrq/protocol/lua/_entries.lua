@@ -9,3 +9,10 @@ local function read_entry(entry)
   if string.byte(entry, length - 1) ~= 0 then return entry end
   return string.sub(entry, 1, length - 2), string.byte(entry, length)
 end
+
+-- Divide what Redis returns of an index with scores.
+local function with_scores(listed)
+  local entries, score_of = {}, {}
+  for i = 1, #listed, 2 do entries[#entries + 1], score_of[listed[i]] = listed[i], listed[i + 1] end
+  return entries, score_of
+end

@@ -9,7 +9,7 @@
 local PRIORITIES = 10
 local PRIORITY_STEP = 562949953421312 -- 2^49 microseconds, 17 years
 local FIRST_MOMENT = 1700000000000000 -- so that ten steps fit into the 53 bits of a score
-local LAST_MOMENT = FIRST_MOMENT + PRIORITY_STEP - 1
+local LAST_MOMENT = 2262949953421311 -- a step later
 
 local function rank(priority, due_us)
   return (PRIORITIES - 1 - priority) * PRIORITY_STEP + (due_us - FIRST_MOMENT)
@@ -31,43 +31,38 @@ local function each_priority(index, visit)
   until step == PRIORITIES - 1
 end
 
-local entering, leaving, new, tally -- what to write at the end
 local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
+local entering, leaving, new, tally = {}, {}, {}, {bytes = 0} -- what to write at the end
 local removals, readied = 0, 0 -- bundles of which nothing is left, and items queued, by this call
 
-local function list()
-  return {n = 0}
-end
-
-local function reset()
-  entering = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
-  leaving = {[ready] = list(), [scheduled] = list(), [claimed] = list(), [holdings] = list(), [dead] = list()}
-  new = {records = list(), payloads = list(), notes = list(), old_notes = list(), tombstones = list()}
-  tally = {bytes = 0}
-end
-reset()
-
-local function append(to, a)
-  local n = to.n + 1
-  to[n], to.n = a, n
-end
-
-local function append_pair(to, a, b)
-  local n = to.n
-  to[n + 1], to[n + 2], to.n = a, b, n + 2
+-- Add one value, or two, to what is to be written.
+local function append(to, name, a, b)
+  local values = to[name]
+  if not values then
+    values = {n = 0}
+    to[name] = values
+  end
+  local n = values.n + 1
+  values[n] = a
+  if b then
+    n = n + 1
+    values[n] = b
+  end
+  values.n = n
 end
 
 -- Enter an entry into ready or scheduled, and take it from the other one if it was queued before.
 local function enter_queue(entry, priority, due_us, was_queued)
   local into, other = ready, scheduled
   if due_us > now_us then into, other = scheduled, ready end
-  append_pair(entering[into], rank(priority, math.min(due_us, LAST_MOMENT)), entry)
-  if was_queued then append(leaving[other], entry) end
+  append(entering, into, rank(priority, math.min(due_us, LAST_MOMENT)), entry)
+  if was_queued then append(leaving, other, entry) end
 end
 
-local function leave_queue(entry)
-  append(leaving[ready], entry)
-  append(leaving[scheduled], entry)
+-- Due ones that a call of this server decides about have been promoted; a follower does not promote.
+local function leave_queue(entry, is_ready)
+  append(leaving, ready, entry)
+  if not is_ready then append(leaving, scheduled, entry) end
 end
 
 local look_after
@@ -108,47 +103,44 @@ end
 
 local place
 do
-  -- Call visit(from, to, old state, old row, state, row) with the runs in which two forms of a bundle differ.  Halves that
-  -- are equal are passed over: most decisions about large bundles change a few items.
+  -- Note the runs in which two forms of a bundle differ: from, to, old state, old row, state, row.  Halves that are equal
+  -- are passed over: most decisions about large bundles change a few items.  If equal numbers may stand for different
+  -- claims, all runs are noted.
   local SHORT = 8
-  local function each_change(old, old_named, new, new_named, from, to, visit)
-    if string.sub(old, from, to) == string.sub(new, from, to)
-      and string.sub(old_named, from, to) == string.sub(new_named, from, to) then return end
-    local last = math.min(run_end(old, from), run_end(new, from), run_end(old_named, from), run_end(new_named, from), to)
-    if last == to or to - from < SHORT then
-      local state, row, old_state, old_row = string.byte(new, from), string.byte(new_named, from),
-        string.byte(old, from), string.byte(old_named, from)
-      if state ~= old_state or row ~= old_row then visit(from, last, old_state, old_row - NONE, state, row - NONE) end
-      if last < to then each_change(old, old_named, new, new_named, last + 1, to, visit) end
-    else
-      local middle = math.floor((from + to) / 2)
-      each_change(old, old_named, new, new_named, from, middle, visit)
-      each_change(old, old_named, new, new_named, middle + 1, to, visit)
+  local function add_changes(runs, old, old_named, new, new_named, from, to, all)
+    while from <= to do
+      if not all and string.sub(old, from, to) == string.sub(new, from, to)
+        and string.sub(old_named, from, to) == string.sub(new_named, from, to) then return end
+      local last = from == to and to
+        or math.min(run_end(old, from), run_end(new, from), run_end(old_named, from), run_end(new_named, from), to)
+      if all or last == to or to - from < SHORT then
+        local state, row, old_state, old_row = string.byte(new, from), string.byte(new_named, from),
+          string.byte(old, from), string.byte(old_named, from)
+        if all or state ~= old_state or row ~= old_row then
+          runs[#runs + 1] = {from, last, old_state, old_row - NONE, state, row - NONE}
+        end
+        from = last + 1
+      else
+        local middle = math.floor((from + to) / 2)
+        add_changes(runs, old, old_named, new, new_named, from, middle, all)
+        from = middle + 1
+      end
     end
-  end
-
-  local function padded(column, size, byte)
-    return #column < size and column .. string.rep(byte, size - #column) or column
   end
 
   local NOTHING = {states = '', named = '', rows = '', own = '', size = 0}
 
-  -- Do the same with two forms of a bundle.  If their rows differ, equal numbers may stand for different claims, so all
-  -- items are visited.
-  local function each_difference(b, r, visit)
-    local size, no_row = math.max(b.size, r.size), string.char(NONE)
-    local old, old_named = padded(b.states, size, '-'), padded(b.named, size, no_row)
-    local new, new_named = padded(r.states, size, 'X'), padded(r.named, size, no_row)
-    if b.rows == string.sub(r.rows, 1, #b.rows) and (b.rows == '' or b.holders[1] == r.holders[1]) then
-      return each_change(old, old_named, new, new_named, 1, size, visit)
+  local function changes_between(b, r)
+    local runs, size = {}, math.max(b.size, r.size)
+    local old, old_named, new, new_named = b.states, b.named, r.states, r.named
+    if b.size < size then
+      old, old_named = old .. string.rep('-', size - b.size), old_named .. string.rep(string.char(NONE), size - b.size)
+    elseif r.size < size then
+      new, new_named = new .. string.rep('X', size - r.size), new_named .. string.rep(string.char(NONE), size - r.size)
     end
-    local from = 1
-    while from <= size do
-      local last = math.min(run_end(old, from), run_end(new, from), run_end(old_named, from), run_end(new_named, from))
-      visit(from, last, string.byte(old, from), string.byte(old_named, from) - NONE, string.byte(new, from),
-        string.byte(new_named, from) - NONE)
-      from = last + 1
-    end
+    local same_rows = b.rows == '' or b.rows == string.sub(r.rows, 1, #b.rows) and b.holders[1] == r.holders[1]
+    add_changes(runs, old, old_named, new, new_named, 1, size, not same_rows)
+    return runs
   end
 
   -- Tell whether a moment is another one.  By one clock it is not, whatever the difference to this clock is.
@@ -161,7 +153,7 @@ do
   local function move_own(b, r)
     for at = 1, #b.own, OWN_BYTES do
       local position = string.byte(b.own, at)
-      if not own_of(r, position) then append(new.old_notes, entry_of(r, position)) end
+      if not own_of(r, position) then append(new, 'old_notes', entry_of(r, position)) end
     end
     local at_b = 1
     for at = 1, #r.own, OWN_BYTES do
@@ -171,45 +163,45 @@ do
       if state == string.byte(b.states, position)
         and (b.is_lost or string.sub(r.own, at, at + OWN_BYTES - 1) ~= string.sub(b.own, at_b, at_b + OWN_BYTES - 1)) then
         if state == REQUEUED then enter_queue(entry_of(r, position), r.priority, moment + r.shift, true) end
-        if state == DEAD then append_pair(entering[dead], moment + r.shift, entry_of(r, position)) end
+        if state == DEAD then append(entering, dead, moment + r.shift, entry_of(r, position)) end
+      end
+    end
+  end
+
+  -- Enter the items of a run, which have a moment of their own now or had one before.
+  local function place_own(r, from, to, old_state, state)
+    for position = from, to do
+      local entry = entry_of(r, position)
+      if state == REQUEUED then
+        enter_queue(entry, r.priority, own_of(r, position) + r.shift, old_state == REQUEUED)
+      elseif old_state == REQUEUED then
+        leave_queue(entry, false)
+      end
+      if state == DEAD then
+        append(entering, dead, own_of(r, position) + r.shift, entry)
+      elseif old_state == DEAD then
+        append(leaving, dead, entry)
       end
     end
   end
 
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
-    local b = r.before or NOTHING
-    local began, ended
-    each_difference(b, r, function(from, to, old_state, old_row, state, row)
+    local b, began, ended = r.before or NOTHING, {}, {}
+    for _, run in ipairs(changes_between(b, r)) do
+      local from, to, old_state, old_row, state, row = unpack(run)
       local size = to - from + 1
       tally[old_state] = (tally[old_state] or 0) - size
       tally[state] = (tally[state] or 0) + size
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
-      if old_state == CLAIMED then
-        ended = ended or {}
-        ended[token_at(b, old_row)] = true
+      if old_state == CLAIMED then ended[token_at(b, old_row)] = true end
+      if state == CLAIMED then began[token_at(r, row)] = true end
+      if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
+        place_own(r, from, to, old_state, state)
       end
-      if state == CLAIMED then
-        began = began or {}
-        began[token_at(r, row)] = true
-      end
-      if old_state ~= REQUEUED and old_state ~= DEAD and state ~= REQUEUED and state ~= DEAD then return end
-      for position = from, to do
-        local entry = entry_of(r, position)
-        if state == REQUEUED then
-          enter_queue(entry, r.priority, own_of(r, position) + r.shift, old_state == REQUEUED)
-        elseif old_state == REQUEUED then
-          leave_queue(entry)
-        end
-        if state == DEAD then
-          append_pair(entering[dead], own_of(r, position) + r.shift, entry)
-        elseif old_state == DEAD then
-          append(leaving[dead], entry)
-        end
-      end
-    end)
+    end
     if r.own ~= b.own or b.is_lost then move_own(b, r) end
     if b.is_lost and string.find(r.states, '[QR]') then readied = readied + 1 end
     local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
@@ -218,33 +210,53 @@ do
         enter_queue(r.bundle, r.priority, r.due + r.shift, was_queued)
       end
     elseif was_queued then
-      leave_queue(r.bundle)
+      leave_queue(r.bundle, r.decided and b.due + b.shift <= now_us)
     end
     local is_claimed, was_claimed = string.find(r.states, 'C', 1, true), string.find(b.states, 'C', 1, true)
     if is_claimed then
-      if not was_claimed or has_moved(b, r, 'soonest') then
-        append_pair(entering[claimed], r.soonest + r.shift, r.bundle)
-      end
+      if not was_claimed or has_moved(b, r, 'soonest') then append(entering, claimed, r.soonest + r.shift, r.bundle) end
     elseif was_claimed then
-      append(leaving[claimed], r.bundle)
+      append(leaving, claimed, r.bundle)
     end
-    for token in pairs(began or {}) do append_pair(entering[holdings], 0, token .. '\0' .. r.bundle) end
-    for token in pairs(ended or {}) do
-      if not (began and began[token]) and not (is_claimed and holds(r, token)) then
-        append(leaving[holdings], token .. '\0' .. r.bundle)
+    for token in pairs(began) do append(entering, holdings, 0, token .. '\0' .. r.bundle) end
+    for token in pairs(ended) do
+      if not began[token] and not (is_claimed and holds(r, token)) then
+        append(leaving, holdings, token .. '\0' .. r.bundle)
       end
     end
     if r.marks > 0 then look_after(r) end
     -- The queue's own record is never dropped, because its versions would start again.
     if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
-      append(new.tombstones, struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
-      tally.bytes = tally.bytes + bytes
+      append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
+      tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
     for _, noted in ipairs(r.notes or {}) do
-      if own_of(r, noted[1]) then append_pair(new.notes, entry_of(r, noted[1]), noted[2]) end -- not of one that is gone
+      if own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end -- not of one that is gone
     end
   end
+end
+
+-- Call visit(r, position, entry) with each bundle, or item with a moment of its own (position), that entries of an index
+-- name, until it returns true: then return that.  shared, own: in which states the index names a bundle, and an item; an
+-- entry whose item has left them is removed.  Return also how many were.
+local function each_in(index, entries, shared, own, visit)
+  local bundles = {}
+  for i, entry in ipairs(entries) do bundles[i] = read_entry(entry) end
+  local held, removed = #bundles > 0 and redis.call('HMGET', records, unpack(bundles)) or {}, 0
+  for i, entry in ipairs(entries) do
+    local bundle, position = read_entry(entry)
+    local r = open(bundle, held[i])
+    local states, wanted = r and r.states, shared
+    if position then states, wanted = r and string.sub(states, position, position), own end
+    if states and wanted and string.find(states, wanted) then
+      if visit(r, position, entry) then return true, removed end
+    else
+      redis.call('ZREM', index, entry)
+      removed = removed + 1
+    end
+  end
+  return false, removed
 end
 
 -- Have all indexes written again, whatever they say of a bundle.
@@ -261,7 +273,7 @@ end
 
 local WRITE_MAX = 4000 -- values in one command, below the limit of unpack
 local function write(command, key, values)
-  for from = 1, values.n, WRITE_MAX do
+  for from = 1, values and values.n or 0, WRITE_MAX do
     redis.call(command, key, unpack(values, from, math.min(from + WRITE_MAX - 1, values.n)))
   end
 end
@@ -283,7 +295,7 @@ do
       if r.changed then
         if r.decided then conclude(r) end
         r.record = r.record and not r.decided and r.record or write_record(r)
-        append_pair(new.records, r.bundle, struct.pack('<d', r.shift) .. r.record)
+        append(new, 'records', r.bundle, struct.pack('<d', r.shift) .. r.record)
         place(r)
         r.changed, r.begun, r.before = false, false, nil
       end
@@ -295,12 +307,11 @@ do
     for index, values in pairs(leaving) do write('ZREM', index, values) end
     write('HDEL', notes, new.old_notes)
     write('RPUSH', tombstones, new.tombstones)
-    local queued, held, died = (tally[QUEUED] or 0) + (tally[REQUEUED] or 0), tally[CLAIMED] or 0, tally[DEAD] or 0
-    if queued ~= 0 then redis.call('HINCRBY', lead, 'queued', queued) end
-    if held ~= 0 then redis.call('HINCRBY', lead, 'claimed', held) end
-    if died ~= 0 then redis.call('HINCRBY', lead, 'dead', died) end
-    if tally.bytes > 0 then redis.call('HINCRBY', lead, 'tombstone_bytes', tally.bytes) end
-    removals = removals + new.tombstones.n
-    reset()
+    add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
+    add_number('claimed', tally[CLAIMED] or 0)
+    add_number('dead', tally[DEAD] or 0)
+    add_number('tombstone_bytes', tally.bytes)
+    write_numbers()
+    entering, leaving, new, tally = {}, {}, {}, {bytes = 0}
   end
 end

@@ -5,16 +5,15 @@
 local SILENCE_MS = 15000
 local JUMP_US = 1000000 -- a clock that is further ahead has jumped, or the call was late
 
--- Return that moment, and whether the queue has large payloads (_sizes.lua).
+-- Return that moment.
 local function leading_since_us(expected_us)
-  local seen = redis.call('HMGET', lead, 'epoch', 'seen_ms', 'since_us', 'large')
-  local since = tonumber(seen[3])
-  local silence = now_ms - (tonumber(seen[2]) or 0)
-  if tonumber(seen[1]) ~= epoch or not since or silence < 0 or silence > SILENCE_MS
+  local since, silence = number('since_us'), now_ms - number('seen_ms')
+  if number('epoch') ~= epoch or since == 0 or silence < 0 or silence > SILENCE_MS
     or expected_us > 0 and now_us > expected_us + JUMP_US then
     since = now_us
-    redis.call('HSET', lead, 'epoch', epoch, 'since_us', since)
+    set_number('epoch', epoch)
+    set_number('since_us', since)
   end
-  redis.call('HSET', lead, 'seen_ms', now_ms)
-  return since, seen[4]
+  set_number('seen_ms', now_ms)
+  return since
 end

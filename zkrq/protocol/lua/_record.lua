@@ -17,8 +17,8 @@ local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), it 
 local EXPIRES, KEYED = 1, 2
 local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
 local PAUSE = '\1pause' -- no item has such an id
-local ALIVE, CLAIMED, QUEUED = '[QRCDP]', string.byte('C'), string.byte('Q')
-local REQUEUED, DEAD, GONE, REFUSED = string.byte('RDXF', 1, 4)
+local ALIVE = '[QRCDP]'
+local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 -- the bytes of Q, R, C, D, X, F
 
 -- Read a record as it is stored, or as it was sent (shift given).
 local function read_record(packed, shift)

@@ -3,9 +3,6 @@
 local LARGE = 2048 -- bytes
 
 -- Call it before the payloads of a bundle of this size are stored.
-local noted_large = false
 local function note_size(payload, size)
-  if noted_large or #payload <= LARGE * size then return end
-  noted_large = true
-  redis.call('HSET', lead, 'large', 1)
+  if #payload > LARGE * size and number('large') == 0 then set_number('large', 1) end
 end

@@ -10,16 +10,16 @@ local function trim_tombstones(put_window_ms, room)
   local TRIM_MAX = 1000 -- entries read in one call
   local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
   if not first_entry then return 0 end
-  local excess = tonumber(redis.call('HGET', lead, 'tombstone_bytes') or 0) - TOMBSTONES_BYTES
+  local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
   local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
   if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
-  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, list(), 0, 0, 0, 0
+  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
   for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
     local buried_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
     if buried_ms > old_ms and (freed >= excess or buried_ms > young_ms) then break end
     looked_at = i
     if pushed_at > young_ms then
-      append(kept, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
+      append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
     else
       ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
       pushed_ms, freed = math.max(pushed_ms, pushed_at), freed + bytes
@@ -27,10 +27,10 @@ local function trim_tombstones(put_window_ms, room)
     end
   end
   if #ids > 0 then
-    local known = redis.call('HMGET', lead, 'floor_ms', 'forgot_ms')
-    redis.call('HSET', lead, 'floor_ms', math.max(math.floor(pushed_ms) + 1, tonumber(known[1] or 0)))
-    if forgot_ms > 0 then redis.call('HSET', lead, 'forgot_ms', math.max(forgot_ms, tonumber(known[2] or 0))) end
-    redis.call('HINCRBY', lead, 'tombstone_bytes', -freed)
+    set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms')))
+    if forgot_ms > number('forgot_ms') then set_number('forgot_ms', forgot_ms) end
+    add_number('tombstone_bytes', -freed)
+    write_numbers()
     local forgotten = {}
     for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
       local r = packed and read_record(packed)
@@ -41,7 +41,7 @@ local function trim_tombstones(put_window_ms, room)
       redis.call('HDEL', records, unpack(forgotten))
     end
   end
-  if kept.n > 0 then redis.call('RPUSH', tombstones, unpack(kept, 1, kept.n)) end
+  write('RPUSH', tombstones, kept[tombstones])
   redis.call('LTRIM', tombstones, looked_at, -1)
   return #ids
 end

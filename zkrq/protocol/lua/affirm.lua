@@ -5,8 +5,8 @@
 -- reply: OK [id record notes since; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes reply
-for i = first, #ARGV do
+-- include: gate clock record bundle entries lead index notes reply
+for i = first, last do
   local r = open(ARGV[i])
   if r and not r.decided then
     recall_notes(r)

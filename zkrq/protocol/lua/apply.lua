@@ -26,10 +26,10 @@
 -- reply: OK [position items; of each that lost to a greater version which says otherwise about these items: their positions, a byte each] [position; of each that lacks a payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes payloads wake owners tombstones sizes
+-- include: gate clock record bundle entries lead index notes payloads wake owners tombstones sizes
 local ids, superseded, bare = {}, {}, {}
 local stride = whole == '1' and 5 or 4
-for i = first, #ARGV, stride do ids[#ids + 1] = ARGV[i] end
+for i = first, last, stride do ids[#ids + 1] = ARGV[i] end
 if fenced ~= '' then fence_owner(fenced) end
 if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
@@ -105,7 +105,7 @@ for position, id in ipairs(ids) do
   keep_payload(position, held, payload)
   at = at + stride
 end
-redis.call('SADD', queues, queue)
+list_queue()
 commit()
 wake(readied)
 if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end

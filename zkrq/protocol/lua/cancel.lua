@@ -9,13 +9,15 @@
 -- reply: OK [state; of each before this call, empty for an unknown one] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index wake notes tombstones reply dead_letters calls
-local states, named = {}, ARGV[first] ~= nil
+-- include: gate clock record bundle entries lead index wake notes tombstones reply calls
+local states, named = {}, first <= last
 local executed_before = not named and was_executed(call)
 local ids = executed_before and items_of(call) or {}
-for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+for i = first, last do ids[#ids + 1] = ARGV[i] end
 if not named and not executed_before and tonumber(count) > 0 then
-  each_letter(redis.call('ZRANGE', dead, 0, count - 1), function(r, position) ids[#ids + 1] = id_of(r.bundle, r, position) end)
+  each_in(dead, redis.call('ZRANGE', dead, 0, count - 1), 'D', 'D', function(r, position)
+    ids[#ids + 1] = id_of(r.bundle, r, position)
+  end)
 end
 
 -- Queued with its bundle or by itself, and refused or removed, are the same to the caller.

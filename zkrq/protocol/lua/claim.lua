@@ -17,9 +17,8 @@
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index payloads wake owners lease notes tombstones reply dead_letters letters
+-- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping
 local CLAIM_MAX = 500 -- items handed out in one call
-local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
 local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
@@ -29,118 +28,8 @@ local most = tonumber(max_attempts)
 local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) then return {'FENCED'} end
 if seq < last_seq then return {'OUTDATED'} end
-local since_us, has_large = leading_since_us(tonumber(clock))
+local since_us, has_large = leading_since_us(tonumber(clock)), number('large') > 0
 local handed, handed_count, handed_bytes, cut = {}, 0, 0, false
-
--- Visit each entry of a page of an index: its bundle, and the position of an item with a moment of its own.
--- An entry whose item has left the state is removed.
-local function each_in(index, entries, in_state, visit)
-  local bundles = {}
-  for i, entry in ipairs(entries) do bundles[i] = read_entry(entry) end
-  local held = #bundles > 0 and redis.call('HMGET', records, unpack(bundles)) or {}
-  for i, entry in ipairs(entries) do
-    local bundle, position = read_entry(entry)
-    local r = open(bundle, held[i])
-    local is_in = r and (position and position <= r.size and string.byte(r.states, position) == REQUEUED
-      or not position and string.find(r.states, in_state))
-    if is_in then
-      if visit(r, position, entry) then return true end
-    else
-      redis.call('ZREM', index, entry)
-    end
-  end
-end
-
-local held_back = {n = 0, until_us = math.huge} -- claims that expire later for this client
-
-local function expire(r, position)
-  if expired == 'X' then remove(r, position, position, 0) else bury(r, position, position, 'expired', 0) end
-end
-
--- Requeue expired claims, promote due items, drop expired items.
-local function keep_house()
-  -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
-  -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
-
-  -- Return when a claim of this row expires, at most now if it has; and whether it is held back until then.
-  local function expiry_of(r, row)
-    local _, _, row_lease_ms, deadline = row_at(r, row)
-    local known_us, silence_us = tonumber(known_ms) * 1000, SILENCE_MS * 1000
-    deadline = deadline + r.shift
-    if deadline > now_us then return deadline end
-    local full_lease_us = since_us + row_lease_ms * 1000
-    if full_lease_us > now_us then return full_lease_us end
-    if known_us >= silence_us or deadline + silence_us <= now_us or deadline - row_lease_ms * 1000 >= now_us - known_us then
-      return deadline
-    end
-    return deadline + silence_us, true
-  end
-
-  local function requeue_expired()
-    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
-    local later = list()
-    each_in(claimed, over, 'C', function(r)
-      local first_us, expired_rows, waits = math.huge, {}, false
-      for row = 1, #r.rows / ROW_BYTES do
-        if is_live(r, row) then
-          local expires_us, is_held_back = expiry_of(r, row)
-          if is_held_back then
-            waits, held_back.until_us = true, math.min(held_back.until_us, expires_us)
-          elseif expires_us <= now_us then
-            expired_rows[row] = true
-          else
-            first_us = math.min(first_us, expires_us)
-          end
-        end
-      end
-      if next(expired_rows) then
-        touch(r)
-        each_run(r, 1, r.size, function(from, to, state, row)
-          if state == CLAIMED and expired_rows[row] then requeue(r, from, to, 0) end
-        end)
-      end
-      if waits then
-        held_back.n = held_back.n + 1
-      elseif first_us < math.huge then
-        append_pair(later, first_us, r.bundle)
-      end
-    end)
-    commit()
-    write('ZADD', claimed, later)
-  end
-
-  -- Highest priority first; otherwise the most urgent of many due items would come last.
-  local function promote_due()
-    if redis.call('EXISTS', scheduled) == 0 then return end
-    local room = HOUSEKEEPING_MAX
-    each_priority(scheduled, function(priority, first_score)
-      local last_score = rank(priority, now_us)
-      if room == 0 or first_score > last_score then return end
-      local due = redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room)
-      local entries, score_of = {}, {}
-      for i = 1, #due, 2 do entries[#entries + 1], score_of[due[i]] = due[i], due[i + 1] end
-      room = room - #entries
-      each_in(scheduled, entries, 'Q', function(_, _, entry)
-        append_pair(entering[ready], score_of[entry], entry)
-        append(leaving[scheduled], entry)
-      end)
-    end)
-    commit()
-  end
-
-  -- Only queued items expire: claimed ones keep their place until they would be delivered again.
-  local function drop_expired()
-    local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
-    each_in(expiring, over, '[QR]', function(r, _, entry)
-      if has_expired(r) then expire(r, 1) else redis.call('ZREM', expiring, entry) end
-    end)
-    if #over > 0 then commit() end
-  end
-
-  requeue_expired()
-  promote_due()
-  drop_expired()
-end
 
 local function hand(r, from, to)
   local part = payloads_between(r.whole, from, to)
@@ -213,7 +102,7 @@ local function hand_out_ready()
     end
     if waits then
       redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), entry)
-      append(leaving[ready], entry)
+      append(leaving, ready, entry)
     end
   end
 
@@ -236,10 +125,9 @@ local function hand_out_ready()
   repeat
     page = math.min(page, count - handed_count)
     local entries = redis.call('ZRANGE', ready, at, at + page - 1)
-    local before = redis.call('ZCARD', ready)
-    if #entries == 0 or each_in(ready, entries, 'Q', hand_out) then return end
-    at = at + #entries - (before - redis.call('ZCARD', ready))
-    page = 2 * page
+    local is_done, removed = each_in(ready, entries, 'Q', 'R', hand_out)
+    if #entries == 0 or is_done then return end
+    at, page = at + #entries - removed, 2 * page
   until handed_count == count
 end
 
@@ -271,10 +159,10 @@ paused = paused and string.find(read_record(paused).states, 'P', 1, true)
 
 local dropped_letters, more_letters = 0, false
 
-local function next_ms()
+local function next_ms(left)
   if more_letters then return 0 end
   if paused then return -1 end
-  if redis.call('ZCARD', ready) > 0 then return 0 end
+  if left > 0 then return 0 end
   local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back.n, held_back.n, 'WITHSCORES')[2])
   local soonest_us = (deadline_us or held_back.n > 0) and math.min(deadline_us or math.huge, held_back.until_us)
   each_priority(scheduled, function(priority, score)
@@ -290,7 +178,7 @@ else
   -- List even a queue that never has an item; otherwise its owners would be kept forever.
   if last_seq == 0 then redis.call('SADD', queues, queue) end
   redis.call('HSET', owners, owner, seq)
-  keep_house()
+  keep_house(since_us)
   if count > 0 and not paused then hand_out_ready() end
 end
 commit()
@@ -300,7 +188,8 @@ if waiter ~= '' and handed_count < count and not cut then
   forget_before(waiting, now_ms - WAITER_MEMORY_MS)
   redis.call('ZADD', waiting, now_ms, waiter)
 end
+local left = redis.call('ZCARD', ready)
 -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
 -- that may not be due yet, and then the next waiter learns when it is.
-if count == 0 or (cut or handed_count == count) and redis.call('ZCARD', ready) > 0 then wake(1) end
-return {'OK', next_ms(), dropped_letters, handed, now_us, decisions()}
+if count == 0 or (cut or handed_count == count) and left > 0 then wake(1) end
+return {'OK', next_ms(left), dropped_letters, handed, now_us, decisions()}

@@ -12,7 +12,7 @@
 -- A repetition reports what the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes tombstones reply calls
+-- include: gate clock record bundle entries lead index notes tombstones reply calls
 local executed_before = was_executed(call)
 local removed, removed_count = {}, 0
 local moment_ms, room = tonumber(before_ms), tonumber(count)
@@ -39,20 +39,15 @@ local function clear(index, score, passed)
   elseif score ~= '' then
     offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
   end
-  local entries = redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES')
-  for i = 1, #entries, 2 do
-    local bundle, position = read_entry(entries[i])
-    local r = open(bundle)
-    if not r or not (position and string.byte(r.states, position) == REQUEUED
-      or not position and string.find(r.states, 'Q', 1, true)) then
-      redis.call('ZREM', index, entries[i])
-    elseif r.pushed_at > moment_ms then
-      score, passed = entries[i + 1], entries[i]
+  local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
+  each_in(index, entries, 'Q', 'R', function(r, position, entry)
+    if r.pushed_at > moment_ms then
+      score, passed = score_of[entry], entry
     else
       remove_all(r, position)
     end
-  end
-  room = room - #entries / 2
+  end)
+  room = room - #entries
   return score, passed
 end
 

@@ -7,7 +7,7 @@
 -- reply: STALE epoch
 -- include: gate clock record payloads
 local ids = {}
-for i = first, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local unknown, different = {}, {}
 

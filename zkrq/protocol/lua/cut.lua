@@ -10,7 +10,7 @@
 -- reply: STALE epoch
 -- include: gate clock record payloads
 local ids, dropped = {}, {}
-for i = first, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
+for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end
 
 local function cut(r, id, items)
   local whole = redis.call('HGET', payloads, id)

@@ -8,7 +8,7 @@
 -- reply: OK cursor requeued [id record notes since; of each bundle of which claims are requeued]; requeued: number of items
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes wake owners reply claims
+-- include: gate clock record bundle entries lead index notes wake owners reply claims
 fence_owner(owner)
 redis.call('ZREM', waiting, channel_of(owner))
 local next_cursor, held, stale = claims_page(owner, cursor)

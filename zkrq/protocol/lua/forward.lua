@@ -11,10 +11,10 @@
 -- reply: LATE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes wake reply taken sizes
+-- include: gate clock record bundle entries lead index notes wake reply taken sizes
 if now_us > clock + window_ms * 1000 then return {'LATE'} end
-local floor_ms = tonumber(redis.call('HGET', lead, 'floor_ms') or 0)
-for i = first, #ARGV, 5 do
+local floor_ms = number('floor_ms')
+for i = first, last, 5 do
   local id, payload = ARGV[i], ARGV[i + 4]
   local r = read_record(ARGV[i + 1], 0)
   r.shift = ARGV[i + 3] + now_us
@@ -26,12 +26,12 @@ for i = first, #ARGV, 5 do
       remove(r, 1, 1)
     elseif string.find(r.states, '[QRCD]') then
       note_size(payload, r.size)
-      append_pair(new.payloads, id, payload)
+      append(new, 'payloads', id, payload)
       take_key(r)
     end
   end
 end
-if #order > 0 then redis.call('SADD', queues, queue) end
+if #order > 0 then list_queue() end
 commit()
 wake(readied)
 return {'OK', decisions()}

@@ -10,8 +10,8 @@
 -- reply: STALE epoch
 -- include: gate clock record
 local next_cursor, found = '0', {}
-if ARGV[first] then
-  for i = first, #ARGV do
+if first <= last then
+  for i = first, last do
     local at = #found
     found[at + 1], found[at + 2] = ARGV[i], redis.call('HGET', records, ARGV[i])
   end

@@ -8,8 +8,9 @@
 -- reply: OK cursor [owner] clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock lease
+-- include: gate clock lead lease
 leading_since_us(tonumber(clock))
+write_numbers()
 local PAGE = 500 -- owners named in one call
 local page, names = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE), {}
 for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end

@@ -6,7 +6,7 @@
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes wake reply calls
+-- include: gate clock record bundle entries lead index notes wake reply calls
 local r = open(PAUSE)
 local known = r ~= nil
 if not r then
@@ -21,7 +21,7 @@ if r.states ~= wanted then
 elseif known then
   tell_as_is(r)
 end
-if r.decided then redis.call('SADD', queues, queue) end
+if r.decided then list_queue() end
 commit()
 if wanted == 'X' then wake(WAKE_MAX) end
 return {'OK', decisions()}

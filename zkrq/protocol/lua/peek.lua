@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, without changing
 -- anything; scheduled ones in the order in which they become due.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones notes
+-- KEYS: server records payloads ready scheduled claimed dead notes
 -- ARGV: epoch generation state count
 -- reply: OK [id position; of each item, in order: its bundle and its place there] [id record notes since payload; of each bundle, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes copies
+-- include: gate clock record bundle entries lead index notes copies
 local SEEN_MAX = 500 -- items in one call
 count = math.min(tonumber(count), SEEN_MAX)
 

@@ -12,10 +12,8 @@
 -- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes payloads wake reply taken sizes
-local known = redis.call('HMGET', lead, 'floor_ms', 'queued', 'claimed')
-local floor_ms = math.max(now_ms - put_window_ms, tonumber(known[1] or 0))
-local size = tonumber(known[2] or 0) + tonumber(known[3] or 0)
+-- include: gate clock record bundle entries lead index notes payloads wake reply taken sizes
+local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
 local most, outcomes, outcome_of = tonumber(max_size), {}, {}
 
 -- Make room for an item in the bundle in which it was pushed; the others were refused as long as nobody says otherwise.
@@ -104,19 +102,19 @@ local function push(id, packed, payload)
     end)
     redis.call('HSET', payloads, bundle, payload)
   else
-    append_pair(new.payloads, bundle, payload)
+    append(new, 'payloads', bundle, payload)
   end
   take_key(r)
   size = size + 1
   return '+'
 end
 
-for i = first, #ARGV, 3 do
+for i = first, last, 3 do
   local id = ARGV[i]
   outcome_of[id] = outcome_of[id] or push(id, ARGV[i + 1], ARGV[i + 2])
   outcomes[#outcomes + 1] = outcome_of[id]
 end
-if #order > 0 then redis.call('SADD', queues, queue) end
+if #order > 0 then list_queue() end
 commit()
 wake(readied)
 return {'OK', outcomes, decisions()}

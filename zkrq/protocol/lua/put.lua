@@ -7,11 +7,11 @@
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index wake sizes
+-- include: gate clock record bundle entries lead index wake sizes
 local ids, late, gone_before = {}, {}, {}
-for i = first, #ARGV, 3 do ids[#ids + 1] = ARGV[i] end
+for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))
-local floor_ms = math.max(now_ms - put_window_ms, tonumber(redis.call('HGET', lead, 'floor_ms') or 0))
+local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
 local latest_ms = now_ms + put_window_ms
 local seen = {}
 
@@ -48,14 +48,14 @@ for position, id in ipairs(ids) do
       r.bundle = id
       look_after(r)
     end
-    append_pair(new.records, id, struct.pack('<d', shift) .. record)
-    append_pair(new.payloads, id, payload)
+    append(new, 'records', id, struct.pack('<d', shift) .. record)
+    append(new, 'payloads', id, payload)
     enter_queue(id, marked % MARK, due_us + shift)
     tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
   end
   at = at + 3
 end
-if readied > 0 then redis.call('SADD', queues, queue) end
+if readied > 0 then list_queue() end
 commit()
 wake(readied)
 return {'OK', late, gone_before}

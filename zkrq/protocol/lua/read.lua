@@ -7,6 +7,6 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries notes copies
 local ids = {}
-for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+for i = first, last do ids[#ids + 1] = ARGV[i] end
 local found, left_out = copies_of(known_of(ids), clock == '0' and now_us or tonumber(clock))
 return {'OK', found, left_out}

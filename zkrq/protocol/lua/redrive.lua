@@ -8,13 +8,13 @@
 -- reply: OK executed_before [id; of each item that is queued again] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index notes wake reply dead_letters taken calls
-local named, redriven = ARGV[first] ~= nil, {}
+-- include: gate clock record bundle entries lead index notes wake reply taken calls
+local named, redriven = first <= last, {}
 local executed_before = not named and was_executed(call)
 local ids = executed_before and items_of(call) or {}
-for i = first, #ARGV do ids[#ids + 1] = ARGV[i] end
+for i = first, last do ids[#ids + 1] = ARGV[i] end
 if not named and not executed_before and tonumber(count) > 0 then
-  each_letter(redis.call('ZRANGE', dead, skip, skip + count - 1), function(r, position)
+  each_in(dead, redis.call('ZRANGE', dead, skip, skip + count - 1), 'D', 'D', function(r, position)
     ids[#ids + 1] = id_of(r.bundle, r, position)
   end)
 end

@@ -12,7 +12,7 @@
 -- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries index wake lease notes tombstones reply dead_letters letters
+-- include: gate clock record bundle entries lead index wake lease notes tombstones reply dead_letters
 leading_since_us(0)
 local REASON_MAX = 1000 -- bytes kept of a reason
 
@@ -73,7 +73,7 @@ local function settle(r, from, to, token, verb, ms, text)
 end
 
 local bundles, outcomes = {}, {}
-for i = first, #ARGV, 5 do bundles[#bundles + 1] = ARGV[i] end
+for i = first, last, 5 do bundles[#bundles + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(bundles))
 local buries = false
 for i, bundle in ipairs(bundles) do

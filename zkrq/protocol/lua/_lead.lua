@@ -1,0 +1,39 @@
+-- purpose: read the numbers of a queue's lead once, and write once what a call changes.
+-- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
+-- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
+-- queued, claimed, dead: how many items; tombstone_bytes.
+local numbers, changed = nil, {}
+
+local function read_numbers()
+  local names = {'queued', 'claimed', 'dead', 'tombstone_bytes', 'floor_ms', 'forgot_ms', 'large', 'epoch', 'since_us', 'seen_ms'}
+  numbers = {}
+  for i, value in ipairs(redis.call('HMGET', lead, unpack(names))) do numbers[names[i]] = value end
+end
+
+-- Return a number, 0 if there is none.
+local function number(name)
+  if not numbers then read_numbers() end
+  return tonumber(numbers[name] or 0)
+end
+
+local function set_number(name, value)
+  numbers[name] = value
+  local n = #changed
+  changed[n + 1], changed[n + 2] = name, value
+end
+
+local function add_number(name, by)
+  if by ~= 0 then set_number(name, number(name) + by) end
+end
+
+-- List the queue; with numbers it is listed already.
+local function list_queue()
+  if not numbers then read_numbers() end
+  if not numbers.queued then redis.call('SADD', queues, queue) end
+end
+
+local function write_numbers()
+  if #changed == 0 then return end
+  redis.call('HSET', lead, unpack(changed))
+  changed = {}
+end

@@ -1,0 +1,135 @@
+"""Combine calls into commands: what leaves in one turn of the event loop for several queues is one call of each script.
+
+So many queues share what a call costs whatever it does: the server reads one command, and makes the script's functions
+once (``protocol/scripts.py`` says how a call for several queues is built).  Each queue has a reply of its own, and an
+error in one is that queue's alone.  Calls for the same queue keep their order, and each has a command of its own: the
+script reads the clock once, and moments order the items of a queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, cast
+
+from zkrq.replication.exchange import Complaint, Exchange
+from zkrq.replication.wire import ErrorReply, Packed, pack_words, read_part
+
+COMBINED_CALLS = 32
+"""Calls in one command; also bounds how many commands a call may overtake."""
+
+COMBINED_WEIGHT = 500
+"""Items that the calls of one command may take: as many as one call alone."""
+
+COMBINED_BYTES = 1 << 15
+"""Bytes of the arguments in one command; a larger call is sent alone."""
+
+
+class Opening(NamedTuple):
+    """The beginning of a call: command and script, the queue's keys, and the gate (epoch, generation).
+
+    ``alone``: all of it, for a call that is sent alone.
+    """
+
+    script: Packed
+    queue: str
+    keys: Packed
+    gate: Packed
+    alone: Packed
+
+
+def opening(command: str, script: str, queue: str, keys: Sequence[str], epoch: int, generation: str) -> Opening:
+    """Encode the beginning of a call.  ``queue``: empty if the call is about the server itself."""
+    begin, names, gate = pack_words((command, script)), pack_words(keys), pack_words((epoch, generation))
+    number = pack_words((len(keys),))
+    alone = Packed(3 + names.words + gate.words, begin.body + number.body + names.body + gate.body)
+    return Opening(begin, queue, names, gate, alone)
+
+
+class ScriptCall(NamedTuple):
+    """One call of a script; ``weight``: how many items it takes at most, None if it is always sent alone."""
+
+    opening: Opening
+    arguments: Packed
+    weight: int | None
+
+
+class Command:
+    """A command on its way: what is sent, and the exchanges that wait for its reply."""
+
+    __slots__ = ("_bytes", "_calls", "_exchanges", "_packed", "_weight", "due")
+
+    def __init__(self, content: bytes | ScriptCall, exchange: Exchange, due: float) -> None:
+        """``content``: a script's call, which others may join, or a whole command."""
+        self._exchanges = [exchange]
+        self.due = due
+        """When it times out, by ``loop.time()``."""
+        if isinstance(content, bytes):
+            self._packed, self._calls = content, list[ScriptCall]()
+        else:
+            self._packed, self._calls = b"", [content]
+            self._weight, self._bytes = content.weight or COMBINED_WEIGHT, len(content.arguments.body)
+
+    def takes(self, call: ScriptCall) -> bool:
+        """Tell whether this is the same script in the same life of the server, for other queues, with room for the
+        call."""
+        if call.weight is None or len(self._calls) == COMBINED_CALLS or self.must_precede(call):
+            return False
+        mine, other = self._calls[0].opening, call.opening
+        return (
+            mine.script == other.script
+            and mine.gate == other.gate
+            and self._weight + call.weight <= COMBINED_WEIGHT
+            and self._bytes + len(call.arguments.body) <= COMBINED_BYTES
+        )
+
+    def add(self, call: ScriptCall, exchange: Exchange) -> None:
+        """Combine with another call that this takes."""
+        self._calls.append(call)
+        self._exchanges.append(exchange)
+        self._weight += call.weight or 0
+        self._bytes += len(call.arguments.body)
+
+    def must_precede(self, call: ScriptCall) -> bool:
+        """Tell whether the call may not overtake this: both are for one queue, or this is about the server."""
+        return not self._calls or any(mine.opening.queue in ("", call.opening.queue) for mine in self._calls)
+
+    def packed(self) -> bytes:
+        """Encode it, when nothing joins it any more."""
+        if not self._calls:
+            return self._packed
+        first, arguments, _ = self._calls[0]
+        if len(self._calls) == 1:
+            return b"*%d\r\n%b%b" % (first.alone.words + arguments.words, first.alone.body, arguments.body)
+        keys = [opening.keys for opening, _, _ in self._calls]
+        number = pack_words((sum(each.words for each in keys),))
+        rest = [part for _, each, _ in self._calls for part in (pack_words((each.words,)), each)]
+        parts = (first.script, number, *keys, first.gate, *rest)
+        return b"*%d\r\n%b" % (sum(part.words for part in parts), b"".join([part.body for part in parts]))
+
+    def answer(self, reply: object) -> None:
+        """Give each call its part of the reply."""
+        if isinstance(reply, ErrorReply):
+            self.land(Complaint(reply.text))
+        elif len(self._exchanges) == 1:
+            self._exchanges[0].land(reply)
+        elif parts := _parts(reply, len(self._exchanges)):
+            for exchange, part in zip(self._exchanges, map(read_part, parts), strict=True):
+                exchange.land(Complaint(part.text) if isinstance(part, ErrorReply) else part)
+        else:
+            self.land(reply)
+
+    def land(self, outcome: object) -> None:
+        """End all calls with the same outcome."""
+        for exchange in self._exchanges:
+            exchange.land(outcome)
+
+    def forget(self) -> None:
+        """Wait no longer, except for the reply, which nobody needs."""
+        self._exchanges, self.due = [], math.inf
+
+
+def _parts(reply: object, count: int) -> Sequence[object]:
+    """Divide the reply to combined calls; none if it is one for all, as a refusal is."""
+    parts = cast("list[object]", reply) if isinstance(reply, list) else []
+    return parts if len(parts) == count and not isinstance(parts[0], bytes) else ()
