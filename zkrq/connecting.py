@@ -50,7 +50,7 @@ def connect(
     redis_tls: files of certificates, for ``rediss://``; None: as the URLs say.
     zookeeper: ``host:port,host:port``, or a list of these.
     zookeeper_auth: a user and a password for ZooKeeper's digest scheme, or a callable that returns them.  All znodes
-    are then for that identity only.
+    are then for that identity only; a list of several, while a password is changed: for each of these.
     zookeeper_tls: encrypts connections to ZooKeeper; None: they are plain.
     namespace: name of the namespace; a folder in ZooKeeper, a prefix in Redis.  Default: ``zkrq``.
     found: whether to found the namespace if it does not exist; otherwise, and by default, that is an error (see
@@ -66,7 +66,7 @@ def connect(
 
     Raises ``ConfigError`` for bad arguments, and for bad variables by their names.
     """
-    given = complete(
+    return _make(
         {
             "redis": redis,
             "redis_auth": redis_auth,
@@ -81,8 +81,19 @@ def connect(
             "session_timeout": session_timeout,
             "command_timeout": command_timeout,
             "operation_timeout": operation_timeout,
-        }
+        },
+        on_event,
     )
+
+
+def _make(
+    arguments: Mapping[str, Any], on_event: Callable[[Event], object] | None = None, *, protect: bool = False
+) -> Cluster:
+    """Make a cluster of the arguments of ``connect`` and of the environment.
+
+    ``protect``: when it is opened, give the namespace's znodes to ``zookeeper_auth`` alone.  Raises ``ConfigError``.
+    """
+    given = complete(arguments)
     for needed in ("redis", "zookeeper"):
         if needed not in given:
             raise ConfigError(f"{needed} is not given, and {variable_of(needed)} is not set: name the servers")
@@ -97,6 +108,7 @@ def connect(
         auth=auth,
         tls=tls,
         found=settings.found,
+        protect=protect,
     )
     return Cluster(servers, coordinator, settings, dial=dial)
 
@@ -125,25 +137,29 @@ async def found(
 ) -> View:
     """Found a namespace with these servers, all of which must answer; return its view.
 
-    Call it once, when a namespace is set up; repeating it changes nothing.  Arguments, and their environment variables,
-    as for ``connect``; add more servers later with ``add_server``. Raises ``ConfigError`` if the namespace exists with
-    other servers or another ``min_replicas``, or if a server already holds items of that name; ``Unavailable`` if not
-    all of them answer.
+    Call it once, when a namespace is set up.  Repeating it changes nothing, except that ``zookeeper_auth`` becomes the
+    only identity with rights to the znodes.  Arguments, and their environment variables, as for ``connect``; add more
+    servers later with ``add_server``.  Raises ``ConfigError`` if the namespace exists with other servers or another
+    ``min_replicas``, or if a server already holds items of that name; ``Unavailable`` if not all of them answer.
     """
-    async with connect(
-        redis,
-        zookeeper,
+    async with founder(
+        redis=redis,
         redis_auth=redis_auth,
         redis_tls=redis_tls,
+        zookeeper=zookeeper,
         zookeeper_auth=zookeeper_auth,
         zookeeper_tls=zookeeper_tls,
         namespace=namespace,
-        found=True,
         min_replicas=min_replicas,
         session_timeout=session_timeout,
         command_timeout=command_timeout,
     ) as cluster:
         return cluster.view
+
+
+def founder(**arguments: Any) -> Cluster:
+    """Make a cluster that does what ``found`` does when it is opened; arguments are those of ``connect``."""
+    return _make({**arguments, "found": True}, protect=True)
 
 
 @asynccontextmanager

@@ -50,5 +50,9 @@ def open_cluster(args: Namespace, *, found: bool | None = False, **more: Any) ->
     ``found``: whether to found the namespace, None: as the environment says.  ``more``: further arguments for
     ``connect``.
     """
-    given = {name: getattr(args, name) for name in (attribute(flag.name) for flag in CONNECTION)}
-    return connect(**given, found=found, **more)
+    return connect(**settings_of(args), found=found, **more)
+
+
+def settings_of(args: Namespace) -> dict[str, Any]:
+    """Return the settings that the flags name, as arguments of ``connect``; None for those that are not given."""
+    return {name: getattr(args, name) for name in (attribute(flag.name) for flag in CONNECTION)}

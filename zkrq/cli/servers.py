@@ -5,12 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster, setting
+from zkrq.cli.connection import open_cluster, setting, settings_of
+from zkrq.connecting import founder
 from zkrq.health import Health
 
 
 async def _found(args: Namespace) -> Lines:
-    async with open_cluster(args, found=True, min_replicas=args.min_replicas) as cluster:
+    async with founder(**settings_of(args), min_replicas=args.min_replicas) as cluster:
         view = cluster.view
     servers = sorted(view.servers)
     text = f"namespace {cluster.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"

@@ -134,9 +134,9 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
 _SHOW_ANOTHER = "show one that the server trusts and that has not expired (certfile and keyfile of redis_tls)"
 
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
-    ("NOAUTH", "give this client a user and a password in the URL of that server"),
-    ("WRONGPASS", "correct the user or the password in this client's URL of that server"),
-    ("ERR invalid password", "correct the password in this client's URL of that server"),
+    ("NOAUTH", "give this client a user and a password, by redis_auth or in the URL of that server"),
+    ("WRONGPASS", "correct the user or the password of redis_auth, or in this client's URL of that server"),
+    ("ERR invalid password", "correct the password of redis_auth, or in this client's URL of that server"),
     ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
     ("DENIED", "let this client's host in: set a password or bind that server to a private address"),
     ("ERR DB index", "correct the database number in this client's URL of that server"),

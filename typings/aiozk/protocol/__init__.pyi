@@ -4,7 +4,13 @@ from aiozk.protocol.stat import Stat
 WATCH_XID: int
 SPECIAL_XIDS: tuple[int | None, ...]
 
-class ACL: ...
+class ID:
+    scheme: str
+    id: str
+
+class ACL:
+    perms: int
+    id: ID
 
 UNRESTRICTED_ACCESS: ACL
 AUTHED_UNRESTRICTED: ACL
@@ -70,6 +76,16 @@ class SetDataRequest(Request[SetDataResponse]):
 
 class DeleteRequest(Request[object]):
     def __init__(self, *, path: str, version: int) -> None: ...
+
+class GetACLResponse:
+    acl: list[ACL]
+    stat: Stat
+
+class GetACLRequest(Request[GetACLResponse]):
+    def __init__(self, *, path: str) -> None: ...
+
+class SetACLRequest(Request[object]):
+    def __init__(self, *, path: str, acl: list[ACL], version: int) -> None: ...
 
 class WatchEvent:
     type: int

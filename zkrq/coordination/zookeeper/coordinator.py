@@ -29,10 +29,13 @@ from zkrq.coordination.zookeeper import hosts as _hosts
 from zkrq.coordination.zookeeper.link import (
     BadVersion,
     Interrupted,
+    Node,
     NodeExists,
     NoNode,
     NotAllowed,
     Refused,
+    Right,
+    Stat,
     ZooKeeperLink,
 )
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
@@ -47,6 +50,7 @@ MAX_DATA_BYTES = 1_000_000  # of one znode; above 1 MiB a server hangs up withou
 RESYNC_INTERVAL = 30.0  # seconds after which everything is read again even without a notice
 READ_AHEAD = 64  # znodes read concurrently
 NAMESPACES_LOOKED_AT = 512  # to list the existing ones in the error for a missing one
+HIDDEN = Node(b"(enrolled with other credentials)", Stat(0, 0, 0))  # a consumer of another identity; it lives
 ANY_VERSION = -1  # writes a znode whatever it holds
 
 _T = TypeVar("_T")
@@ -63,6 +67,7 @@ class ZooKeeperCoordinator:
     tls: encrypts the connections; None: they are plain.
     found: whether the namespace may be founded; if not, one whose register was never written is left untouched, and
     entering raises ``ConfigError``.
+    protect: with ``auth``, give the namespace's znodes to that identity alone, whosoever they were before.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class ZooKeeperCoordinator:
         auth: Credentials | None = None,
         tls: TLS | None = None,
         found: bool = True,
+        protect: bool = False,
     ) -> None:
         ensemble = _hosts.parse(hosts)
         if not MIN_SESSION_TIMEOUT <= session_timeout <= MAX_SESSION_TIMEOUT:
@@ -83,6 +89,10 @@ class ZooKeeperCoordinator:
         base = ensemble.chroot + _hosts.path(namespace)
         self._namespace = namespace
         self._may_found = found
+        self._base = base
+        self._with_auth = source is not None
+        self._protects = protect
+        self._warned = False  # that anybody may change the znodes
         self._view = f"{base}/view"
         self._enrolled = f"{base}/consumers"
         self._leader = f"{base}/election/leader"
@@ -207,7 +217,7 @@ class ZooKeeperCoordinator:
         found: dict[str, str] = {}
         for start in range(0, len(owners), READ_AHEAD):
             some = owners[start : start + READ_AHEAD]
-            nodes = await link.read_all([f"{self._enrolled}/{owner}" for owner in some])
+            nodes = await link.read_all([f"{self._enrolled}/{owner}" for owner in some], unreadable=HIDDEN)
             found |= {
                 owner: node.data.decode(errors="replace")
                 for owner, node in zip(some, nodes, strict=True)
@@ -230,11 +240,15 @@ class ZooKeeperCoordinator:
                             return await attempt(link)
                         except NoNode:
                             await self._make_parents(link)
+                        except NotAllowed:
+                            if not await self._session.renewed(link):
+                                raise
         except TimeoutError as error:
             raise Unavailable(f"ZooKeeper does not answer: {self._session.trouble}") from error
         except NotAllowed as error:
+            step = "correct zookeeper_auth" if self._with_auth else "give this client zookeeper_auth"
             raise ConfigError(
-                f"ZooKeeper: no right to do this; do all clients use the same credentials? {error}"
+                f"ZooKeeper: no right to do this ({error}); all clients of a namespace use the same credentials: {step}"
             ) from error
         except Refused as error:
             raise Unavailable(f"ZooKeeper refuses: {error}") from error
@@ -247,6 +261,8 @@ class ZooKeeperCoordinator:
         await self._make_parents(link)
         for look in (self._look_at_view, self._look_at_consumers, self._look_at_leader):
             await look(link)
+        if self._with_auth:
+            await self._look_at_rights(link)
 
     async def _check_founded(self, link: ZooKeeperLink) -> None:
         """Raise ``ConfigError`` if the register was never written, with the names of the namespaces that exist."""
@@ -261,6 +277,26 @@ class ZooKeeperCoordinator:
                 views = await link.read_all([f"{self._ensemble.chroot}/{name}/view" for name in some])
                 found += [name for name, view in zip(some, views, strict=True) if view is not None]
         raise no_namespace(self._namespace, found)
+
+    async def _look_at_rights(self, link: ZooKeeperLink) -> None:
+        """Give the znodes to this session's identities if that is asked for; otherwise warn once if anybody may change
+        them, because the namespace was founded without credentials."""
+        exist = [path for path in (self._base, *self._parents, self._view, self._leader) if await link.stat(path)]
+        if self._protects:
+            names = await link.children(self._enrolled)
+            for path in (*exist, *(f"{self._enrolled}/{name}" for name in sorted(names))):
+                with suppress(NoNode):
+                    await link.protect(path)
+            return
+        opened = [path for path in exist if any(right.opens for right in await _rights(link, path))]
+        if opened and not self._warned:
+            self._warned = True
+            self._life.log.warning(
+                "anybody who reaches ZooKeeper may change %s: the namespace was founded without zookeeper_auth. When "
+                "all clients have it, found the namespace again with it (`zkrq found` or zkrq.found()): that gives "
+                "them the znodes alone",
+                ", ".join(opened),
+            )
 
     async def _make_parents(self, link: ZooKeeperLink) -> None:
         for path in self._parents:
@@ -314,8 +350,17 @@ class ZooKeeperCoordinator:
                 await self._make_parents(link)
                 continue
             except Refused as error:
+                if isinstance(error, NotAllowed) and await self._renewed(link):
+                    continue
                 self._life.log.warning("changes are not noticed at present: %s", error)
             await wait_set(changed, RESYNC_INTERVAL)
+
+    async def _renewed(self, link: ZooKeeperLink) -> bool:
+        try:
+            return await self._session.renewed(link)
+        except (ConfigError, Unavailable) as error:
+            self._life.log.warning("the credentials cannot be read: %s", error)
+            return False
 
     def _on_event(self, path: str) -> None:
         changed = self._changed.get(path)
@@ -354,6 +399,14 @@ class ZooKeeperCoordinator:
         """Report a change, but not the state at the start."""
         if self._prepared.is_set():
             change()
+
+
+async def _rights(link: ZooKeeperLink, path: str) -> list[Right]:
+    """Read the rights to a znode; none if it has just gone."""
+    try:
+        return await link.rights(path)
+    except NoNode:
+        return []
 
 
 def _check_size(data: bytes) -> None:

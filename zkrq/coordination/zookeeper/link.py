@@ -31,6 +31,7 @@ from zkrq.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks
 HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
 HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it for finding another server
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024  # ZooKeeper's own limit is 1 MiB; a larger message does not come from ZooKeeper
+READ_PERMISSION = 1  # among the bits of a right
 MAX_XID = 0x7FFFFFFF
 CLOSE_SECONDS = 1.0  # for the operating system to close the socket
 
@@ -121,6 +122,20 @@ class Node:
     stat: Stat
 
 
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What one identity may do with a znode."""
+
+    scheme: str
+    id: str
+    permissions: int
+
+    @property
+    def opens(self) -> bool:
+        """Whether it lets anybody change the znode, its children or its rights."""
+        return self.scheme == "world" and bool(self.permissions & ~READ_PERMISSION)
+
+
 class _Login(protocol.AuthRequest):
     """Keep the password out of aiozk's log, which has every request."""
 
@@ -182,6 +197,7 @@ class ZooKeeperLink:
         self.zxid = 0
         self.broken: str | None = None  # why, once it is
         self._xid = 0
+        self.logins: Sequence[Login] = ()  # identities of this connection
         self._acl = [protocol.UNRESTRICTED_ACCESS]
         self._connection = _Connection(address.host, address.port, self._on_watch, read_timeout=None)
         self._on_event = on_event
@@ -217,6 +233,7 @@ class ZooKeeperLink:
         self.zxid = zxid
         if answer.session_id:
             self.contact = sent
+            self.logins = logins
             for login in logins:
                 await self._authenticate(*login)
         return Greeting(answer.session_id, answer.password, answer.timeout / 1000)
@@ -284,10 +301,22 @@ class ZooKeeperLink:
         """Return a znode, None if it does not exist."""
         return (await self.read_all([path]))[0]
 
-    async def read_all(self, paths: Sequence[str]) -> list[Node | None]:
-        """Read several znodes in the time of one; the caller bounds their number."""
+    async def read_all(self, paths: Sequence[str], *, unreadable: Node | None = None) -> list[Node | None]:
+        """Read several znodes in the time of one; the caller bounds their number.
+
+        ``unreadable``: stands for a znode of another identity; without it, ``NotAllowed`` is raised.
+        """
         sent = [self._send(protocol.GetDataRequest(path=path, watch=False)) for path in paths]
-        return [await self._node(one) for one in sent]
+        return [await self._node(one, unreadable) for one in sent]
+
+    async def rights(self, path: str) -> list[Right]:
+        """Return who may do what with a znode."""
+        response = await self._ask(protocol.GetACLRequest(path=path))
+        return [Right(acl.id.scheme, acl.id.id, acl.perms) for acl in response.acl]
+
+    async def protect(self, path: str) -> None:
+        """Give a znode to the identities of this connection alone."""
+        await self._ask(protocol.SetACLRequest(path=path, acl=self._acl, version=-1))
 
     async def children(self, path: str, *, watch: bool = False) -> frozenset[str]:
         response = await self._ask(protocol.GetChildren2Request(path=path, watch=watch))
@@ -313,11 +342,15 @@ class ZooKeeperLink:
     async def _ask(self, request: Request[_Answer]) -> _Answer:
         return await self._answer(self._send(request))
 
-    async def _node(self, sent: _Sent[protocol.GetDataResponse]) -> Node | None:
+    async def _node(self, sent: _Sent[protocol.GetDataResponse], unreadable: Node | None) -> Node | None:
         try:
             response = await self._answer(sent)
         except NoNode:
             return None
+        except NotAllowed:
+            if unreadable is None:
+                raise
+            return unreadable
         return Node(response.data or b"", _stat(response.stat))
 
     def _send(self, request: Request[_Answer]) -> _Sent[_Answer]:

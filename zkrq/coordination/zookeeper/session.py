@@ -115,6 +115,13 @@ class ZooKeeperSession:
             self._wake.clear()
             await self._wake.wait()
 
+    async def renewed(self, link: ZooKeeperLink) -> bool:
+        """Break a link whose credentials are not those that hold now; return whether they were others."""
+        if self._auth is None or await self._auth.logins() == list(link.logins):
+            return False
+        link.kill("the credentials have changed")
+        return True
+
     async def run(self) -> None:
         """Keep a session until it is cancelled or ``life`` is closed."""
         loop = asyncio.get_running_loop()
