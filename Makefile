@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos simulate mutants model soak oldest lint format setup clean
+.PHONY: demo dev bench test chaos simulate mutants model fuzz soak oldest lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -29,6 +29,9 @@ mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be
 
 model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES)
+
+fuzz: setup    ## Hostile input of every kind, FUZZ_EXAMPLES=5000 of each by default, about 20 minutes.
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest tests/security/test_fuzz.py $(ARGS)
 
 soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.
 	$(PYTHON) -m tests.soak $(ARGS)

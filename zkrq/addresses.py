@@ -29,6 +29,8 @@ def name_servers(redis: RedisServers) -> dict[str, str]:
     """Return the URLs by name.  Raises ``ConfigError``."""
     if isinstance(redis, str):
         raise ConfigError("redis must be a list of URLs or a mapping of names to URLs, not one str")
+    if not isinstance(redis, Mapping | Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"redis must be a list of URLs or a mapping of names to URLs, not {type(redis).__name__}")
     named = dict(redis) if isinstance(redis, Mapping) else {address(url): url for url in redis}
     if not named:
         raise ConfigError("redis is empty: at least one server is needed")
@@ -68,6 +70,8 @@ def _check_distinct(named: Mapping[str, str]) -> None:
 def join_hosts(zookeeper: ZooKeeperServers) -> str:
     """Return ZooKeeper's servers as one host string, checked.  Raises ``ConfigError``."""
     if not isinstance(zookeeper, str):
+        if not isinstance(zookeeper, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"zookeeper must be a str or a list of str, not {type(zookeeper).__name__}")
         servers = list(zookeeper)
         if not servers:
             raise ConfigError("zookeeper is empty: at least one server is needed")

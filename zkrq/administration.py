@@ -154,6 +154,8 @@ def _pages(ids: Sequence[str] | None, page: int, dead: int) -> Iterator[tuple[in
     if isinstance(ids, str):
         raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
     if ids is not None:
+        if not isinstance(ids, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"ids must be a list of ids, not {type(ids).__name__}")
         for id in ids:
             check_id("id", id)
     for start in range(0, dead if ids is None else len(ids), page):

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from types import UnionType
 from typing import cast
 
 from zkrq import clock
@@ -175,6 +176,8 @@ class Server:
             replies = await link.ask(*questions(self.namespace))
         except Complaint as complaint:
             raise ServerError(read_error(str(complaint)).status, str(complaint)) from None
+        if not _is_identity(replies):
+            raise ServerError(Status.BROKEN, f"it gave unknown replies about itself: {replies!r:.200}")
         try:
             identity = read_server_info(replies, asked_us, clock.now_us())
         except ValueError as error:
@@ -189,3 +192,13 @@ class Server:
         if self._link:
             self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
             self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")
+
+
+def _is_identity(replies: list[object]) -> bool:
+    """Tell whether replies to ``questions`` are of the types that Redis gives."""
+    info, known, count, time = replies
+    return isinstance(info, bytes) and _are(known, 4, bytes | None) and isinstance(count, int) and _are(time, 2, bytes)
+
+
+def _are(values: object, count: int, kind: type | UnionType) -> bool:
+    return isinstance(values, list) and len(values) == count and all(isinstance(each, kind) for each in values)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]

@@ -42,13 +42,22 @@ dial = Dialler()
 
 
 def redact(url: str) -> str:
-    """Return the URL without its password, for logs and ``repr``."""
+    """Return the URL without its password, for logs and ``repr``; values of unknown options are left out, too."""
     scheme, separator, rest = url.rpartition("://")
     place, _, query = rest.partition("?")
     if "@" in query and "@" not in place and not place.startswith("/") and "=" not in query.partition("@")[0]:
         place, query = rest.rpartition("@")[2], ""  # a password that is not properly escaped
-    options = "&".join(option for option in query.split("&") if option and "password" not in option)
+    options = "&".join(_shown(option) for option in query.split("&") if option and "password" not in option)
     return f"{scheme}{separator}{place.rpartition('@')[2]}" + (f"?{options}" if options else "")
+
+
+_HARMLESS = ("ssl_", "socket_", "db", "client_name", "protocol", "health_check_interval", "retry_on_timeout")
+"""Beginnings of the options whose values may be shown; another one may be a password by a misspelt name."""
+
+
+def _shown(option: str) -> str:
+    name, is_set, _ = option.partition("=")
+    return option if name.startswith(_HARMLESS) or not is_set else f"{name}=..."
 
 
 def without_credentials(url: str) -> str:
