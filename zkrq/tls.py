@@ -44,11 +44,6 @@ class TLS:
             context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
         return context
 
-    @property
-    def redis_options(self) -> dict[str, object]:
-        """The same as options of a Redis URL."""
-        return {f"ssl_{name}": value for name in self.__slots__ if (value := getattr(self, name)) is not None}
-
 
 def _no_password() -> str:
     """Refuse an encrypted key, for which OpenSSL would ask the terminal."""

@@ -357,6 +357,7 @@ GARBAGE = [
     b"*3\r\n$2\r\nOK\r\n",
     b"*1\r\n" * 5000 + b":1\r\n",
     b"$-2\r\n",
+    b"$3000000\r\n%b\r\n" % (b"x" * 3_000_000),
     b"\x15\x03\x03\x00\x02\x02\x28",
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
     b"\0" * 100,

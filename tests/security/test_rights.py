@@ -214,7 +214,7 @@ async def command_line(servers: local.Servers, namespace: str) -> None:
         "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
         "ZKRQ_NAMESPACE": namespace,
     }
-    for words in (["found"], ["push", "shell", '"x"'], ["pop", "shell"], ["stats"], ["consumers"], ["servers", "list"]):
+    for words in (["found"], ["push", "shell", '"x"'], ["pop", "shell"], ["consumers"]):
         with anyio.fail_after(HANG):
             await anyio.run_process([sys.executable, "-m", "zkrq", *words], env=environment)
 

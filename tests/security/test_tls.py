@@ -38,7 +38,8 @@ def connect(secured: Secured, namespace: str, **options: Any) -> Cluster:
         "zookeeper_tls": tls(secured),
         "namespace": namespace,
         "found": True,
-        "session_timeout": SESSION_TIMEOUT,
+        "session_timeout": 2 * SESSION_TIMEOUT,
+        "command_timeout": 5,  # handshakes are work, and the machine may be busy
         **options,
     }
     return zkrq.connect(**given)
@@ -102,6 +103,16 @@ async def test_the_authority_of_redis_is_not_trusted(secured: Secured) -> None:
         text = await refused(connect(secured, new_namespace(), redis_tls=wrong))
         assert "certificate verify failed" in text
         assert "trust its authority (ca_certs of redis_tls), and use a name that the certificate has" in text
+
+
+async def test_own_authorities_take_the_place_of_the_systems(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", secured.files("ca"))  # as if the system trusted it
+    own = tls(secured, ca="other")
+    assert "trust its authority (ca_certs of redis_tls)" in await refused(
+        connect(secured, new_namespace(), redis_tls=own)
+    )
+    text = await refused(connect(secured, new_namespace(), zookeeper_tls=own))
+    assert "trust its authority (ca_certs of zookeeper_tls)" in text
 
 
 async def test_the_certificate_of_redis_is_of_another_host(secured: Secured) -> None:
@@ -245,7 +256,8 @@ async def test_files_that_are_garbage_are_named(secured: Secured, tmp_path: Path
     text = await refused(connect(secured, new_namespace(), zookeeper_tls=TLS(ca_certs=str(garbage))))
     assert "the files of zookeeper_tls cannot be used" in text
     text = await refused(connect(secured, new_namespace(), redis_tls=TLS(ca_certs=str(garbage))))
-    assert "correct this client's URL of that server, its options or its certificates" in text
+    assert "the files of redis_tls cannot be used" in text
+    assert "correct them" in text
 
 
 def test_tls_for_urls_without_it_is_an_error() -> None:

@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
+from zkrq.credentials import Source
 from zkrq.errors import ConfigError
-from zkrq.replication.urls import address, check_url, dial, redact, with_credentials_of, without_credentials
+from zkrq.replication.urls import Dialler, address, check_url, dial, redact, with_credentials_of, without_credentials
+from zkrq.replication.wire import RedisWire
+from zkrq.tls import TLS
 
 URLS = [
     "redis://localhost",
@@ -155,15 +158,15 @@ def test_own_credentials_lead_back_to_any_socket(url: str) -> None:
 @given(urls(), urls())
 def test_credentials_of_one_server_lead_to_another(url: str, first: str) -> None:
     """All servers of a namespace have one user and one password, and the same options where they are of the same kind;
-    which server it is stays."""
+    which server it is stays.  A password for encrypted connections goes over no other."""
     used, theirs = reached(with_credentials_of(without_credentials(url), first)), reached(first)
     place = {"host", "port", "db", "connection_class"}
     assert {name: value for name, value in used.items() if name in place} == reached(without_credentials(url))
-    same_kind = url.partition(":")[0] == first.partition(":")[0]
+    kinds = first.partition(":")[0], url.partition(":")[0]
+    kept = set[str]() if kinds == ("rediss", "redis") else {"username", "password"}
+    same_kind = kinds[0] == kinds[1]
     assert {name: value for name, value in used.items() if name not in place} == {
-        name: value
-        for name, value in theirs.items()
-        if name not in place and (same_kind or name in {"username", "password"})
+        name: value for name, value in theirs.items() if name not in place and (same_kind or name in kept)
     }
 
 
@@ -235,6 +238,26 @@ def test_password_that_an_option_names_is_not_shown(url: str) -> None:
 
 # BUG: what stands behind a "?" in a password that was not quoted is taken for options, what stands before it for the
 # host; both are shown, by the complaint too, since such a URL is refused.
+def test_password_is_not_sent_in_the_clear_because_a_view_says_so() -> None:
+    assert with_credentials_of("redis://one:7", "rediss://ann:secret@two?ssl_certfile=/x") == "redis://one:7"
+    assert with_credentials_of("rediss://one", "redis://ann:secret@two") == "rediss://ann:secret@one"
+    auth = Source("redis_auth", ("ann", "secret"))
+    for tls, url, expected in (
+        (TLS(), "redis://one", None),
+        (TLS(), "rediss://one", auth),
+        (None, "redis://one", auth),
+    ):
+        wire = Dialler(auth, tls)(url, 1.0)()
+        assert isinstance(wire, RedisWire)
+        assert wire._auth is expected  # pyright: ignore[reportPrivateUsage]
+
+
+def test_value_of_an_unknown_option_is_not_shown() -> None:
+    """It may be a password under a misspelt name."""
+    shown = redact("redis://one?passwort=secret&ssl_ca_certs=/ca.pem&pwd=secret&db=3")
+    assert shown == "redis://one?passwort=...&ssl_ca_certs=/ca.pem&pwd=...&db=3"
+
+
 def test_password_with_a_question_mark_is_not_shown() -> None:
     url = "redis://ann:half?secret@redis-1"
     with pytest.raises(ConfigError) as refused:

@@ -140,6 +140,7 @@ _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
     ("DENIED", "let this client's host in: set a password or bind that server to a private address"),
     ("ERR DB index", "correct the database number in this client's URL of that server"),
+    ("files of redis_tls", "correct them; they are read for each connection"),
     ("redis_auth", "correct what redis_auth names; it is read for each connection"),
     ("speaks no TLS", "write redis:// instead of rediss:// in this client's URL of that server, or name its TLS port"),
     ("speaks TLS", "write rediss:// instead of redis:// in this client's URL of that server, or name its other port"),

@@ -17,7 +17,8 @@ from zkrq.tls import TLS
 class Dialler:
     """Make wires to Redis servers; a ``Dial``.
 
-    ``auth``: for URLs without user and password.  ``tls``: for ``rediss://``; options of the URL come first.
+    ``auth``: for URLs without user and password.  ``tls``: for ``rediss://`` without options of its own; then the
+    password is not sent to a server that is named without encryption, as a forged view might do.
     """
 
     auth: Source | None = None
@@ -28,11 +29,9 @@ class Dialler:
 
         Raises ``ConfigError``.
         """
-        parts = _parts(url)
-        if self.tls and url.startswith("rediss://"):
-            parts = {**self.tls.redis_options, **parts}
+        auth = None if self.tls and url.startswith("redis://") else self.auth
         try:
-            return wires(parts, timeout, self.auth)
+            return wires(_parts(url), timeout, auth, self.tls)
         except ValueError as error:
             raise ConfigError(f"{redact(url)!r} has options that a connection does not take: {error}") from error
 
@@ -76,6 +75,8 @@ def with_credentials_of(url: str, other: str) -> str:
     """Return the URL with the user and the password of another URL, and with its options if it is of the same kind."""
     parts, known = urlsplit(url), urlsplit(other)
     credentials, at, _ = known.netloc.rpartition("@")
+    if (known.scheme, parts.scheme) == ("rediss", "redis"):
+        credentials = at = ""  # what is sent encrypted is not sent in the clear because a view says so
     kept = {"username", "password"} if parts.scheme != known.scheme else {name for name, _ in parse_qsl(known.query)}
     options = [(name, value) for name, value in parse_qsl(known.query) if name in kept - {"db"}]
     options += parse_qsl(parts.query)

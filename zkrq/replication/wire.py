@@ -24,6 +24,7 @@ from zkrq.credentials import Source
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.handshakes import read_alert, speaks_plainly, speaks_tls
 from zkrq.protocol.replies import Answer, Status, read_error
+from zkrq.tls import TLS
 
 if TYPE_CHECKING:
     from redis._parsers import _AsyncHiredisParser as DefaultParser  # pyright: ignore[reportPrivateUsage]
@@ -100,28 +101,39 @@ class Parser(DefaultParser):
         return error
 
 
-HANDSHAKE_SHARE = 1 / 2
+HANDSHAKE_SHARE = 3 / 4
 """Share of the time for connecting that a TLS handshake may take; the rest is for finding out why it took longer."""
 
 
 class RedisWire:
     """A ``Wire`` made of redis-py's connection."""
 
-    def __init__(self, make: Callable[..., AbstractConnection], path: str | None = None, auth: Source | None = None):
+    def __init__(
+        self,
+        make: Callable[..., AbstractConnection],
+        path: str | None = None,
+        auth: Source | None = None,
+        tls: TLS | None = None,
+    ) -> None:
         """``make``: makes a connection, with the options that are given in place of its own.
 
-        ``path``: the server's socket in the file system, None if it is reached over the network.  ``auth``: read for
-        each connection.
+        ``path``: the server's socket in the file system, None if it is reached over the network.  ``auth`` and ``tls``:
+        read for each connection.
         """
         self._make = make
         self._path = path
         self._auth = auth
+        self._tls = tls
         self._connection = make()
         self._heard = False  # whether the server has answered anything
 
     async def connect(self) -> None:
         if self._auth is not None:
             self._connection = self._make(**await _login(self._auth))
+        if self._tls is not None and isinstance(self._connection, SSLConnection):
+            self._connection.ssl_context.context = _read(
+                self._tls
+            )  # redis-py's own trusts the system's authorities, too
         try:
             await self._connection.connect()
         except RedisError as error:
@@ -167,6 +179,14 @@ class RedisWire:
         return Answer(Status.DENIED, (), denied) if denied else answer
 
 
+def _read(tls: TLS) -> ssl.SSLContext:
+    try:
+        return tls.context()
+    except OSError as error:
+        reason = f"the files of redis_tls cannot be used: {error}"
+        raise NoConnection(Answer(Status.DENIED, (), reason)) from error
+
+
 def _context(connection: SSLConnection) -> ssl.SSLContext:
     return cast("ssl.SSLContext", connection.ssl_context.get())  # pyright: ignore[reportUnknownMemberType]
 
@@ -203,8 +223,12 @@ def _why(error: RedisError, path: str | None) -> Answer:
     """Explain why there is no connection, and whose fault it is."""
     if text := _error_text(error):
         return read_error(text)
+    reason = str(error)
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError) and str(cause) not in reason:
+            reason += f" {cause}"  # redis-py before 6 leaves it out
     statuses = (_status_of(cause, path) for cause in _causes(error))
-    return Answer(next((status for status in statuses if status), Status.UNREACHABLE), (), str(error))
+    return Answer(next((status for status in statuses if status), Status.UNREACHABLE), (), reason)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -261,15 +285,19 @@ _NO_DRIVER_INFO: Mapping[str, None] = (
 )
 
 
-def wires(options: Mapping[str, Any], timeout: float, auth: Source | None = None) -> Callable[[], Wire]:
+def wires(
+    options: Mapping[str, Any], timeout: float, auth: Source | None = None, tls: TLS | None = None
+) -> Callable[[], Wire]:
     """Return a maker of wires with these options; ``timeout`` is the time in seconds that connecting may take.
 
-    ``auth``: user and password, for options that have none.  Raises ``ValueError`` for options that a connection does
-    not take.
+    ``auth``: user and password, for options that have none; ``tls``: for an encrypted connection whose options say
+    nothing about it.  Raises ``ValueError`` for options that a connection does not take.
     """
     options = dict(options)
     kind = options.pop("connection_class", Connection)
     secured = kind is SSLConnection
+    if any(name.startswith("ssl_") for name in options):
+        tls = None
     if secured and options.get("ssl_cert_reqs") != "none":
         options.setdefault("ssl_check_hostname", True)  # redis-py before 6 does not check it by itself
     own = {
@@ -290,4 +318,4 @@ def wires(options: Mapping[str, Any], timeout: float, auth: Source | None = None
         make()
     except (TypeError, ValueError, RedisError) as error:
         raise ValueError(str(error)) from error
-    return lambda: RedisWire(make, options.get("path"), auth)
+    return lambda: RedisWire(make, options.get("path"), auth, tls)
