@@ -24,7 +24,7 @@ from zkrq.settings import Settings
 
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
-ITEMS = 4 * TASKS * 8
+ITEMS = 4096
 ALONE = 300  # items of a caller that waits for each
 QUEUES = 64
 

@@ -119,6 +119,14 @@ def test_repeated_request_is_given_its_part_again(server: OneServer) -> None:
     assert server.contents().faults == []
 
 
+def test_repeated_request_is_given_what_has_a_payload(server: OneServer) -> None:
+    """That a sibling's is missing here keeps nobody waiting."""
+    held = Bundle(Version(1, 2), "CCCX", (1, 1, 1, 0), is_alone=False, rows=[Row("ann", 1)])
+    there = joined_some({0: payloads(4)[0], 2: payloads(4)[2]}, 4)
+    assert server.apply(Applied(BUNDLE, pack(held), wire=there), payloads=True)[1] == [1]
+    assert server.claim("ann", seq=1).handed == {ids(0)[0]: payloads(4)[0], ids(2)[0]: payloads(4)[2]}
+
+
 def test_hundred_claims_of_one_item_each(server: OneServer) -> None:
     """A row for each; rows that nothing names go, so that the record stays small."""
     server.put(bundle(100))

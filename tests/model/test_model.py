@@ -193,8 +193,8 @@ def test_who_may_evict(rule: Rule, bound: int) -> None:
 
 
 def test_survivors_who_answer_keep_the_view_alive() -> None:
-    """In 3000 schedules 22 views are left without anybody, 41 without the rule; here most of the difference is."""
-    seeds = range(1500, 2000)
+    """In 3000 schedules 22 views are left without anybody, 41 without the rule; here is much of the difference."""
+    seeds = range(1500, 1700)
     without = explore(seeds, off=[Rule.SURVIVORS_ANSWER])
     assert without.counts["nobody in sync"] > explore(seeds).counts["nobody in sync"] > 0
 

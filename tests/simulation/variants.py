@@ -59,8 +59,8 @@ def generation_is_not_compared() -> AbstractContextManager[object]:
 
 
 NO_TOMBSTONE = (
-    "write('HSET', records, new.records) for at = 2, new.records.n, 2 do "
-    "if not string.find(read_record(new.records[at]).states, ALIVE) then "
+    "write('HSET', records, new.records) for at = 2, #(new.records or {}), 2 do "
+    "if not string.find(read_record(new.records[at]).states, '[QRCDP]') then "
     "redis.call('HDEL', records, new.records[at - 1]) end end"
 )
 
@@ -131,7 +131,7 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten("r.marks >= KEYED and is_taken((read_tail(r.tail)))", "nil", "push")
+    return _rewritten("r.marks >= 2 and is_taken((read_tail(r.tail)))", "nil", "push")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -216,18 +216,18 @@ class Variant(NamedTuple):
 VARIANTS: Mapping[str, Variant] = {
     variant.make.__name__: variant
     for variant in (
-        Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=13),
-        Variant(settling_asks_for_no_token, "pause", first=25),
-        Variant(generation_is_not_compared),
+        Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=15),
+        Variant(settling_asks_for_no_token, "pause", first=52),
+        Variant(generation_is_not_compared, first=5),
         Variant(removal_leaves_no_tombstone),
-        Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty", first=27),
-        Variant(claims_are_handed_out_early, "restart,flush,breaks,replica"),
-        Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=17),
+        Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty", first=29),
+        Variant(claims_are_handed_out_early, "restart,flush,breaks,replica", first=6),
+        Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=19),
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up),
         Variant(keys_are_kept_for_ever),
-        Variant(a_limit_is_not_asked_for, first=10),
-        Variant(what_has_expired_is_handed_out, first=14),
+        Variant(a_limit_is_not_asked_for, first=12),
+        Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=14),
         Variant(a_pause_is_not_asked_for, first=6),
         Variant(a_cancel_leaves_claims_alone),

@@ -133,14 +133,23 @@ end
 
 -- Hand out the remaining claims that this request was given before.
 local function hand_out_again()
+  -- The items of a run, or of them those whose payloads are there.
+  local function hand_all(r, from, to, is_whole)
+    if is_whole then return hand(r, from, to) end
+    local any = false
+    for position = from, to do any = payload_at(r.whole, position) and hand(r, position, position) or any end
+    return any
+  end
+
   local begin_at = token .. '\0'
   local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
   for _, entry in ipairs(entries) do
     local r = open(string.sub(entry, #begin_at + 1))
-    if r and has_payloads(r) and not cut then
+    local is_whole = r and has_payloads(r)
+    if r and r.whole and not cut then
       local mine = false
       each_run(r, 1, r.size, function(from, to, state, row)
-        if state == CLAIMED and token_at(r, row) == token and hand(r, from, to) then mine = mine or row end
+        if state == CLAIMED and token_at(r, row) == token and hand_all(r, from, to, is_whole) then mine = true end
       end)
       if mine and r.epoch < epoch then
         touch(r)
