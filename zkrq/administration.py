@@ -13,6 +13,7 @@ from zkrq.checks import check_id, check_rate
 from zkrq.errors import ConfigError, OutcomeUnknown
 from zkrq.inspection import SEEN_AT_ONCE, Inspection
 from zkrq.protocol import calls
+from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import REQUEUED, State, unpack
 
@@ -20,6 +21,9 @@ T = TypeVar("T")
 
 CLEAR_PAGE = 500
 """Items that one call of the script ``clear`` looks at."""
+
+DELETE_ROUNDS = 10
+"""Times that ``delete`` begins again because items were pushed, or changed their state, meanwhile."""
 
 
 class Cancellation(enum.Enum):
@@ -65,7 +69,11 @@ class Administration(Inspection[T]):
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
         self._check_open()
-        removed, before_ms, cursor = 0, clock.now_ms(), b""
+        return await self._clear(clock.now_ms())
+
+    async def _clear(self, before_ms: int) -> int:
+        """Remove every ready and every scheduled item that was pushed until then; return how many."""
+        removed, cursor = 0, b""
         while True:
             leading = self._replicas.primary(self.name)
             call = _new_call()
@@ -78,6 +86,39 @@ class Administration(Inspection[T]):
                 cursor = after
             else:
                 return removed
+
+    async def delete(self) -> int:
+        """Remove the queue: all its items in any state, its pause, and whatever is stored of it; return how many items.
+
+        Holders of claimed items are notified as by ``cancel``.  Afterwards nothing of the queue is left in Redis, and
+        none of the items removed comes back.  While a server is caught up, or fewer than ``min_replicas`` are in sync,
+        the items are removed, and what is left goes by itself within about a quarter of an hour after that has ended.
+
+        Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does; so do a push that
+        is repeated under the id of a removed item, a schedule (``every``) at its next moment, and a consumer that is
+        waiting.  Stop these first.  If the call fails or is cancelled, some items may be left: delete again.
+        Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
+        """
+        self._check_open()
+        removed = 0
+        for _ in range(DELETE_ROUNDS):
+            removed += await self._clear(clock.now_ms() + PUT_WINDOW_MS)  # also those of producers whose clock is ahead
+            removed += await self.discard() + await self._cancel_claimed()
+            if not any(await self.size()):
+                break
+        await self.resume()
+        await self._replicas.forget_deleted(self.name)
+        return removed
+
+    async def _cancel_claimed(self) -> int:
+        removed = 0
+        for _ in range(0, (await self.size()).claimed, SEEN_AT_ONCE):
+            ids = [item.id for item in await self.peek(SEEN_AT_ONCE, "claimed")]
+            call = _new_call()
+            decided = await self._replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
+            removed += decided.reply.states.count(State.CLAIMED.value.encode())
+            removed += _done(decided, State.CLAIMED.value + call, State.GONE.value)
+        return removed
 
     async def cancel(self, id: str) -> Cancellation:
         """Remove one item in any state; the result is false if no item has that id.

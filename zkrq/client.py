@@ -29,6 +29,7 @@ from zkrq.limits import DeadLetters
 from zkrq.parts import QueueParts
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
+from zkrq.protocol import calls
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
 from zkrq.protocol.recovery import has_live_member
@@ -205,11 +206,14 @@ class Client:
             await self._stack.aclose()
 
     async def _retire(self, queue: str) -> None:
-        """Remove every trace of this client's owner id from a queue."""
-        if self.identity.owner is None:
+        """Remove every trace of this client's owner id from a queue, if there is any: a queue that it only pushed to,
+        or that was deleted, has none, and stays as it is."""
+        owner = self.identity.owner
+        if owner is None:
             return
         try:
-            await self.replicas.fence(queue, self.identity.owner)
+            if owner in await self.replicas.names(calls.Owners(queue)):
+                await self.replicas.fence(queue, owner)
         except ZkrqError as error:
             _log.info("queue %s: %s", queue, error, extra={"cluster": self.namespace, "queue": queue})
 

@@ -335,6 +335,19 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert (await shell.run("get", "jobs", first["id"]))[0] == 2
 
 
+async def test_delete(shell: Shell, servers: local.Servers) -> None:
+    await shell.value("push", "jobs", "-", stdin="1\n2\n")
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        claim = await take(cluster.queue("jobs"))
+        code, _, err = await shell.run("delete", "jobs")
+        assert code == 2
+        assert err.startswith("zkrq delete: to delete queue 'jobs' in 'test-")
+        assert err.endswith("with 2 items, claimed ones included without being asked on a terminal, give --yes\n")
+        assert await shell.run("delete", "jobs", "--yes") == (0, "queue 'jobs' is deleted: 2 items removed\n", "")
+        assert (await shell.value("stats"))[0]["queues"] == {}
+        assert await claim.lost
+
+
 async def test_dead_letters(shell: Shell, servers: local.Servers) -> None:
     namespace = shell.environment["ZKRQ_NAMESPACE"]
     async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace) as cluster:

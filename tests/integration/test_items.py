@@ -288,6 +288,21 @@ async def clear(stage: Stage) -> None:
     await claim.ack()
 
 
+async def delete(stage: Stage) -> None:
+    """All of it, dead letters, claims and a pause too; what is pushed afterwards stays."""
+    await bury(stage.queue, 20)
+    (claim,) = await stage.claim(1)
+    await stage.queue.push_many(range(2000))
+    await stage.queue.pause()
+    removed = await stage.amid(stage.queue.delete())
+    assert removed == 2021
+    assert not (await stage.queue.statistics()).paused
+    assert await stage.queue.ack_many([claim]) == [claim]
+    assert "jobs" not in await stage.cluster.statistics()
+    await stage.queue.push("x")
+    assert await stage.queue.size() == (1, 0, 0, 0)
+
+
 async def pause(stage: Stage) -> None:
     await stage.queue.push("x")
     await stage.amid(stage.queue.pause())
@@ -399,7 +414,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 SCENES: Sequence[Scene] = (
     *(push, push_with_an_id, push_with_a_key, push_with_a_time_to_live, push_into_a_limited_queue, push_many, every),
     *(pop, ack, ack_many, nack, retry, release, bury_them, extend, work, dead_letter_caps),
-    *(cancel, clear, pause, paused_before, resume, redrive, redrive_some, discard),
+    *(cancel, clear, delete, pause, paused_before, resume, redrive, redrive_some, discard),
     *(look, size, peek, scan, statistics, consumers),
 )
 
@@ -482,6 +497,20 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
         assert left[1] == (operation == "pause")
 
 
+async def test_deletion_meets_what_a_dead_caller_had_decided(servers: local.Servers) -> None:
+    """Removed on the primary alone: if it forgot that, the other servers would bring the items back."""
+    async with caller(servers) as (stage, decide):
+        await stage.queue.push_many(range(700))
+        await stage.claim(1)
+        await decide(calls.Clear("jobs", 500, "", clock.now_ms(), b""))
+        assert sum(await stage.queue.size()) < 700
+        await stage.queue.delete()
+        assert "jobs" not in await stage.cluster.statistics()
+        await stage.primary.kill()
+        assert await stage.ids() == []
+        assert "jobs" not in await stage.cluster.statistics()
+
+
 async def test_duplicate_is_told_only_of_what_every_server_has(servers: local.Servers) -> None:
     """Also where who pushed the first one is dead, and only the primary had it."""
     async with caller(servers) as (stage, decide):
@@ -520,7 +549,10 @@ async def test_only_what_needs_the_registry_waits_for_zookeeper(servers: local.S
         assert [item.state async for item in queue.scan("scheduled")] == ["scheduled"]
         assert (await queue.statistics()).sizes == (12, 1, 0, 0)
         assert await queue.clear() == 13
+        deleting = asyncio.create_task(queue.delete())
         consumers = asyncio.create_task(cluster.consumers())
         await asyncio.sleep(0.05)
         assert not consumers.done()
         consumers.cancel()
+        assert not deleting.done(), "the epoch is in the register"
+        deleting.cancel()

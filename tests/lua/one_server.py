@@ -693,6 +693,9 @@ class OneServer(Connection):
     def wipe(self, **options: Argument) -> None:
         self._ask(calls.Wipe(self.queue), options)
 
+    def forget(self, *, early: bool = False, **options: Argument) -> bool:
+        return self._ask(calls.Forget(self.queue, early), options)
+
     def retire(self, owner: str) -> None:
         self.ask(calls.Retire(self.queue, owner))
 

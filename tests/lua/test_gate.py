@@ -31,6 +31,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Count("q"),
         calls.Cut("q", [calls.Gone(b"id", b"")]),
         calls.Fence("q", "ann"),
+        calls.Forget("q", early=True),
         calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.Heads("q", calls.START, 10),
         calls.Holders("q"),

@@ -39,6 +39,8 @@ class Administrator:
                 await self._consumers()
         if setting.clears and chance.random() < 0.2:
             await self._clear(queue)
+        if setting.deletes and chance.random() < 0.2:
+            await self._delete(queue)
         if setting.pauses and chance.random() < 0.25:
             await self._pause(queue)
 
@@ -147,6 +149,32 @@ class Administrator:
         for item in list(ledger.items.values())[len(concerned) :]:
             item.removal_at = min(item.removal_at, begun_at)
             item.begin_removal()
+
+    async def _delete(self, queue: Queue[Any]) -> None:
+        """Whatever was pushed before this ends may be gone, dead letters and a pause too.
+
+        If it returns, all is gone of which no push was under way; and that never comes back."""
+        ledger = self._ledger
+        ledger.deletions += 1
+        ledger.open_deletions += 1
+        ledger.open_clears += 1
+        ledger.open_discards += 1
+        ledger.discards_begun += 1
+        concerned = list(ledger.items.values())
+        ledger.excess += len(concerned)
+        for item in concerned:
+            ledger.begin_deletion(item)
+        mark = ledger.pauses.begin(paused=False)
+        ended = await self._client.do("delete", queue.delete(), 20 * CALL_LIMIT)
+        ledger.pauses.end(ended.outcome, mark, paused=False)
+        ledger.open_deletions -= 1
+        if ended.outcome is not Outcome.DONE:
+            return
+        ledger.open_clears -= 1
+        ledger.open_discards -= 1
+        ledger.excess -= len(concerned)
+        for item in concerned:
+            item.deleted_at = self._world.loop.now
 
     async def _deal_with_letters(self, queue: Queue[Any], letters: list[tuple[SeenItem[Any], Item]]) -> None:
         match self._chance.choice(("redrive", "redrive slowly", "redrive all", "discard", "discard all")):

@@ -107,6 +107,14 @@ class Item:
     deliveries: int = 0
     token: tuple[int, int] = (0, 0)
     holders: list[Holder] = field(default_factory=list[Holder])
+    pushing: int = 0
+    """Pushes of it without a certain end."""
+    deletions: int = 0
+    """Deletions of its queue that were begun since its first push was."""
+    deleted_at: float | None = None
+    """When a deletion of its queue returned: whatever it was, it is not there any more ..."""
+    reborn: bool = False
+    """... unless a push of it was under way, or was begun later: nothing of it is remembered then."""
     open_calls: int = 0
     """Operations on it without a certain end; servers may differ about it until it is decided on again."""
 
@@ -136,6 +144,8 @@ class Item:
 
     def was_gone(self, moment: float) -> bool:
         """Whether it was certainly neither queued, scheduled nor claimed any more, and was never to be again."""
+        if self.reborn:
+            return False
         dead = self.buried_at is not None and self.redriven_at is None
         return self.gone_at <= moment or (dead and cast("float", self.buried_at) <= moment)
 
@@ -217,6 +227,10 @@ class Ledger:
     def __init__(self, loop: Loop, hub: SimHub, trace: Trace, found: Findings, *, max_size: int | None) -> None:
         self.open_clears = 0
         """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
+        self.deletions = 0
+        """Calls of delete that were begun: servers may remember different removals then."""
+        self.open_deletions = 0
+        """Those that may still remove what is pushed now."""
         self.open_redrives = 0
         self.open_discards = 0
         self.discards_begun = 0
@@ -255,6 +269,7 @@ class Ledger:
             self.excess += 1
             self.counts["recurring items"] += 1
         item.open_pushes += 1
+        self._may_be_reborn(item)
         return label
 
     def name(self, item: Item, id: str) -> None:
@@ -262,6 +277,21 @@ class Ledger:
         item.ids.add(id)
         if self.by_id.setdefault(id, item) is not item:
             self.violation(f"mixed up: {id} is {item.label} and {self.by_id[id].label}")
+
+    def _may_be_reborn(self, item: Item) -> None:
+        """A push of it begins."""
+        item.pushing += 1
+        item.reborn = item.reborn or item.deletions > 0
+        if self.open_deletions:
+            self.begin_deletion(item)
+
+    def begin_deletion(self, item: Item) -> None:
+        """It may be gone from now on, whatever it is."""
+        item.removal_at = min(item.removal_at, self._loop.now)
+        item.deletions += 1
+        item.reborn = item.reborn or item.pushing > 0
+        item.discarded = True
+        item.begin_removal()
 
     # -- pushes --------------------------------------------------------------------------------------------------------
 
@@ -283,6 +313,7 @@ class Ledger:
         rivals = [(rival, begun) for rival, begun in self.standing(item.key) if rival is not item] if item.key else []
         item.begun_at = min(item.begun_at, self._loop.now)
         item.open_pushes += 1
+        self._may_be_reborn(item)
         item.open_calls += 1
         self.excess += 1
         return Push(item, self._loop.now, rivals)
@@ -292,6 +323,7 @@ class Ledger:
         item = push.item
         self.excess -= 1
         item.open_calls -= 1
+        item.pushing -= 1
         if receipt.duplicate:
             item.open_pushes -= 1
             self._check_duplicate(push, receipt)
@@ -312,6 +344,7 @@ class Ledger:
             return
         self.excess -= 1
         push.item.open_pushes -= 1
+        push.item.pushing -= 1
         push.item.open_calls -= 1
         if isinstance(error, QueueFull):
             self.counts["queue full"] += 1
@@ -434,7 +467,7 @@ class Ledger:
 
     def check_settled(self, verb: str, item: Item, begun_at: float) -> None:
         """A claim was settled: that may not be when its item was cancelled before."""
-        if item.cancelled_at is not None and begun_at > item.cancelled_at:
+        if item.cancelled_at is not None and not item.reborn and begun_at > item.cancelled_at:
             self.violation(f"settled: {verb} of {item.label} returned, after a cancel had at {item.cancelled_at:.3f} s")
 
     # -- deliveries ----------------------------------------------------------------------------------------------------
@@ -484,9 +517,13 @@ class Ledger:
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
-        if item.acked or (item.buried_at is not None and item.redriven_at is None):
+        asked_at = self.asked_at[lease_of(claim).grant.request]
+        if item.deleted_at is not None and not item.reborn and asked_at > item.deleted_at:
+            self.violation(f"revived: {what} after a deletion of the queue had returned")
+        self.counts["made again after a deletion"] += item.deletions > 0 and item.reborn
+        if (item.acked or (item.buried_at is not None and item.redriven_at is None)) and not item.reborn:
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
-        if item.cancelled_at is not None and self.asked_at[lease_of(claim).grant.request] > item.cancelled_at:
+        if item.cancelled_at is not None and not item.reborn and asked_at > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
         if claim.token <= item.token:
             self.violation(f"fencing token went back: {what} after {item.token}")

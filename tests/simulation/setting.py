@@ -29,6 +29,7 @@ class Setting:
     dead_letters: DeadLetters | None
     clears: bool
     pauses: bool
+    deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
     together: int = 6
@@ -97,4 +98,5 @@ def draw(chance: random.Random) -> Setting:
         pauses=chance.random() < 0.2,
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
+        deletes=chance.random() < 0.25,
     )

@@ -242,6 +242,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
+    "forget": {how: asking(calls.Forget("q", early=how == "early")) for how in ("early", "late")},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
     "holders": {"": asking(calls.Holders("q"))},

@@ -69,6 +69,7 @@ DONE = {
     "claim requests while paused",
     "clear done",
     "days",
+    "delete done",
     "consumers done",
     "dead letters in the end",
     "discard done",

@@ -34,6 +34,7 @@ SURFACE: dict[type, set[str]] = {
         "cancel",
         "clear",
         "dead_letters",
+        "delete",
         "discard",
         "get",
         "held",

@@ -1,4 +1,4 @@
-"""Define the commands that remove items, or queue dead letters again: clear, dead discard, dead redrive."""
+"""Define the commands that remove items, or queue dead letters again: clear, delete, dead discard, dead redrive."""
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ async def _clear(args: Namespace) -> Lines:
         async with follow("removed", left):
             removed = await queue.clear()
     yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
+
+
+async def _delete(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        queue = cluster.queue(args.queue)
+
+        async def left() -> int:
+            return sum(await queue.size())
+
+        items = count(await left(), "item")
+        await confirm(args, f"delete queue {args.queue!r} in {cluster.namespace!r} with {items}, claimed ones included")
+        async with follow("removed", left):
+            removed = await queue.delete()
+    yield Line(f"queue {args.queue!r} is deleted: {count(removed, 'item')} removed", {"removed": removed})
 
 
 async def _dead_redrive(args: Namespace) -> Lines:
@@ -53,6 +67,7 @@ async def _dead_discard(args: Namespace) -> Lines:
 
 COMMANDS = (
     Command("clear", "remove every item that is not claimed", _clear, (YES,), QUEUE),
+    Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),
     Command(
         "dead redrive",
         "queue dead letters again",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from zkrq.protocol.fencing import Fencing
+from zkrq.protocol.forgetting import Forgetting
 from zkrq.protocol.putting import Putting
 
 
-class Operations(Putting, Fencing):
-    """Push, decide, fence and read, as generators; see ``steps.py``."""
+class Operations(Putting, Fencing, Forgetting):
+    """Push, decide, fence, forget and read, as generators; see ``steps.py``."""
 
 
 OPERATIONS = Operations()

@@ -231,7 +231,10 @@ class Repairer:
                 await self.scrub()
 
     async def scrub(self) -> None:
-        """Compare all queues once; a queue that cannot be compared is left to the next scrub."""
+        """Compare all queues once, and forget those of which nothing is left.
+
+        A queue that cannot be compared is left to the next scrub.
+        """
         scrub, run = Scrub(), self._replicas.repair
         try:
             queues = await run(scrub.queues())
@@ -251,6 +254,10 @@ class Repairer:
             else:
                 if any(corrected):
                     self._events.tell(Scrubbed(self._cluster, queue, *corrected), logging.WARNING)
+            try:
+                await self._replicas.forget(queue)
+            except ZkrqError as error:
+                self._note_trouble(f"forgetting of {queue}", str(error))
 
     def _note_memory(self, queue: str, seconds: float | None) -> None:
         """Report when a queue starts to forget removals early, and when it no longer does."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TypeVar
 
-from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
+from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
@@ -88,6 +89,27 @@ class Replicas:
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""
         return self.membership.view.primary(queue)
+
+    async def forget(self, queue: str) -> bool:
+        """Forget a queue on the servers on which nothing of it is left or remembered; return whether on all.
+
+        Raises ``Unavailable``.
+        """
+        return await self.run(OPERATIONS.forget(queue))
+
+    async def forget_deleted(self, queue: str) -> bool:
+        """Forget a queue that was emptied just now, unless it has items again; return whether every server has.
+
+        Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        try:
+            async with asyncio.timeout(self.operation_timeout):
+                return await self.run(OPERATIONS.forget_deleted(queue))
+        except TimeoutError as error:
+            raise Unavailable(
+                f"the items of queue {queue!r} are removed, but ZooKeeper did not answer, so what is left of the queue "
+                "stays for now: delete it again"
+            ) from error
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""

@@ -193,6 +193,10 @@ class Queue(Generic[T]):
         """Remove every ready and every scheduled item; return how many.  Raises as ``zkrq.Queue.clear`` does."""
         return self._call(lambda queue: queue.clear())
 
+    def delete(self) -> int:
+        """Remove the queue and all its items; return how many.  Raises as ``zkrq.Queue.delete`` does."""
+        return self._call(lambda queue: queue.delete())
+
     def cancel(self, id: str) -> Cancellation:
         """Remove one item in any state; the result is false if no item has that id.
 

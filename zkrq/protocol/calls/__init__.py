@@ -16,6 +16,7 @@ from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement,
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
+from zkrq.protocol.calls.forgetting import Forget
 from zkrq.protocol.calls.inspection import (
     Count,
     Counts,
@@ -72,6 +73,7 @@ __all__ = [
     "Enrol",
     "Fence",
     "FenceReply",
+    "Forget",
     "Forward",
     "Gone",
     "Heads",
