@@ -76,6 +76,7 @@ async def test_holders_are_told(queue: zkrq.Queue[Any], connect: Connect) -> Non
 
 async def test_a_push_makes_the_queue_again(queue: zkrq.Queue[Any], cluster: zkrq.Cluster) -> None:
     first = await queue.push("before", id="one", key="k")
+    former = (await take(queue)).token
     await queue.delete()
     again = await queue.push("after", id="one", key="k")
     assert not first.duplicate
@@ -84,6 +85,7 @@ async def test_a_push_makes_the_queue_again(queue: zkrq.Queue[Any], cluster: zkr
     assert queue.name in await cluster.statistics()
     claim = await take(queue)
     assert (claim.item, claim.attempts) == ("after", 1)
+    assert claim.token > former, "a database has seen that one"
     await claim.ack()
 
 

@@ -287,6 +287,12 @@ async def test_dev_keeps_servers_up_until_a_signal(shell: Shell) -> None:
             await anyio.connect_tcp("127.0.0.1", int(urls["redis"][0].rpartition(":")[2]))
 
 
+async def test_dev_with_fewer_servers_than_the_environment_wants(shell: Shell) -> None:
+    code, out, err = await shell.run("dev", "--redis", "1", ZKRQ_MIN_REPLICAS="2")
+    says = "zkrq dev: ZKRQ_MIN_REPLICAS is 2, and --redis starts 1: unset it, or start more servers\n"
+    assert (code, out, err) == (2, "", says)
+
+
 async def test_servers(servers: local.Servers) -> None:
     shell = await founded(servers)
     await shell.value("push", "jobs", "1")

@@ -503,6 +503,23 @@ MUTANTS: tuple[Mutant, ...] = (
         Seeds(200, "restart,restart_old,flush,stop,cut"),
     ),
     Mutant(
+        "deletion-raises-no-epoch",
+        "zkrq/protocol/forgetting.py",
+        "return replace(view, epoch=view.epoch + 1, by=by)",
+        "return view",
+        "a call from before a deletion is refused, and what is decided after it is above all from before",
+        Suite("tests/behaviour/test_deleting.py", "-k", "makes_the_queue_again and testing"),
+        quick=True,
+    ),
+    Mutant(
+        "deletion-leaves-the-followers",
+        "zkrq/protocol/forgetting.py",
+        "yield from self._affirm_items_of(follower, queue)",
+        "pass",
+        "what only the primary knows to be removed is removed everywhere before that is forgotten",
+        Suite("tests/behaviour/test_deleting.py", "-k", "left_in_the_middle"),
+    ),
+    Mutant(
         "fence-leaves-the-followers",
         "zkrq/protocol/fencing.py",
         "yield from self._align(queue, owner)",

@@ -13,8 +13,9 @@ from zkrq import local
 from zkrq.cli import demo
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.connecting import found
-from zkrq.errors import ZkrqError
-from zkrq.settings import DEFAULTS
+from zkrq.environment import complete, variable_of
+from zkrq.errors import ConfigError, ZkrqError
+from zkrq.settings import DEFAULTS, Settings
 
 SNIPPET = """\
 Servers of your own, empty, until Ctrl-C.  In a shell:
@@ -50,6 +51,10 @@ async def _demo(args: Namespace) -> Lines:
 
 
 async def _dev(args: Namespace) -> Lines:
+    settings = Settings(**complete({"min_replicas": None}))
+    if (settings.min_replicas or 1) > args.redis:
+        variable = f"{variable_of('min_replicas')} is {settings.min_replicas}"
+        raise ConfigError(f"{variable}, and --redis starts {args.redis}: unset it, or start more servers")
     async with local.servers(args.redis, args.zookeeper) as servers:
         urls, hosts = list(servers.redis_urls.values()), servers.zookeeper_hosts
         for namespace in {DEFAULTS.namespace, os.environ.get("ZKRQ_NAMESPACE") or DEFAULTS.namespace}:

@@ -29,6 +29,9 @@ LOOKS_PER_LEASE = 6
 
 MIN_LOOK_SECONDS, MAX_LOOK_SECONDS = 0.05, 5.0
 
+UNENTERED_SECONDS = 300.0
+"""Seconds after which a claim that was neither entered nor settled is reported, because it may have been forgotten."""
+
 SWEEP_LEAST = 1_000
 """Leases that are kept before settled ones are dropped for the first time; later, twice the number that was left."""
 
@@ -68,6 +71,9 @@ class Leases:
         self._tasks = tasks
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
+        self._dropped_reported = self._unentered_reported = False
+        self._unentered: tuple[Lease, float] | None = None
+        """The first of the claims that nobody has entered or settled, and since when it was."""
         self._batcher: Batcher[_Settling, bool] = Batcher(
             self._send, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
         )
@@ -83,9 +89,42 @@ class Leases:
 
     def _active(self) -> tuple[Lease, ...]:
         """Leases to extend.  Forgets those that were settled, lost, or dropped with their claim."""
+        if not self._dropped_reported:
+            dropped = next(
+                (each for each in self._leases if each.delivered and each.extending and each() is None), None
+            )
+            if dropped is not None:
+                self._report_dropped(dropped)
         self._leases = [lease for lease in self._leases if lease.extending and lease() is not None]
         self._sweep_at = max(SWEEP_LEAST, 2 * len(self._leases))
         return tuple(self._leases)
+
+    def _report_dropped(self, lease: Lease) -> None:
+        self._dropped_reported = True
+        self._log.warning(
+            "the claim on item %s was dropped without being settled, so the item is delivered again after %g s: "
+            "enter it, `async with claim`, or call ack, nack or release (reported once per queue)",
+            lease.id,
+            self.claim_timeout,
+        )
+
+    def _report_unentered(self, active: Iterable[Lease]) -> None:
+        """Report a claim that is extended for a long time although nobody seems to work on its item."""
+        if self._unentered_reported:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._unentered is None or not _is_unentered(self._unentered[0]):
+            found = next(filter(_is_unentered, active), None)
+            self._unentered = found and (found, now)
+        elif now - self._unentered[1] >= UNENTERED_SECONDS:
+            self._unentered_reported = True
+            self._log.warning(
+                "the claim on item %s has been held for %g s and was neither entered nor settled; as long as it is "
+                "referenced it is extended, and nobody else gets the item: enter it, `async with claim`, or call ack, "
+                "nack or release (reported once per queue)",
+                self._unentered[0].id,
+                now - self._unentered[1],
+            )
 
     def add(self, leases: Iterable[Lease]) -> None:
         """Start extending these leases, until they are settled, lost or dropped."""
@@ -194,7 +233,9 @@ class Leases:
         clients may have fenced this process: then Redis has to confirm each claim."""
         loop = asyncio.get_running_loop()
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
-        for lease in self._active():
+        active = self._active()
+        self._report_unentered(active)
+        for lease in active:
             if lease.deadline_at < soon and lease.timer is None:
                 lease.timer = loop.call_at(lease.deadline_at, self._expire, lease)
                 self._tasks.start(self._extend(lease), "extend a claim")
@@ -220,6 +261,11 @@ class Leases:
     def _expire(self, lease: Lease) -> None:
         if lease.extending and lease() is not None:
             self._tell_lost([lease], "it could not be extended in time")
+
+
+def _is_unentered(lease: Lease) -> bool:
+    """Tell whether a consumer has the claim, but is not inside ``async with claim``, and has not settled it."""
+    return lease.delivered and lease.extending and lease.task is None and lease.settled is None and lease() is not None
 
 
 _ACK = Verb.ACK.value
