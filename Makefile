@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos simulate mutants model fuzz soak oldest lint format setup clean
+.PHONY: demo dev bench test chaos simulate mutants model fuzz soak oldest valkey wheel lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -38,6 +38,12 @@ soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.
 
 oldest: setup  ## A part of the tests on the oldest dependencies that are allowed, in build/oldest.
 	.ci/oldest $(ARGS)
+
+valkey: setup  ## The tests of scripts, integration and faults on Valkey, about 10 minutes, at most 25.
+	.ci/valkey $(ARGS)
+
+wheel: setup   ## Build the wheel, and run the README's example with it in an empty environment; about a minute.
+	.ci/wheel $(ARGS)
 
 lint: setup
 	.venv/bin/ruff check
