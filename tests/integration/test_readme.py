@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import anyio
 import pytest
 
 import zkrq
+from tests.harness import new_namespace
 from zkrq import local
 from zkrq.claims import Claim
 from zkrq.cli import running
@@ -104,6 +107,33 @@ async def test_runnable_examples_run(block: Block) -> None:
         result = await anyio.run_process([sys.executable, "-W", "error", "-c", block.code], cwd=ROOT, check=False)
     assert (result.returncode, result.stderr.decode()) == (0, "")
     assert result.stdout == b"sending to ann@example.org\n"
+
+
+@pytest.mark.anyio
+async def test_the_worker_runs_and_drains(servers: local.Servers, tmp_path: Path) -> None:
+    """As a newcomer starts it, with the servers in the environment."""
+    (code,) = (block.code for block in blocks() if block.code.startswith("# jobs.py"))
+    (tmp_path / "jobs.py").write_text(code)
+    namespace = new_namespace()
+    await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("ZKRQ_")},
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+        "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
+        "ZKRQ_NAMESPACE": namespace,
+    }
+    zkrq_command = [sys.executable, "-m", "zkrq"]
+    with anyio.fail_after(2 * RUN_TIMEOUT):
+        async with await anyio.open_process(
+            [*zkrq_command, "worker", "jobs:worker", "--log-level", "error"], cwd=tmp_path, env=environment, stderr=None
+        ) as worker:
+            await anyio.run_process([*zkrq_command, "push", "emails", '{"to": "ann@example.org"}'], env=environment)
+            assert worker.stdout
+            assert await worker.stdout.receive() == b"sending to ann@example.org\n"
+            worker.send_signal(signal.SIGTERM)
+            assert await worker.wait() == 0
 
 
 def mentioned(*names: str) -> None:
