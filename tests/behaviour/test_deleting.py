@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, cast
 
 import pytest
@@ -14,7 +16,9 @@ from tests.harness import HANG, command, settled, take
 from zkrq import local
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.view import Life, ServerId
 from zkrq.repair.repairer import SCRUB_SECONDS
+from zkrq.replication.fleet import Fleet
 from zkrq.testing.in_process import Servers
 
 pytestmark = pytest.mark.anyio
@@ -227,6 +231,32 @@ async def test_a_queue_goes_when_its_last_consumer_has_gone() -> None:
             await (await take(other.queue("jobs"))).ack()
         await cluster.clock.advance(2 * PUT_WINDOW + 3 * SCRUB_SECONDS)
         assert await stored(cluster, "jobs") == set()
+
+
+@pytest.mark.parametrize("how", ["deleted", "emptied"])
+async def test_queues_that_are_gone_cost_an_idle_client_nothing(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[str] = Counter()
+    ask = Fleet.ask
+
+    def count(fleet: Fleet, epoch: int, lives: Mapping[ServerId, Life], call: calls.Call[Any], **options: Any) -> Any:
+        asked[call.queue] += 1
+        return ask(fleet, epoch, lives, call, **options)
+
+    monkeypatch.setattr(Fleet, "ask", count)
+    async with zkrq.testing.servers() as servers, servers.connect() as idle:
+        async with servers.connect() as other:
+            for number in range(100):
+                queue = other.queue(f"gone-{number}")
+                await queue.push("x")
+                await (queue.delete() if how == "deleted" else queue.clear())
+        await idle.clock.advance(60)  # a look may have been under way
+        if how == "emptied":
+            assert asked["gone-0"] > 0, "until nothing of them needs to be remembered"
+            await idle.clock.advance(2 * PUT_WINDOW + 3 * SCRUB_SECONDS)
+        asked.clear()
+        await idle.clock.advance(SCRUB_SECONDS)
+        assert asked, "it looks at the servers"
+        assert not [name for name in asked if name.startswith("gone-")]
 
 
 async def test_on_real_servers_no_key_is_left(
