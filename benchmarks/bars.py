@@ -32,11 +32,11 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
     """Return all bars, in the order of the report."""
     depths = sheet.rows(growth.MEMORY)
     return (
-        _peer(sheet, "arq", 20),
-        _peer(sheet, "SAQ", 20),
-        _peer(sheet, "streaQ", 20),
-        _peer(sheet, "NATS JetStream R3, pipelined", 1.75),
-        _peer(sheet, "a znode per item", 25),
+        _peer(sheet, "arq", 30),
+        _peer(sheet, "SAQ", 30),
+        _peer(sheet, "streaQ", 40),
+        _peer(sheet, "NATS JetStream R3, pipelined", 3),
+        _peer(sheet, "a znode per item", 40),
         Bar(
             "whole cycle: zkrq / its scripts called bare, same batch sizes",
             0.7,
@@ -48,8 +48,18 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
         *_flat(sheet, "cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
         *_flat(sheet, "cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
         Bar(
+            "cost per item with 100 queues / with one, processor time",
+            1.5,
+            _ratio(sheet, growth.QUEUES, "100", "1", "processor"),
+        ),
+        Bar(
+            "cost per item with 1,000 queues / with one, processor time",
+            2.5,
+            _ratio(sheet, growth.QUEUES, "1,000", "1", "processor"),
+        ),
+        Bar(
             "memory of a queued 100-byte item on each server, beyond its payload",
-            350,
+            60,
             tuple(value for row in depths for value in sheet.values(growth.MEMORY, row, "beyond payload"))[-1:],
             unit="bytes",
         ),

@@ -5,21 +5,15 @@ The seeds run in processes of their own, since an exact replay needs hashes that
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.simulation.variants import VARIANTS
+from tests.simulation.command import simulate
 
 SEEDS = 60
 """Enough for every fault and every kind of call; ``make simulate`` runs thousands."""
-
-VARIANT_SEEDS = 150
-"""Within so many seeds each broken variant is found out."""
 
 FIRED = {
     "add server",
@@ -87,14 +81,6 @@ DONE = {
 """What clients have to have done or seen."""
 
 
-def simulate(*options: str) -> list[dict[str, Any]]:
-    """Run ``python -m tests.simulation``; the reports of its seeds."""
-    command = [sys.executable, "-m", "tests.simulation", "--json", *options]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    assert done.returncode in (0, 1), f"{command} ended with {done.returncode}"
-    return json.loads(done.stdout)["reports"]
-
-
 def complain(reports: list[dict[str, Any]]) -> str:
     """The failing seeds, as they are to be run again."""
     return "\n".join(
@@ -133,11 +119,3 @@ def test_a_seed_is_repeated_exactly() -> None:
     after_others = simulate(f"--first={seed - 3}", "--seeds=4", "--jobs=1")[-1]
     alone = simulate(f"--first={seed}", "--seeds=1", "--jobs=1")[0]
     assert after_others == alone
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_broken_variant_is_found_out(variant: str) -> None:
-    _, faults, first = VARIANTS[variant]
-    options = ("--jobs=1", "--stop", f"--variant={variant}", f"--faults={faults}", f"--first={first}")
-    reports = simulate(f"--seeds={VARIANT_SEEDS}", *options)
-    assert reports[-1]["violations"], f"nothing found in {VARIANT_SEEDS} seeds: the checker is blind for this"

@@ -96,5 +96,6 @@ class Holders(Paging[HoldersReply]):
         cursor, flat = body
         counts: dict[str, int] = {}
         for owner, count in zip(flat[::2], flat[1::2], strict=True):
-            counts[owner.decode()] = counts.get(owner.decode(), 0) + count
+            name = owner.decode(errors="backslashreplace")
+            counts[name] = counts.get(name, 0) + count
         return HoldersReply(cursor, counts)
