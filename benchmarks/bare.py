@@ -189,8 +189,10 @@ def _prefix(namespace: str) -> bytes:
 
 async def _check(wires: Iterable[RawRedis], namespace: str, items: int) -> None:
     """Raise ``RuntimeError`` unless this many items are waiting or claimed."""
-    indexes = [key(namespace, QUEUE, index) for index in ("ready", "claimed")]
     for wire in wires:
-        found = sum([cast("int", await wire.ask("ZCARD", index)) for index in indexes])
+        counters = cast(
+            "list[bytes | None]", await wire.ask("HMGET", key(namespace, QUEUE, "lead"), "queued", "claimed")
+        )
+        found = sum(int(counter or 0) for counter in counters)
         if found != items:
             raise RuntimeError(f"the calls sent again left {found} items, not {items}: they were not the same")
