@@ -11,8 +11,8 @@ every server that has forgotten.  Without that, a push whose connection broke an
 once more after the deletion, and a follower could get a claim on an item that it has just forgotten.  A push that had
 not returned by then is repeated by its client under the new epoch, and makes an item.
 
-The followers forget first.  One that still has an item was not told of its removal, because a client died meanwhile;
-then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for a push that is
+The followers forget first.  If a follower still has an item, it was not told of the removal, because a client died
+meanwhile: then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for a push that is
 unfinished.
 
 A server on which an item arrives meanwhile keeps all that it has: maybe the push came after this call there, and before
