@@ -12,8 +12,8 @@ once more after the deletion, and a follower could get a claim on an item that i
 not returned by then is repeated by its client under the new epoch, and makes an item.
 
 The followers forget first.  If a follower still has an item, it was not told of the removal, because a client died
-meanwhile: then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for a push that is
-unfinished.
+meanwhile: then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for a
+push that is unfinished.
 
 A server on which an item arrives meanwhile keeps all that it has: maybe the push came after this call there, and before
 it on another server.  While a server is caught up, or an evicted one may still be needed, nothing is forgotten, as no
