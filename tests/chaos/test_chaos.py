@@ -26,10 +26,14 @@ def _hits_redis(name: str) -> bool:
     return name in FAULTS and FAULTS[name].lane is Lane.REDIS
 
 
+ELSEWHERE = {"client-redis-cut", "redis-all-killed", "redis-full-apart", "zookeeper-down"}
+"""Faults that a test run meets in tests/faults or tests/coordination, too."""
+
+
 def _is_short(name: str, min_replicas: int) -> bool:
-    """Every fault is tried in each test run, and each number of replicas with half of the faults of Redis; how many
-    servers a push needs makes no difference where none of them fails."""
-    if name in LONG_ONES:
+    """Each number of replicas is tried with half of the faults of Redis in a test run; how many servers a push needs
+    makes no difference where none of them fails."""
+    if name in LONG_ONES | ELSEWHERE:
         return False
     return min_replicas == (1 + NAMES.index(name) % 2 if _hits_redis(name) else 2)
 

@@ -192,6 +192,7 @@ def test_who_may_evict(rule: Rule, bound: int) -> None:
     assert findings.violations[Promise.EVICTED_AGAIN]
 
 
+@pytest.mark.chaos
 def test_survivors_who_answer_keep_the_view_alive() -> None:
     """In 3000 schedules 22 views are left without anybody, 41 without the rule; here is much of the difference."""
     seeds = range(1500, 1700)
