@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.harness import command
+from zkrq import local
+
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 
 WRITTEN = {"user": "shop", "password": "a-long-random-password", "namespace": "shop"}
@@ -29,3 +32,10 @@ def rule(user: str, password: str, namespace: str) -> list[str]:
 def commands() -> set[str]:
     """Names of the commands that the page allows."""
     return {word[1:] for word in rule(**WRITTEN) if word.startswith("+")}
+
+
+async def each(servers: local.Servers, *words: str) -> None:
+    """Give a command to every server."""
+    for server in servers.redis:
+        reply = await command(server, *words)
+        assert not reply.startswith(b"-"), reply

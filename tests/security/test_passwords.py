@@ -27,17 +27,11 @@ USER = "rotated"
 Connect = Callable[..., Cluster]
 
 
-async def each(servers: local.Servers, *words: str) -> None:
-    for server in servers.redis:
-        reply = await command(server, *words)
-        assert not reply.startswith(b"-"), reply
-
-
 @pytest.fixture
 async def connect(servers: local.Servers) -> AsyncGenerator[Connect]:
     """Make a client of one namespace, whose user has the least rights and the password ``old``."""
     namespace, hub = new_namespace(), Hub()
-    await each(servers, "ACL", "SETUSER", *rights.rule(USER, "old", namespace))
+    await rights.each(servers, "ACL", "SETUSER", *rights.rule(USER, "old", namespace))
 
     def connect(auth: Credentials | None = None, events: list[zkrq.Event] | None = None) -> Cluster:
         on_event = None if events is None else events.append
@@ -46,7 +40,7 @@ async def connect(servers: local.Servers) -> AsyncGenerator[Connect]:
         return Cluster(servers.redis_urls, MemoryCoordinator(hub), settings, dial=dial)
 
     yield connect
-    await each(servers, "ACL", "DELUSER", USER)
+    await rights.each(servers, "ACL", "DELUSER", USER)
 
 
 def untroubled(load: Load, cluster: Cluster, events: list[zkrq.Event]) -> None:
@@ -70,10 +64,10 @@ async def test_a_password_is_changed_under_load(servers: local.Servers, connect:
         load = Load(cluster)
         async with load.running(producers=2, consumers=2):
             for old, new in (("old", "new"), ("new", "newer")):
-                await each(servers, "ACL", "SETUSER", USER, f">{new}")
+                await rights.each(servers, "ACL", "SETUSER", USER, f">{new}")
                 await kill_connections(servers)  # the old one still does
                 file.write_text(f"{USER}:{new}\n")
-                await each(servers, "ACL", "SETUSER", USER, f"<{old}")
+                await rights.each(servers, "ACL", "SETUSER", USER, f"<{old}")
                 await kill_connections(servers)
                 await until(load.progress(200))
             assert (await command(servers.redis[0], "AUTH", USER, "old")).startswith(b"-WRONGPASS")
@@ -92,9 +86,9 @@ async def test_a_function_is_asked_for_each_connection(servers: local.Servers, c
     async with connect(login) as cluster:
         await cluster.queue("jobs").push("x")
         assert asked == ["old"] * 3
-        await each(servers, "ACL", "SETUSER", USER, "resetpass", ">new")
+        await rights.each(servers, "ACL", "SETUSER", USER, "resetpass", ">new")
         password = "new"
-        await each(servers, "CLIENT", "KILL", "USER", USER)
+        await rights.each(servers, "CLIENT", "KILL", "USER", USER)
         await cluster.queue("jobs").push("y")
         assert asked == ["old"] * 3 + ["new"] * 3
 
@@ -109,7 +103,7 @@ async def test_a_stale_password_for_a_long_time(servers: local.Servers, connect:
         await stale.queue("own").push("before")
         load = Load(other)
         async with load.running(producers=2, consumers=2):
-            await each(servers, "ACL", "SETUSER", USER, "resetpass", ">new")
+            await rights.each(servers, "ACL", "SETUSER", USER, "resetpass", ">new")
             await kill_connections(servers)
             async with connect((USER, "new"), events["timely"]) as timely:
                 for _ in range(25):  # longer than all waits after which a server is asked, judged or accused
@@ -130,7 +124,7 @@ async def test_a_stale_password_for_a_long_time(servers: local.Servers, connect:
         told = [event for event in events["stale"] if isinstance(event, zkrq.ServerUnusableHere)]
         assert {event.server for event in told} == {"redis-1", "redis-2", "redis-3"}
         assert len(told) == 3, "each once, however long it lasts"
-        await each(servers, "ACL", "SETUSER", USER, ">old")
+        await rights.each(servers, "ACL", "SETUSER", USER, ">old")
         await until(lambda: stale.health().ok)
         await stale.queue("own").push("let in again")
         assert stale.view.epoch == 1
@@ -144,7 +138,7 @@ async def test_a_file_that_is_missing_for_a_while(servers: local.Servers, connec
     file.write_text(f"{USER}:old")
     async with connect(zkrq.LoginFile(file), events) as cluster, connect() as other:
         file.rename(tmp_path / "away")
-        await each(servers, "CLIENT", "KILL", "USER", USER)
+        await rights.each(servers, "CLIENT", "KILL", "USER", USER)
         for _ in range(3):
             with pytest.raises(zkrq.ConfigError, match=r"redis_auth cannot be read.*correct what redis_auth names"):
                 async with asyncio.timeout(HANG):

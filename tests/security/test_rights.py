@@ -64,26 +64,20 @@ RARE = {
 # -- what the servers see ----------------------------------------------------------------------------------------------
 
 
-async def each(servers: local.Servers, *words: str) -> None:
-    for server in servers.redis:
-        reply = await command(server, *words)
-        assert not reply.startswith(b"-"), reply
-
-
 @pytest.fixture
 async def namespace(servers: local.Servers) -> AsyncGenerator[str]:
     """A namespace whose user has the rights of the page, also after a restart of a server; no complaint is logged."""
     namespace = new_namespace()
     rule = rights.rule(USER, PASSWORD, namespace)
-    await each(servers, "ACL", "SETUSER", *rule)
-    await each(servers, "ACL", "LOG", "RESET")
-    await each(servers, "CONFIG", "RESETSTAT")
+    await rights.each(servers, "ACL", "SETUSER", *rule)
+    await rights.each(servers, "ACL", "LOG", "RESET")
+    await rights.each(servers, "CONFIG", "RESETSTAT")
     for server in servers.redis:
         server.config["user"] = " ".join(word for word in rule if word != "reset")
     yield namespace
     for server in servers.redis:
         del server.config["user"]
-    await each(servers, "ACL", "DELUSER", USER)
+    await rights.each(servers, "ACL", "DELUSER", USER)
 
 
 def urls(servers: local.Servers) -> dict[str, str]:

@@ -11,9 +11,9 @@ every server that has forgotten.  Without that, a push whose connection broke an
 once more after the deletion, and a follower could get a claim on an item that it has just forgotten.  A push that had
 not returned by then is repeated by its client under the new epoch, and makes an item.
 
-The followers forget first.  If a follower still has an item, it was not told of the removal, because a client died
-meanwhile: then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for a
-push that is unfinished.
+The followers forget first.  A follower may still have an item, because a client died before it told that server of
+the removal; then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for
+a push that is unfinished.
 
 A server on which an item arrives meanwhile keeps all that it has: maybe the push came after this call there, and before
 it on another server.  While a server is caught up, or an evicted one may still be needed, nothing is forgotten, as no

@@ -44,7 +44,6 @@ _VALUE = re.compile(r"\s+(?:\[([^];]*)[^]]*\]|(\w+))")
 _FUNCTION = re.compile(r"local function (\w+)\(")
 _SCOPE = re.compile(r"local (\w+(?:, \w+)*)$")  # of a block that follows
 _WORD = re.compile(r"\w+")
-_COMMENT = re.compile(r"--.*")
 _CONSTANTS = re.compile(r"^ *local ([A-Z_]+(?:, [A-Z_]+)*) = ([^(){}+]*?) *(?:--.*)?$", re.MULTILINE)
 _TEXT_OR_WORD = re.compile(r"'(?:[^'\\]|\\.)*'|--.*|\b[A-Z][A-Z_]+\b")
 _DECLARED = re.compile(r"local ([a-z_]+(?:, [a-z_]+)*)( =.*)?$")

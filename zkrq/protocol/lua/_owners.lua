@@ -1,6 +1,7 @@
 -- purpose: remember which owners claim here.  A claim's token is owner/seq; seq grows with each claim request of the
 -- owner, one at a time, so that a repeated request is recognised and a late one is refused.
 local FENCED_MEMORY_MS = 600000 -- during which a dead owner's late requests are refused by name
+local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
 
 local function owner_of(token)
   return string.match(token, '^(.*)/(%d+)$')

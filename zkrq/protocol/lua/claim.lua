@@ -19,7 +19,6 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping
 local CLAIM_MAX = 500 -- items handed out in one call
-local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
 local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
 local token = owner .. '/' .. seq

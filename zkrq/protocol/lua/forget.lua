@@ -9,7 +9,6 @@
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record owners
-local WAITER_MEMORY_MS = 60000 -- as in claim.lua
 
 local function is_needed()
   -- No item is ever without its index.
