@@ -4,13 +4,16 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test chaos simulate mutants model fuzz soak oldest valkey wheel lint format setup clean
+.PHONY: demo dev bench test long chaos simulate mutants model fuzz soak oldest valkey wheel lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
 
 dev: setup     ## The same servers without the failures, to try things out against.
 	$(PYTHON) -m zkrq dev $(ARGS)
+
+long: setup    ## The cases that a test run leaves out for time, about 20 minutes.
+	$(PYTHON) -m pytest -n 2 --dist loadfile -m chaos $(ARGS)
 
 bench: setup   ## About 10 minutes, ARGS=--quick two; tables and pictures in build/bench, see docs/benchmarks.md.
 	$(PYTHON) -m benchmarks $(ARGS)

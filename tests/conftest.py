@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
 
 import pytest
 
+from tests import prepared
 from zkrq import local
 
 # Where the run was started with Ctrl-C ignored, as a shell does in the background, the processes that tests start and
@@ -36,3 +40,14 @@ async def servers(shared_servers: local.Servers) -> AsyncGenerator[local.Servers
     for server in shared_servers.all:
         server.resume()
     await shared_servers.start()
+
+
+@pytest.fixture(scope="session")
+def prepared_zkrq(tmp_path_factory: pytest.TempPathFactory) -> Generator[list[str], None, None]:
+    """What to start in place of ``zkrq``: a process that has imported everything (see ``tests.prepared``)."""
+    path = tmp_path_factory.mktemp("prepared") / "socket"
+    with subprocess.Popen([sys.executable, "-m", prepared.__name__, path], stdout=subprocess.PIPE) as server:
+        assert server.stdout
+        server.stdout.readline()
+        yield [sys.executable, "-I", "-S", str(Path(prepared.__file__)), str(path)]
+        server.terminate()

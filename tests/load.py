@@ -17,8 +17,10 @@ QUEUE = "jobs"
 class Load:
     """Producers and consumers that go on whatever happens, and what they saw."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, pause: float = 0.0) -> None:
+        """``pause``: seconds between the pushes of a producer."""
         self._queue = cluster.queue(QUEUE)
+        self._pause = pause
         self._stop = False
         self._acking = 0
         self.pushed: set[str] = set()
@@ -39,7 +41,7 @@ class Load:
                 else:
                     break
             self.pushed.add(id)
-            await asyncio.sleep(0)
+            await asyncio.sleep(self._pause)
 
     async def consume(self) -> None:
         async for claim in self._queue.pop():

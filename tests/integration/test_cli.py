@@ -31,7 +31,8 @@ START_TIMEOUT = 60.0  # seconds until private servers are up
 class Shell:
     """Runs ``zkrq`` with the servers in its environment, in a namespace of its own."""
 
-    def __init__(self, servers: local.Servers) -> None:
+    def __init__(self, servers: local.Servers, prepared_zkrq: list[str]) -> None:
+        self.zkrq = prepared_zkrq
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ZKRQ_")},
             "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
@@ -43,7 +44,7 @@ class Shell:
         """Exit code, stdout, stderr."""
         with anyio.fail_after(COMMAND_TIMEOUT):
             result = await anyio.run_process(
-                [sys.executable, "-m", "zkrq", *arguments],
+                [*self.zkrq, *arguments],
                 input=stdin.encode(),
                 env={**self.environment, **environment},
                 check=False,
@@ -58,7 +59,7 @@ class Shell:
 
     @asynccontextmanager
     async def start(self, *arguments: str) -> AsyncGenerator[Process, None]:
-        """A command that goes on."""
+        """A command that goes on, as a user starts it: it can be sent signals."""
         async with await anyio.open_process(
             [sys.executable, "-m", "zkrq", *arguments], env=self.environment, stdin=subprocess.DEVNULL
         ) as process:
@@ -69,16 +70,16 @@ class Shell:
                     process.kill()
 
 
-async def founded(servers: local.Servers) -> Shell:
+async def founded(servers: local.Servers, prepared_zkrq: list[str]) -> Shell:
     """A shell whose namespace exists."""
-    shell = Shell(servers)
+    shell = Shell(servers, prepared_zkrq)
     await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=shell.environment["ZKRQ_NAMESPACE"])
     return shell
 
 
 @pytest.fixture
-async def shell(servers: local.Servers) -> Shell:
-    return await founded(servers)
+async def shell(servers: local.Servers, prepared_zkrq: list[str]) -> Shell:
+    return await founded(servers, prepared_zkrq)
 
 
 async def first_line(process: Process) -> str:
@@ -259,8 +260,10 @@ async def test_a_wrong_line_of_many_is_named(shell: Shell) -> None:
     assert err.startswith("zkrq push: line 2 is not JSON")
 
 
-async def test_found_is_the_only_command_that_begins_a_namespace(servers: local.Servers) -> None:
-    shell = Shell(servers)
+async def test_found_is_the_only_command_that_begins_a_namespace(
+    servers: local.Servers, prepared_zkrq: list[str]
+) -> None:
+    shell = Shell(servers, prepared_zkrq)
     namespace = shell.environment["ZKRQ_NAMESPACE"]
     for arguments in (["push", "jobs", "1"], ["pop", "jobs"], ["stats"], ["servers", "list"]):
         code, out, err = await shell.run(*arguments, ZKRQ_FOUND="1")
@@ -293,8 +296,8 @@ async def test_dev_with_fewer_servers_than_the_environment_wants(shell: Shell) -
     assert (code, out, err) == (2, "", says)
 
 
-async def test_servers(servers: local.Servers) -> None:
-    shell = await founded(servers)
+async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    shell = await founded(servers, prepared_zkrq)
     await shell.value("push", "jobs", "1")
     listed = await shell.value("servers", "list")
     assert [(line["server"], line["place"]) for line in listed] == [(f"redis-{n}", "member") for n in (1, 2, 3)]
@@ -312,8 +315,8 @@ async def test_servers(servers: local.Servers) -> None:
         assert [line["server"] for line in await shell.value("servers", "list")] == ["redis-2", "redis-3", "redis-4"]
 
 
-async def test_servers_recover(servers: local.Servers) -> None:
-    shell = await founded(servers)
+async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    shell = await founded(servers, prepared_zkrq)
     await shell.value("push", "jobs", "1")
     for server in servers.redis:
         await server.restart(wipe=True)
@@ -398,10 +401,10 @@ class Terminal:
 
 
 @contextmanager
-def on_a_terminal(shell: Shell, *arguments: str, **environment: str) -> Generator[Terminal]:
+def on_a_terminal(shell: Shell, *arguments: str, prepared: bool = True, **environment: str) -> Generator[Terminal]:
     end, terminal = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "zkrq", *arguments],
+        [*(shell.zkrq if prepared else (sys.executable, "-m", "zkrq")), *arguments],
         env={**shell.environment, "TERM": "xterm", **environment},
         stdin=terminal,
         stdout=subprocess.PIPE,
@@ -442,7 +445,7 @@ async def test_long_work_shows_its_progress(shell: Shell, servers: local.Servers
     else:
         (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['rich'] = None")
         environment["PYTHONPATH"] = os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))
-    with on_a_terminal(shell, "dead", "redrive", "jobs", "--rate", "10", **environment) as command:
+    with on_a_terminal(shell, "dead", "redrive", "jobs", "--rate", "10", prepared=rich, **environment) as command:
         await anyio.to_thread.run_sync(command.until, "/40" if rich else " of 40")
         assert await anyio.to_thread.run_sync(command.ended) == (0, "40 items queued again\n")
 
@@ -450,10 +453,10 @@ async def test_long_work_shows_its_progress(shell: Shell, servers: local.Servers
 # -- completion --------------------------------------------------------------------------------------------------------
 
 
-async def test_completion(tmp_path: Path) -> None:
+async def test_completion(tmp_path: Path, prepared_zkrq: list[str]) -> None:
     """bash, with the script, completes commands, those of a group, and flags."""
     pytest.importorskip("shtab")
-    made = await anyio.run_process([sys.executable, "-m", "zkrq", "completion", "bash"])
+    made = await anyio.run_process([*prepared_zkrq, "completion", "bash"])
     script = tmp_path / "zkrq.bash"
     script.write_bytes(made.stdout)
 
@@ -468,6 +471,6 @@ async def test_completion(tmp_path: Path) -> None:
     assert await complete("zkrq pop --co") == ["--count", "--codec", "--command-timeout"]
 
 
-async def test_completion_of_another_shell() -> None:
-    process = await anyio.run_process([sys.executable, "-m", "zkrq", "completion", "csh"], check=False)
+async def test_completion_of_another_shell(prepared_zkrq: list[str]) -> None:
+    process = await anyio.run_process([*prepared_zkrq, "completion", "csh"], check=False)
     assert (process.returncode, process.stderr) == (2, b"zkrq completion: SHELL is 'csh': bash or zsh\n")

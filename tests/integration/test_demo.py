@@ -45,7 +45,7 @@ def without_uvloop(folder: Path) -> dict[str, str]:
 
 @needs_servers
 @pytest.mark.anyio
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", [pytest.param("asyncio", marks=pytest.mark.chaos), "uvloop"])
 async def test_nothing_is_lost_while_servers_and_a_consumer_are_killed(loop: str, tmp_path: Path) -> None:
     environment = without_uvloop(tmp_path) if loop == "asyncio" else None
     code, out, err = await run("--seconds", "4", "--json", environment=environment)

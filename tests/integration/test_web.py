@@ -144,8 +144,22 @@ def sign_up(port: int, number: int) -> str:
     pytest.fail("the server does not listen")
 
 
-@pytest.mark.parametrize("opened", [False, True], ids=["", "opened before the fork"])
-@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize(
+    ("kind", "opened"),
+    [
+        pytest.param(kind, opened, marks=() if short else pytest.mark.chaos)
+        for kind, opened, short in (
+            ("forks", False, False),
+            ("forks", True, True),
+            ("gunicorn, threads", False, False),
+            ("gunicorn, prefork", False, False),
+            ("gunicorn, prefork", True, False),
+            ("gunicorn, flask, threads", False, True),
+            ("gunicorn, flask, prefork", False, True),
+            ("gunicorn, flask, prefork", True, True),
+        )
+    ],
+)
 def test_every_request_that_was_answered_has_pushed(
     kind: str, opened: bool, servers: local.Servers, tmp_path: Path
 ) -> None:

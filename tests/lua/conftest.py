@@ -10,7 +10,7 @@ from hypothesis import settings
 from tests.lua.one_server import OneServer
 from zkrq import local
 
-settings.register_profile("servers", deadline=None, max_examples=80)
+settings.register_profile("servers", deadline=None, max_examples=40)
 settings.load_profile("servers")
 
 
@@ -22,8 +22,19 @@ async def private_redis(anyio_backend: str) -> AsyncGenerator[local.LocalRedis, 
         yield servers.redis[0]
 
 
-@pytest.fixture(params=[True, False], ids=["flags", "noflags"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.chaos)], ids=["flags", "noflags"])
 def server(private_redis: local.LocalRedis, request: pytest.FixtureRequest) -> Generator[OneServer, None, None]:
+    """With the scripts as servers since Redis 7 get them; in long runs also as older ones do.
+
+    What makes a difference there, the gate, is tried both ways in every run (``either``).
+    """
+    with OneServer(private_redis.host, private_redis.port, flags=request.param) as server:
+        server.reset()
+        yield server
+
+
+@pytest.fixture(params=[True, False], ids=["flags", "noflags"])
+def either(private_redis: local.LocalRedis, request: pytest.FixtureRequest) -> Generator[OneServer, None, None]:
     """With the scripts as servers since Redis 7 get them, then as older ones do."""
     with OneServer(private_redis.host, private_redis.port, flags=request.param) as server:
         server.reset()

@@ -60,6 +60,12 @@ CALLS: dict[str, AnyCall] = {
 gated = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
 
 
+@pytest.fixture
+def server(either: OneServer) -> OneServer:
+    """Both forms of the scripts: what the server checks by itself is the gate's business."""
+    return either
+
+
 def refusal(server: OneServer, call: AnyCall, epoch: int, generation: str = GENERATION) -> Refused:
     with pytest.raises(Refused) as refused:
         server.ask(call, epoch=epoch, generation=generation)

@@ -20,7 +20,7 @@ from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
-SCHEDULES = 500
+SCHEDULES = 300
 """In every run of the tests; 100,000 in the chaos run."""
 
 JOBS = 2

@@ -132,7 +132,7 @@ async def test_no_secret_is_shown(
 ) -> None:
     events: list[zkrq.Event] = []
     async with connect(servers, namespace, found=True, on_event=events.append) as cluster:
-        load = Load(cluster)
+        load = Load(cluster, pause=0.02)  # every line of every log is looked at
         async with load.running(producers=1, consumers=1):
             async with connect(servers, namespace, redis=urls(servers, REDIS), redis_auth=None) as by_url:
                 await faults(servers, cluster, by_url, events)

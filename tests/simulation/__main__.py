@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +24,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=500, help="how many")
     parser.add_argument("--first", type=int, default=1, help="the first one")
+    parser.add_argument("--only", metavar="SEEDS", help="these seeds, comma-separated")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--faults", default="all", help="comma-separated; also: none, network, server, client")
     parser.add_argument("--variant", help="run a deliberately broken zkrq (see variants.py)")
@@ -35,7 +37,9 @@ def main() -> int:
         os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     if options.trace is not None:
         return _trace(options)
-    seeds = range(options.first, options.first + options.seeds)
+    seeds: Sequence[int] = range(options.first, options.first + options.seeds)
+    if options.only:
+        seeds = [int(word) for word in options.only.split(",")]
     started = time.perf_counter()
     reports = _in_processes(options, seeds) if options.jobs > 1 else _here(options, seeds)
     wall = time.perf_counter() - started
@@ -46,7 +50,7 @@ def main() -> int:
     return 1 if any(report["violations"] for report in reports) else 0
 
 
-def _here(options: argparse.Namespace, seeds: range) -> list[dict[str, Any]]:
+def _here(options: argparse.Namespace, seeds: Sequence[int]) -> list[dict[str, Any]]:
     from tests.simulation.batch import run
 
     gc.collect()
@@ -62,13 +66,13 @@ def _here(options: argparse.Namespace, seeds: range) -> list[dict[str, Any]]:
     return reports
 
 
-def _in_processes(options: argparse.Namespace, seeds: range) -> list[dict[str, Any]]:
+def _in_processes(options: argparse.Namespace, seeds: Sequence[int]) -> list[dict[str, Any]]:
     share = -(-len(seeds) // options.jobs)
     parts = [seeds[start : start + share] for start in range(0, len(seeds), share)]
 
-    def work(part: range) -> list[dict[str, Any]]:
+    def work(part: Sequence[int]) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "tests.simulation", "--json", "--jobs=1"]
-        command += [f"--first={part.start}", f"--seeds={len(part)}", f"--faults={options.faults}"]
+        command += [f"--only={','.join(map(str, part))}", f"--faults={options.faults}"]
         command += [f"--variant={options.variant}"] if options.variant else []
         command += ["--stop"] if options.stop else []
         done = subprocess.run(command, stdout=subprocess.PIPE, check=False)

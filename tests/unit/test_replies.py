@@ -95,7 +95,7 @@ def values_of(script: str) -> st.SearchStrategy[list[object]]:
 
 
 @given(call=st.sampled_from(list(CALLS.values())), data=st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_no_reply_makes_a_caller_raise(call: type[Call[Any]], data: st.DataObject) -> None:
     """What is not broken can be read."""
     body = data.draw(values_of(call.script) | st.lists(NESTED, max_size=6))

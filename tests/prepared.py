@@ -1,0 +1,90 @@
+"""Prepared processes: ``zkrq`` commands that begin with everything imported.
+
+Importing is nearly all that a short command costs, most of a second of processor time, and so the greater part of what
+testing the command line costs.  A server imports once and forks for each command:
+
+    python -m tests.prepared SOCKET                      the server; it ends with the process that started it
+    python -I -S tests/prepared.py SOCKET argument...    what a test starts in place of ``zkrq argument...``
+
+The second one hands its files, directory and environment to the command, and ends with its exit code.  If it is killed,
+so is the command; other signals are not passed on, so tests of those start ``zkrq`` itself.
+"""
+
+import marshal
+import os
+import sys
+from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket  # `socket` would take longer than all the rest
+from array import array
+
+FILES = (0, 1, 2)
+MAX_REQUEST = 1 << 20
+"""Bytes of arguments and environment."""
+
+
+def ask(path: str, arguments: list[str]) -> int:
+    """Have a command run in this process's place; its exit code."""
+    connection = socket(AF_UNIX, SOCK_STREAM)
+    connection.connect(path)
+    request = marshal.dumps((os.getcwd(), dict(os.environ), arguments))
+    connection.sendmsg([request], [(SOL_SOCKET, SCM_RIGHTS, array("i", FILES))])
+    return connection.recv(1)[0]
+
+
+def serve(path: str) -> None:
+    """Run commands, each in a fork, until the parent has gone."""
+    import signal
+    import socket
+    import socketserver
+    import threading
+
+    from zkrq.cli import main
+
+    class Command(socketserver.BaseRequestHandler):
+        request: socket.socket
+
+        def handle(self) -> None:
+            request, files, *_ = socket.recv_fds(self.request, MAX_REQUEST, len(FILES))
+            directory, environment, arguments = marshal.loads(request)
+            for number, file in zip(FILES, files, strict=True):
+                os.dup2(file, number)
+                os.close(file)
+            os.chdir(directory)
+            os.environ.clear()
+            os.environ.update(environment)
+            threading.Thread(target=self.end_with_the_asker, daemon=True).start()
+            self.request.send(bytes([self.run(arguments)]))
+
+        def run(self, arguments: list[str]) -> int:
+            try:
+                return main(arguments)
+            except SystemExit as ended:
+                return ended.code if isinstance(ended.code, int) else ended.code is not None
+            except BaseException as error:
+                sys.excepthook(type(error), error, error.__traceback__)
+                return 1
+            finally:
+                sys.stdout.flush()
+
+        def end_with_the_asker(self) -> None:
+            self.request.recv(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+        parent = os.getppid()
+
+        def service_actions(self) -> None:
+            super().service_actions()  # waits for those that have ended
+            if os.getppid() != self.parent:
+                sys.exit()
+
+    with Server(path, Command) as server:
+        print("ready", flush=True)
+        server.serve_forever()
+
+
+if __name__ == "__main__":
+    path, *arguments = sys.argv[1:]
+    if __package__:
+        serve(path)
+    else:
+        sys.exit(ask(path, arguments))
