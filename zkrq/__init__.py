@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from zkrq import typed
 from zkrq.administration import Cancellation
+from zkrq.checks import Duration, Headers
 from zkrq.claims import Claim
 from zkrq.cluster import Cluster
 from zkrq.codecs import JSON, RAW, Codec
 from zkrq.connecting import connect, embedded, found
 from zkrq.consumers import Consumer
-from zkrq.consuming.lease import Lost
+from zkrq.consuming.lease import Lost, Verb
 from zkrq.credentials import LoginFile
 from zkrq.deliveries import Deliveries
 from zkrq.errors import (
@@ -57,7 +58,7 @@ from zkrq.events import (
 from zkrq.health import Health, ServerHealth
 from zkrq.ids import new_id
 from zkrq.inspection import Sizes, Statistics
-from zkrq.items import Item
+from zkrq.items import Item, ItemState
 from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import Recurring, next_moments
 from zkrq.program import run
@@ -66,6 +67,8 @@ from zkrq.queue import Queue
 from zkrq.repair.progress import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.tls import TLS
+from zkrq.working.delivery import After, Before
+from zkrq.working.handlers import Handler
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
 
@@ -75,7 +78,9 @@ __all__ = [
     "JSON",
     "RAW",
     "TLS",
+    "After",
     "Backoff",
+    "Before",
     "Cancellation",
     "CatchingUp",
     "Claim",
@@ -92,10 +97,14 @@ __all__ = [
     "DeadLettersDropped",
     "DeclaredDead",
     "Deliveries",
+    "Duration",
     "Ending",
     "Event",
+    "Handler",
+    "Headers",
     "Health",
     "Item",
+    "ItemState",
     "LoginFile",
     "Lost",
     "MemoryShortened",
@@ -128,6 +137,7 @@ __all__ = [
     "Sizes",
     "Statistics",
     "Unavailable",
+    "Verb",
     "View",
     "ViewChanged",
     "WakeupsRefused",

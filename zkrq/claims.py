@@ -57,6 +57,11 @@ class Claim(Generic[T]):
         return self._lease.id
 
     @property
+    def queue(self) -> str:
+        """Name of the queue that the item is in."""
+        return self._lease.issuer.queue
+
+    @property
     def headers(self) -> Headers:
         """Texts that were pushed with the item, by name."""
         return self._headers or {}
@@ -123,6 +128,14 @@ class Claim(Generic[T]):
     def lost(self) -> Lost:
         """False while the claim holds.  ``await claim.lost`` waits for its loss and returns the reason."""
         return self._lease.lost
+
+    def on_lost(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback(reason)`` on the event loop when the claim is lost, or soon if it is lost already.
+
+        For work that is not inside ``async with claim``, whose body would be cancelled.  Not called once the claim is
+        settled.  A call-back that refers to the claim keeps it, and so has it extended: refer to its id.
+        """
+        self._lease.when_lost(callback)
 
     # -- settling --------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,10 @@ CLOSE_TIMEOUT = 5.0
 Claims that are left then come back when the session has ended.
 """
 
-NOT_OPEN = "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`"
+NOT_OPEN = (
+    "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`, "
+    "or `await cluster.open()`"
+)
 
 _log = logging.getLogger("zkrq")
 

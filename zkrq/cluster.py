@@ -11,7 +11,9 @@ from zkrq.checks import Duration, check_id, check_name, in_seconds
 from zkrq.client import Client
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer, count_claims
+from zkrq.consuming.several import Several
 from zkrq.coordination.coordinator import Coordinator
+from zkrq.deliveries import Deliveries
 from zkrq.errors import ConfigError
 from zkrq.health import Health
 from zkrq.inspection import Statistics, read_statistics
@@ -19,7 +21,7 @@ from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
 from zkrq.protocol import calls
 from zkrq.protocol.view import ServerId, View
-from zkrq.queue import Queue
+from zkrq.queue import Queue, check_pop
 from zkrq.replication.urls import address, check_url, dial
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
@@ -32,7 +34,11 @@ OPEN_CHECK_SECONDS = 1.0
 
 
 class Cluster:
-    """A namespace on N Redis servers.  ``async with`` opens and closes it; ``queue()`` gives access to the items."""
+    """A namespace on N Redis servers.  ``queue()`` gives access to the items.
+
+    ``async with`` opens and closes it, or ``open`` and ``aclose`` where the two are called in different places, by a
+    framework for instance.  It is opened once: to connect again, make another one.
+    """
 
     def __init__(
         self, servers: Mapping[str, str], coordinator: Coordinator, settings: Settings, *, dial: Dial = dial
@@ -46,11 +52,18 @@ class Cluster:
         state = f"epoch {self.view.epoch}, {len(self.view.members)} in sync" if opened else "not open"
         return f"<Cluster {self.namespace!r} {state}>"
 
-    async def __aenter__(self) -> Self:
-        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass, and
-        ``Closed`` if it was opened before."""
+    async def open(self) -> Self:
+        """Connect.  ``aclose`` must follow: until then, background tasks run and the session is alive.
+
+        If this raises or is cancelled, everything is closed.  Raises ``ConfigError`` for problems to correct,
+        ``Unavailable`` for problems that may pass, and ``Closed`` if it was opened before.
+        """
         await self._client.open()
         return self
+
+    async def __aenter__(self) -> Self:
+        """Open; see ``open``."""
+        return await self.open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -115,6 +128,25 @@ class Cluster:
         check_name("the queue's name", name)
         settings = QueueSettings(codec, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
         return self._client.queue(name, settings)
+
+    def pop(
+        self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True
+    ) -> Deliveries[T]:
+        """Iterate over claims of several queues, which take turns: ``async for claim in cluster.pop(emails, reports)``.
+
+        ``claim.queue`` is the queue's name.  ``prefetch``: items claimed ahead from each queue.  ``wait=False``: one
+        queue after the other, until nothing is ready in any.  Otherwise as ``Queue.pop``.  Raises ``ConfigError``
+        without a queue, or for one of another cluster.
+        """
+        self._client.check_open()
+        if not queues:
+            raise ConfigError("name at least one queue to pop from")
+        opened = [self._client.queues.get(queue.name) for queue in queues]
+        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue is queue]
+        if len(parts) < len(queues):
+            raise ConfigError("a queue to pop from belongs to another cluster")
+        check_pop(prefetch, limit)
+        return Deliveries(Several([each.prefetcher for each in parts]), prefetch, limit, wait)
 
     def every(
         self,

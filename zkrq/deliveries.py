@@ -5,13 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from zkrq.claims import Claim
 from zkrq.consuming.pace import PrefetchLimit
-from zkrq.consuming.prefetch import Prefetcher
 from zkrq.errors import Closed
-from zkrq.home import running_loop
+from zkrq.home import Home, running_loop
 
 T = TypeVar("T")
 
@@ -19,13 +18,25 @@ LIMITED_PREFETCH = 32
 """Items claimed ahead, at most, for a loop with a ``limit`` and without a ``prefetch`` of its own."""
 
 
+class Source(Protocol[T]):
+    """The part of a ``Prefetcher`` that a stream uses; ``Several`` is another one."""
+
+    home: Home
+
+    def join(self, limit: PrefetchLimit) -> None: ...
+    def leave(self, limit: PrefetchLimit) -> None: ...
+    def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None: ...
+    def draw_one(self) -> Claim[T] | None: ...
+    async def take(self, want: int, *, patient: bool) -> list[Claim[T]]: ...
+
+
 class Deliveries(Generic[T]):
-    """Iterate over claims: ``async for claim in queue.pop()``.
+    """Iterate over claims: ``async for claim in queue.pop()``, or of several queues, ``cluster.pop(emails, reports)``.
 
     As a context manager it hands back items claimed ahead as soon as it is left.
     """
 
-    def __init__(self, prefetcher: Prefetcher[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+    def __init__(self, prefetcher: Source[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
         self._prefetcher = prefetcher
         most = prefetch
         if limit is not None:  # never more than the loop will still take

@@ -109,10 +109,7 @@ class Queue(Administration[T]):
         Otherwise the loop does not end while the cluster is open.  Items claimed ahead are handed back when the loop is
         left.
         """
-        if prefetch is not None:
-            check_count("prefetch", prefetch, most=POP_MANY_MAX)
-        if limit is not None:
-            check_count("limit", limit)
+        check_pop(prefetch, limit)
         return Deliveries(self._prefetcher, prefetch, limit, wait)
 
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
@@ -161,3 +158,11 @@ class Queue(Administration[T]):
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
         )
+
+
+def check_pop(prefetch: int | None, limit: int | None) -> None:
+    """Check the arguments of ``pop``.  Raises ``ConfigError``."""
+    if prefetch is not None:
+        check_count("prefetch", prefetch, most=POP_MANY_MAX)
+    if limit is not None:
+        check_count("limit", limit)

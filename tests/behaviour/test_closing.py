@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import zkrq
+from tests.behaviour.conftest import Connect
 from tests.harness import take
 
 pytestmark = pytest.mark.anyio
@@ -38,3 +39,14 @@ async def test_closing_hands_back_and_ends_every_wait(own_cluster: zkrq.Cluster)
     left = [task for task in asyncio.all_tasks() if task in before and task.get_name().startswith("zkrq")]
     assert not left
     await cluster.aclose()
+
+
+async def test_it_is_opened_and_closed_in_two_places(own_cluster: zkrq.Cluster, connect: Connect) -> None:
+    another = connect()
+    assert await another.open() is another
+    await another.queue("jobs").push("x")
+    await another.aclose()
+    with pytest.raises(zkrq.Closed, match="make another one"):
+        await another.open()
+    with pytest.raises(zkrq.Closed, match="open another one"):
+        await another.queues()

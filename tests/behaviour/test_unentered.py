@@ -61,3 +61,34 @@ async def test_a_claim_that_is_worked_on_for_long(caplog: pytest.LogCaptureFixtu
             await own.clock.advance(5 * UNENTERED_SECONDS)
         assert await queue.size() == (0, 0, 0, 0)
         assert reports(caplog, "neither entered nor settled") == []
+
+
+async def test_a_claim_whose_loss_is_followed(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster() as own:
+        queue = own.queue("jobs")
+        await queue.push("x")
+        claim = await take(queue)
+        reasons: list[str] = []
+        claim.on_lost(reasons.append)
+        await own.clock.advance(5 * UNENTERED_SECONDS)
+        assert reports(caplog, "neither entered nor settled") == []
+        own.lose_session()
+        await own.clock.advance(1)
+        assert reasons == [claim.lost.reason]
+        claim.on_lost(reasons.append)
+        await own.clock.advance(1)
+        assert reasons == [claim.lost.reason] * 2
+        assert queue.name == claim.queue
+
+
+async def test_a_call_back_of_a_settled_claim_is_not_called() -> None:
+    async with cluster() as own:
+        queue = own.queue("jobs")
+        await queue.push("x")
+        claim = await take(queue)
+        reasons: list[str] = []
+        claim.on_lost(reasons.append)
+        await claim.ack()
+        own.lose_session()
+        await own.clock.advance(1)
+        assert reasons == []

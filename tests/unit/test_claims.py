@@ -19,6 +19,7 @@ class SlowIssuer:
     """Answers what it is asked when the test says so."""
 
     claim_timeout = 30.0
+    queue = "jobs"
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

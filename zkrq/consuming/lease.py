@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Protocol
 from weakref import ref
 
@@ -34,11 +34,12 @@ class Verb(enum.StrEnum):
 class Lost:
     """Tell whether a claim is lost: false while it holds.  ``await claim.lost`` waits for the loss."""
 
-    __slots__ = ("_reason", "_waiters")
+    __slots__ = ("_callbacks", "_reason", "_waiters")
 
     def __init__(self) -> None:
         self._reason = ""
         self._waiters: list[asyncio.Future[str]] = []
+        self._callbacks: list[Callable[[str], object]] = []
 
     def __bool__(self) -> bool:
         return bool(self._reason)
@@ -61,16 +62,29 @@ class Lost:
         finally:
             self._waiters.remove(waiter)
 
+    def _call(self, callback: Callable[[str], object]) -> None:
+        if self._reason:
+            asyncio.get_running_loop().call_soon(callback, self._reason)
+        else:
+            self._callbacks.append(callback)
+
     def _set(self, reason: str) -> None:
         self._reason = reason
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(reason)
+        for callback in self._callbacks:  # one that raises must not keep the others from being called
+            asyncio.get_running_loop().call_soon(callback, reason)
+        self._callbacks.clear()
+
+    def _is_watched(self) -> bool:
+        return bool(self._callbacks or self._waiters)
 
 
 class Issuer(Protocol):
     """Settle the leases of one queue: the interface that a lease needs from ``Leases``."""
 
+    queue: str
     claim_timeout: float
     home: Home
 
@@ -284,6 +298,16 @@ class Lease(ref[object]):
             self.timer = None
 
     # -- losing ----------------------------------------------------------------------------------------------------
+
+    def when_lost(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback(reason)`` soon after the loss, or soon if it is lost already."""
+        self.lost._call(callback)  # pyright: ignore[reportPrivateUsage]
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the consumer follows the claim: inside ``async with``, or waiting for its loss."""
+        watched = self.loss is not None and self.loss._is_watched()  # pyright: ignore[reportPrivateUsage]
+        return self.task is not None or watched
 
     def lose(self, reason: str) -> None:
         """Note that the claim no longer holds, and cancel the handler inside ``async with claim``.

@@ -59,7 +59,7 @@ class Leases:
         self.claim_timeout = claim_timeout
         self._replicas = replicas
         self._cluster = cluster
-        self._queue = queue
+        self.queue = queue
         self._retry = retry
         self._dead_letters = dead_letters
         self._events = events
@@ -121,7 +121,7 @@ class Leases:
             self._log.warning(
                 "the claim on item %s has been held for %g s and was neither entered nor settled; as long as it is "
                 "referenced it is extended, and nobody else gets the item: enter it, `async with claim`, or call ack, "
-                "nack or release (reported once per queue)",
+                "nack, release or on_lost (reported once per queue)",
                 self._unentered[0].id,
                 now - self._unentered[1],
             )
@@ -132,7 +132,7 @@ class Leases:
         if len(self._leases) > self._sweep_at:
             self._active()
         if self._extender is None:
-            self._extender = self._tasks.supervise(self._extend_periodically, f"extend claims of {self._queue}")
+            self._extender = self._tasks.supervise(self._extend_periodically, f"extend claims of {self.queue}")
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
@@ -172,7 +172,7 @@ class Leases:
         ids = tuple(lease.id for lease in lost)
         for lease in lost:
             lease.lose(reason)
-        self._events.tell(ClaimsLost(self._cluster, self._queue, ids, reason), logging.WARNING)
+        self._events.tell(ClaimsLost(self._cluster, self.queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
         """Hand back items that are only claimed ahead, and stop the handlers of the other items, for closing.
@@ -210,10 +210,10 @@ class Leases:
             for (grant, how), positions in groups.items()
         ]
         letters = self._dead_letters
-        call = Settle(self._queue, letters.max_count or 0, letters.max_age_ms, settlements)
+        call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements)
         reply = (await self._replicas.decide(call)).reply
         if reply.dropped_letters:
-            dropped = DeadLettersDropped(self._cluster, self._queue, reply.dropped_letters)
+            dropped = DeadLettersDropped(self._cluster, self.queue, reply.dropped_letters)
             self._events.tell(dropped, logging.WARNING)
         if not any(reply.lost):
             return [True] * len(settlings)
@@ -264,8 +264,10 @@ class Leases:
 
 
 def _is_unentered(lease: Lease) -> bool:
-    """Tell whether a consumer has the claim, but is not inside ``async with claim``, and has not settled it."""
-    return lease.delivered and lease.extending and lease.task is None and lease.settled is None and lease() is not None
+    """Tell whether a consumer has the claim, but neither follows it nor has settled it."""
+    return (
+        lease.delivered and lease.extending and lease.settled is None and not lease.is_watched and lease() is not None
+    )
 
 
 _ACK = Verb.ACK.value

@@ -49,8 +49,8 @@ POLL_MS = 500
 
 
 @dataclass(eq=False, slots=True)
-class _Waiter(Generic[T]):
-    """A call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are some."""
+class Waiter(Generic[T]):
+    """Wait for claims: a call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are some."""
 
     want: int
     patient: bool
@@ -89,7 +89,7 @@ class Prefetcher(Generic[T]):
         self._declared_dead = declared_dead
         self._tasks = tasks
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
-        self._waiters: deque[_Waiter[T]] = deque()
+        self._waiters: deque[Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
         self._pace = Pace()
         self._woken = asyncio.Event()
@@ -128,7 +128,7 @@ class Prefetcher(Generic[T]):
             raise Closed()
         if not self._waiters and (drawn := self._draw(want)):
             return drawn
-        waiter = _Waiter(want, patient, asyncio.get_running_loop().create_future())
+        waiter = Waiter(want, patient, asyncio.get_running_loop().create_future())
         looks = self._looks
         self._waiters.append(waiter)
         self._look()
@@ -138,13 +138,26 @@ class Prefetcher(Generic[T]):
             async with asyncio.timeout(timeout):
                 return await waiter.future
         except TimeoutError:
-            self._withdraw(waiter)
+            self.withdraw(waiter)
             if self._looks == looks:
                 raise self._failure(self._trouble or "no server answered in time") from self._trouble
             return []
         except asyncio.CancelledError:
-            self._withdraw(waiter)
+            self.withdraw(waiter)
             raise
+
+    def enlist(self, waiter: Waiter[T]) -> None:
+        """Let a waiter wait here that other queues may serve, too.  Raises ``Closed``."""
+        if self._closed:
+            raise Closed()
+        self._waiters.append(waiter)
+        self._look()
+
+    def strike(self, waiter: Waiter[T]) -> None:
+        """Remove a waiter that another queue has served."""
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+        self._hand_back()
 
     def draw_one(self) -> Claim[T] | None:
         """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
@@ -203,14 +216,15 @@ class Prefetcher(Generic[T]):
                 waiter.future.set_result(drawn)
             self._waiters.popleft()
 
-    def _withdraw(self, waiter: _Waiter[T]) -> None:
-        """Remove a waiter that has stopped waiting.  Claims that it was just given go to the next one."""
+    def withdraw(self, waiter: Waiter[T]) -> None:
+        """Remove a waiter that has stopped waiting.  Claims that it was just given here go to the next one."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
             for claim in reversed(waiter.future.result()):
-                lease_of(claim).delivered = False
-                self._buffer.appendleft(claim)
+                if lease_of(claim).issuer is self._leases:
+                    lease_of(claim).delivered = False
+                    self._buffer.appendleft(claim)
             self._serve()
         self._hand_back()
 
@@ -235,7 +249,7 @@ class Prefetcher(Generic[T]):
             lease_of(claim).stop_extending()
             self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
 
-    def _dismiss(self, asking: Iterable[_Waiter[T]], outcome: ZkrqError | None) -> None:
+    def _dismiss(self, asking: Iterable[Waiter[T]], outcome: ZkrqError | None) -> None:
         """Answer the waiters of this request that are not patient: with no claims, or with the error."""
         for waiter in asking:
             if not waiter.patient and waiter in self._waiters:
@@ -305,7 +319,7 @@ class Prefetcher(Generic[T]):
                 pause = min(pause, AHEAD_SECONDS)
             await wait_set(self._woken, pause)
 
-    def _note_trouble(self, asking: Iterable[_Waiter[T]], error: ZkrqError) -> None:
+    def _note_trouble(self, asking: Iterable[Waiter[T]], error: ZkrqError) -> None:
         if self._trouble is None:
             self._log.warning("no claims for now, retrying: %s", error)
         self._trouble = error

@@ -48,6 +48,11 @@ class Claim(Generic[T]):
         return self._claim.id
 
     @property
+    def queue(self) -> str:
+        """Name of the queue that the item is in."""
+        return self._claim.queue
+
+    @property
     def headers(self) -> Headers:
         """Texts that were pushed with the item, by name."""
         return self._claim.headers
@@ -106,6 +111,13 @@ class Claim(Generic[T]):
     def lost(self) -> str:
         """Why the claim is lost; empty, and so false, while it holds."""
         return self._opened.read(lambda: self._claim.lost.reason)
+
+    def on_lost(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback(reason)`` in the cluster's thread when the claim is lost, or soon if it is lost already.
+
+        Not called once the claim is settled.  The call-back must not block, nor refer to the claim.
+        """
+        self._opened.read(lambda: self._claim.on_lost(callback))
 
     # -- settling ------------------------------------------------------------------------------------------------------
 

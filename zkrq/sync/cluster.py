@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from zkrq import cluster, queue
+from zkrq import cluster, deliveries, queue
 from zkrq.checks import Duration, check_name, in_seconds
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer
@@ -16,8 +17,9 @@ from zkrq.limits import DeadLetters
 from zkrq.protocol.view import View
 from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.sync.claims import Claim
 from zkrq.sync.portal import Portal
-from zkrq.sync.queue import Queue
+from zkrq.sync.queue import Queue, find_of
 
 T = TypeVar("T")
 
@@ -36,10 +38,18 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster for threads: {'open' if self._portal.is_open else 'not open'}>"
 
-    def __enter__(self) -> Self:
-        """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
+    def open(self) -> Self:
+        """Connect now instead of at the first call.
+
+        Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass, and ``Closed`` after
+        ``close``.
+        """
         self._portal.open()
         return self
+
+    def __enter__(self) -> Self:
+        """Connect; see ``open``."""
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -111,6 +121,21 @@ class Cluster:
             )
 
         return Queue(self._portal, name, find)
+
+    def pop(
+        self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True
+    ) -> Generator[Claim[T]]:
+        """Iterate over claims of several queues, which take turns: ``for claim in cluster.pop(emails, reports)``.
+
+        Arguments and errors are those of ``zkrq.Cluster.pop``.
+        """
+        opened = self._portal.open()
+
+        def pop() -> deliveries.Deliveries[T]:
+            asked = (find_of(queue)(opened.cluster) for queue in queues)
+            return opened.cluster.pop(*asked, prefetch=prefetch, limit=limit, wait=wait)
+
+        return opened.iterate(opened.read(pop), partial(Claim[T], opened))
 
     def queues(self) -> list[str]:
         """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""

@@ -220,6 +220,11 @@ class Queue(Generic[T]):
         return self._call(lambda queue: queue.redrive(ids, rate=rate))
 
 
+def find_of(blocking: Queue[T]) -> Callable[[Cluster], queue.Queue[T]]:
+    """Return what finds the asynchronous queue in an open cluster, for internal use."""
+    return blocking._find  # pyright: ignore[reportPrivateUsage]
+
+
 def _taken(items: Iterable[T]) -> Iterator[list[T]]:
     """Divide items into lists.  If the generator of the items fails, those before are still pushed."""
     some: list[T] = []
