@@ -1,10 +1,11 @@
 """Measure the physical limit: record the library's own script calls, then send them again without the library.
 
 One client makes the calls in batches of given sizes, one operation after the other, through a recording wire.  The
-queue's keys are removed, and hiredis alone sends the same calls: the same scripts with the same arguments on the same
+queues' keys are removed, and hiredis alone sends the same calls: the same scripts with the same arguments on the same
 servers.  So, whatever the library's calls look like, this is what they cost without encoding, deciding, waiting or
-checking.  An operation's stages (the decision, then its application) follow each other; two operations of each kind are
-in flight, a settling only after its claim is applied.
+checking.  An operation's stages (the decision, then its application) follow each other, and so do the operations of a
+queue: a record that is applied holds a whole bundle as it was left by the operation before.  Several queues keep the
+servers busy.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any, cast
 
 from benchmarks.load import ITEM, Cost, Meter, open_cluster
@@ -23,10 +24,8 @@ from zkrq import Claim, Queue
 from zkrq.local import Servers
 from zkrq.protocol.keys import key
 
-IN_FLIGHT = 2
-"""Operations of one kind in flight, as many as with the library's group commit."""
-
-QUEUE = "bare"
+QUEUES = tuple(f"bare-{number}" for number in range(4))
+"""Each has one operation in flight: together as many as two of each kind, which is what the library keeps in flight."""
 
 Stage = Sequence[ScriptCall]
 Operation = Sequence[Stage]
@@ -44,12 +43,12 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """Calls to send again: pushes; and claims, each with the settlings of its items."""
+    """Calls to send again: for each queue the pushes; and the claims, each followed by the settlings of its items."""
 
     namespace: str
     items: int
-    puts: Sequence[Operation]
-    claims: Sequence[tuple[Operation, Sequence[Operation]]]
+    pushing: Sequence[Sequence[Operation]]
+    consuming: Sequence[Sequence[Operation]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +70,37 @@ async def capture(servers: Servers, sizes: Sizes, items: int) -> Tape:
     """Push and consume this many items by the library in batches of these sizes; return the calls that it sends."""
     recording = Recording()
     namespace = f"bare-{secrets.token_hex(4)}"
-    puts: list[Operation] = []
-    claims: list[tuple[Operation, Sequence[Operation]]] = []
+    pushing: list[Sequence[Operation]] = []
+    consuming: list[Sequence[Operation]] = []
+    share = -(-items // len(QUEUES))
     async with open_cluster(servers, namespace=namespace, dial=recording.dial) as cluster:
-        queue = cluster.queue(QUEUE, claim_timeout=600)
-        await _warm_up(queue)
-        recording.take()
-        for count in _portions(items, sizes.put):
-            await queue.push_many([ITEM] * count)
-            puts.append(_operation(recording.take()))
-        left = items
-        while left:
-            taken = await queue.pop_many(min(sizes.claim, left), timeout=0)
-            claim = _operation(recording.take())
-            settlings: list[Operation] = []
-            for start in range(0, len(taken), sizes.settle):
-                await asyncio.gather(*(each.ack() for each in taken[start : start + sizes.settle]))
-                settlings.append(_operation(recording.take()))
-            claims.append((claim, settlings))
-            left -= len(taken)
-    return Tape(namespace, items, puts, claims)
+        for name in QUEUES:
+            queue = cluster.queue(name, claim_timeout=600)
+            await _warm_up(queue)
+            recording.take()
+            pushing.append(await _push(queue, sizes, share, recording))
+            consuming.append(await _consume(queue, sizes, share, recording))
+    return Tape(namespace, share * len(QUEUES), pushing, consuming)
+
+
+async def _push(queue: Queue[Any], sizes: Sizes, items: int, recording: Recording) -> Sequence[Operation]:
+    puts: list[Operation] = []
+    for count in _portions(items, sizes.put):
+        await queue.push_many([ITEM] * count)
+        puts.append(_operation(recording.take()))
+    return puts
+
+
+async def _consume(queue: Queue[Any], sizes: Sizes, items: int, recording: Recording) -> Sequence[Operation]:
+    operations: list[Operation] = []
+    while items:
+        taken = await queue.pop_many(min(sizes.claim, items), timeout=0)
+        operations.append(_operation(recording.take()))
+        for start in range(0, len(taken), sizes.settle):
+            await asyncio.gather(*(each.ack() for each in taken[start : start + sizes.settle]))
+            operations.append(_operation(recording.take()))
+        items -= len(taken)
+    return operations
 
 
 async def _warm_up(queue: Queue[Any]) -> None:
@@ -118,9 +128,9 @@ async def replay(servers: Servers, tape: Tape, meter: Meter) -> Rates:
     wires = {server.url: await RawRedis.open(server.url) for server in servers.redis}
     try:
         await _forget(wires.values(), tape.namespace)
-        pushing = await meter.cost(_push(wires, tape.puts))
+        pushing = await meter.cost(_send(wires, tape.pushing))
         await _check(wires.values(), tape.namespace, tape.items)
-        consuming = await meter.cost(_consume(wires, tape.claims))
+        consuming = await meter.cost(_send(wires, tape.consuming))
         await _check(wires.values(), tape.namespace, 0)
     finally:
         for wire in wires.values():
@@ -141,58 +151,27 @@ async def _carry_out(wires: Mapping[str, RawRedis], operation: Operation) -> Non
                 raise RuntimeError(f"{stage[0].script} sent again was answered {answer!r}")
 
 
-async def _push(wires: Mapping[str, RawRedis], puts: Iterable[Operation]) -> None:
-    left = iter(puts)
-
-    async def runner() -> None:
-        for operation in left:
+async def _send(wires: Mapping[str, RawRedis], queues: Iterable[Sequence[Operation]]) -> None:
+    async def one(operations: Iterable[Operation]) -> None:
+        for operation in operations:
             await _carry_out(wires, operation)
 
-    await asyncio.gather(*(runner() for _ in range(IN_FLIGHT)))
-
-
-async def _consume(wires: Mapping[str, RawRedis], claims: Sequence[tuple[Operation, Sequence[Operation]]]) -> None:
-    claimed: asyncio.Queue[Operation | None] = asyncio.Queue()
-
-    async def claimer(left: Iterator[tuple[Operation, Sequence[Operation]]]) -> None:
-        for claim, settlings in left:
-            await _carry_out(wires, claim)
-            for settling in settlings:
-                claimed.put_nowait(settling)
-
-    async def settler() -> None:
-        while operation := await claimed.get():
-            await _carry_out(wires, operation)
-
-    async def claim_all() -> None:
-        left = iter(claims)
-        await asyncio.gather(*(claimer(left) for _ in range(IN_FLIGHT)))
-        for _ in range(IN_FLIGHT):
-            claimed.put_nowait(None)
-
-    await asyncio.gather(claim_all(), *(settler() for _ in range(IN_FLIGHT)))
+    await asyncio.gather(*map(one, queues))
 
 
 async def _forget(wires: Iterable[RawRedis], namespace: str) -> None:
-    """Remove all keys of the queue, and nothing else: the servers stay in the view."""
+    """Remove all keys of the queues, and nothing else: the servers stay in the view."""
+    prefixes = tuple(key(namespace, name, "").encode() for name in QUEUES)
     for wire in wires:
-        keys = [
-            name for name in cast("list[bytes]", await wire.ask("KEYS", "*")) if name.startswith(_prefix(namespace))
-        ]
+        keys = [name for name in cast("list[bytes]", await wire.ask("KEYS", "*")) if name.startswith(prefixes)]
         if keys:
             await wire.ask("DEL", *keys)
 
 
-def _prefix(namespace: str) -> bytes:
-    return key(namespace, QUEUE, "").encode()
-
-
 async def _check(wires: Iterable[RawRedis], namespace: str, items: int) -> None:
-    """Raise ``RuntimeError`` unless this many items are waiting or claimed."""
+    """Raise ``RuntimeError`` unless this many items are waiting or claimed on each server."""
     for wire in wires:
-        counters = cast(
-            "list[bytes | None]", await wire.ask("HMGET", key(namespace, QUEUE, "lead"), "queued", "claimed")
-        )
-        found = sum(int(counter or 0) for counter in counters)
+        leads = [await wire.ask("HMGET", key(namespace, name, "lead"), "queued", "claimed") for name in QUEUES]
+        found = sum(int(number or 0) for number in chain.from_iterable(cast("list[list[bytes | None]]", leads)))
         if found != items:
             raise RuntimeError(f"the calls sent again left {found} items, not {items}: they were not the same")

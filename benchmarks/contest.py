@@ -190,10 +190,7 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
         limit = await arena.measure(
             LIMIT_TITLE, plan.items(ITEMS), _pids(arena.ours), bare.replay(arena.ours, tape, meter)
         )
-    settings = (
-        f"no library: three servers in parallel, batches of {LIMIT_BATCH}, {bare.IN_FLIGHT} of each kind in flight, "
-        "hiredis"
-    )
+    settings = f"no library: three servers in parallel, batches of {LIMIT_BATCH}, {len(bare.QUEUES)} queues, hiredis"
     _note(sheet, LIMIT_TITLE, Rates(limit.push, limit.consume, limit.cycle, settings), zkrq)
     sheet.note(PEERS, LIMIT_TITLE, settings)
 

@@ -1,10 +1,16 @@
-"""The cost of an item must not grow unnoticed: counted, because times mean nothing on a busy machine."""
+"""The cost of an item must not grow unnoticed: counted, because times mean nothing on a busy machine.
+
+And what it is measured against works: the library's calls, sent again without it.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from benchmarks import bare
 from benchmarks.counts import LIMITS, count
+from benchmarks.load import Meter
+from zkrq.local import Servers
 
 pytestmark = pytest.mark.anyio
 
@@ -21,3 +27,10 @@ async def test_no_item_costs_more_than_it_did() -> None:
         if not over:
             return
     assert over == {}
+
+
+async def test_calls_sent_again_do_the_same(servers: Servers) -> None:
+    """Also where a claim ends within a bundle, and where acks are of a part of a claim; it is an error if not."""
+    tape = await bare.capture(servers, bare.Sizes(put=7, claim=5, settle=3), 60)
+    for _ in range(2):
+        assert (await bare.replay(servers, tape, Meter([]))).cycle > 0
