@@ -27,7 +27,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
 from types import FrameType, TracebackType
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Protocol, Self, TypeAlias, cast
 
 from zkrq.checks import Duration, check_duration, check_posix
 from zkrq.cluster import Cluster
@@ -87,17 +87,44 @@ def run_program(
     burst: bool = False,
     supervised: bool = False,
 ) -> int:
-    """Run a worker; return the exit code.  Unless that is 0, the caller exits with it within ``HURRY_SECONDS``.
+    """Run a worker; return the exit code, as ``run_until_signal`` does."""
+    return run_until_signal(_working(worker, cluster, burst), grace=grace, supervised=supervised)
 
-    ``supervised``: a parent process forwards the signals of the service manager, which may have sent them to this
-    process too.  So repeated ones change nothing, and the second one is SIGQUIT.
+
+class Running(Protocol):
+    """What a program does until a signal: a worker's work, or a server's."""
+
+    @property
+    def grace(self) -> float:
+        """Seconds that begun work has to finish."""
+        ...
+
+    async def run(self, grace: float) -> None:
+        """Run until the end of the work; when cancelled, drain within ``grace`` seconds, which a second cancellation
+        ends."""
+        ...
+
+    def was_cut_off(self) -> bool:
+        """Tell whether begun work did not finish within the grace."""
+        ...
+
+
+def run_until_signal(
+    start: AbstractAsyncContextManager[Running], *, grace: Duration | None = None, supervised: bool = False
+) -> int:
+    """Enter and run a program; return the exit code.  Unless that is 0, the caller exits with it within
+    ``HURRY_SECONDS``.
+
+    ``grace``: seconds, None: those of the program.  ``supervised``: a parent process forwards the signals of the
+    service manager, which may have sent them to this process too.  So repeated ones change nothing, and the second one
+    is SIGQUIT.
     """
     check_posix("worker programs")
     seconds = None if grace is None else check_duration("grace", grace)
     with _LastResort() as last_resort:
         signals = _Signals(last_resort, supervised=supervised)
         with signals, asyncio.Runner(loop_factory=fastest_loop()) as runner:
-            code = runner.run(_serve(worker, cluster, signals, seconds, burst))
+            code = runner.run(_run(start, signals, seconds))
             if code:
                 last_resort.set(HURRY_SECONDS, code)
         if not code:
@@ -113,22 +140,16 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
 
 
-async def _serve(
-    make: MakeWorker,
-    cluster: AbstractAsyncContextManager[Cluster],
-    signals: _Signals,
-    grace: float | None,
-    burst: bool,
-) -> int:
-    """Work until a signal or the end of the burst; return the exit code."""
-    worker: Worker | None = None
+async def _run(start: AbstractAsyncContextManager[Running], signals: _Signals, grace: float | None) -> int:
+    """Run until a signal or the end of the work; return the exit code."""
+    program: Running | None = None
     try:
         signals.attach()
-        async with cluster as opened, _made_by(make, opened) as worker:
-            signals.grace = worker.grace if grace is None else grace
+        async with start as program:
+            signals.grace = program.grace if grace is None else grace
             notify(READY)
             try:
-                await worker.run(burst=burst, grace=signals.grace)
+                await program.run(signals.grace)
             except asyncio.CancelledError:
                 if not signals.absorb():
                     raise
@@ -138,7 +159,30 @@ async def _serve(
             raise
     if signals.second:
         return Exit.SIGNAL + signals.second
-    return Exit.CUT_OFF if worker and worker.statistics().cut_off else Exit.DONE
+    return Exit.CUT_OFF if program and program.was_cut_off() else Exit.DONE
+
+
+class _Working:
+    """A worker that runs as a program."""
+
+    def __init__(self, worker: Worker, burst: bool) -> None:
+        self._worker = worker
+        self._burst = burst
+        self.grace = worker.grace
+
+    async def run(self, grace: float) -> None:
+        await self._worker.run(burst=self._burst, grace=grace)
+
+    def was_cut_off(self) -> bool:
+        return bool(self._worker.statistics().cut_off)
+
+
+@asynccontextmanager
+async def _working(
+    make: MakeWorker, cluster: AbstractAsyncContextManager[Cluster], burst: bool
+) -> AsyncGenerator[Running]:
+    async with cluster as opened, _made_by(make, opened) as worker:
+        yield _Working(worker, burst)
 
 
 @asynccontextmanager

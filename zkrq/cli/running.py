@@ -16,7 +16,7 @@ from argparse import Namespace
 from contextlib import aclosing, suppress
 from typing import cast
 
-from zkrq.cli import completion, items, pop, push, queues, removing, servers, trying, worker
+from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, trying, worker
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.errors import ConfigError, ZkrqError
@@ -26,6 +26,7 @@ from zkrq.program import fastest_loop
 COMMANDS = (
     *trying.COMMANDS,
     *worker.COMMANDS,
+    *serve.COMMANDS,
     *push.COMMANDS,
     *pop.COMMANDS,
     *items.COMMANDS,

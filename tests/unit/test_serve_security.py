@@ -1,0 +1,155 @@
+"""Who may ask the HTTP server what: names, pages of other sites, tokens, sessions."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from zkrq import errors
+from zkrq.errors import ConfigError, ZkrqError
+from zkrq.serve.problems import INTERNAL, KINDS, kind_of
+from zkrq.serve.security import (
+    SESSION_SECONDS,
+    Asked,
+    Policy,
+    host_of,
+    is_session,
+    judge,
+    make_session,
+    policy_for,
+)
+
+TOKEN = "a-long-random-text"
+OTHER = "another-random-text"
+OPEN = policy_for("127.0.0.1", (), ())
+CLOSED = policy_for("0.0.0.0", (TOKEN, OTHER), ())
+
+
+def status(policy: Policy, method: str = "GET", path: str = "/v1/queues", cookie: str = "", **headers: str) -> int:
+    """The status with which a request is refused, 200 if it is let in."""
+    named = {name.replace("_", "-"): value for name, value in {"host": "127.0.0.1:8080", **headers}.items()}
+    refusal = judge(policy, Asked(method, path, named, cookie), 1000.0)
+    return refusal.kind.status if refusal else 200
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "localhost.", "[::1]:8080", "127.0.0.1"]
+)
+def test_on_loopback_it_answers_by_its_own_names(host: str) -> None:
+    assert status(OPEN, host=host) == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "", "127.0.0.1.evil.example", "[::1", "10.0.0.1"])
+def test_without_a_token_it_answers_by_no_other_name(host: str) -> None:
+    """A page of another site whose name was made to mean 127.0.0.1 would be this server's own page otherwise."""
+    assert status(OPEN, host=host) == 421
+
+
+def test_a_proxys_name_can_be_added_and_a_token_makes_every_name_good() -> None:
+    assert status(policy_for("127.0.0.1", (), ("queue.example",)), host="queue.example") == 200
+    assert status(CLOSED, host="queue.example", authorization=f"Bearer {TOKEN}") == 200
+    named = policy_for("0.0.0.0", (TOKEN,), ("queue.example:443",))
+    assert status(named, host="other.example", authorization=f"Bearer {TOKEN}") == 421
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, 200),
+        ({"sec_fetch_site": "same-origin"}, 200),
+        ({"sec_fetch_site": "none"}, 200),
+        ({"sec_fetch_site": "cross-site"}, 403),
+        ({"sec_fetch_site": "same-site"}, 403),
+        ({"origin": "http://127.0.0.1:8080"}, 200),
+        ({"origin": "http://127.0.0.1:9999"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": ""}, 403),
+    ],
+)
+def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], expected: int) -> None:
+    for policy, more in ((OPEN, {}), (CLOSED, {"authorization": f"Bearer {TOKEN}"})):
+        assert status(policy, "POST", "/v1/queues/q/push", **headers, **more) == expected
+        assert status(policy, **headers, **more) == 200  # it may ask, and the browser shows it no answer
+
+
+@pytest.mark.parametrize(
+    ("authorization", "expected"),
+    [
+        (f"Bearer {TOKEN}", 200),
+        (f"bearer  {OTHER}", 200),
+        (f"Basic {TOKEN}", 401),
+        (TOKEN, 401),
+        ("Bearer", 401),
+        ("Bearer \xe9\u20ac", 401),
+        (f"Bearer {TOKEN}x", 401),
+        ("", 401),
+    ],
+)
+def test_a_token_lets_in(authorization: str, expected: int) -> None:
+    assert status(CLOSED, authorization=authorization) == expected
+    assert status(CLOSED, "POST", authorization=authorization) == expected
+
+
+def test_what_tells_nothing_needs_no_token() -> None:
+    assert [status(CLOSED, path=path) for path in ("/login", "/static/style.css", "/readyz", "/", "/queues/q")] == [
+        200,
+        200,
+        200,
+        401,
+        401,
+    ]
+
+
+def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
+    cookie = make_session(CLOSED, 1000.0)
+    assert status(CLOSED, cookie=cookie) == 200
+    assert is_session(CLOSED, cookie, 999.0 + SESSION_SECONDS)
+    assert not is_session(CLOSED, cookie, 1000.0 + SESSION_SECONDS)
+    until, _, signature = cookie.partition(".")
+    for forged in (f"{int(until) + 1}.{signature}", f"{until}.", "", ".", f"{until}.\xe9", "x.y"):
+        assert status(CLOSED, cookie=forged) == 401
+    assert not is_session(policy_for("0.0.0.0", ("a-third-random-text",), ()), cookie, 1000.0)
+
+
+def test_read_only_refuses_whatever_changes() -> None:
+    shown = policy_for("127.0.0.1", (), (), read_only=True)
+    assert (status(shown), status(shown, "POST"), status(shown, "DELETE")) == (200, 403, 403)
+    assert status(shown, "POST", "/login") == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.org"])
+def test_without_a_token_it_does_not_listen_for_other_machines(host: str) -> None:
+    with pytest.raises(ConfigError, match="no token"):
+        policy_for(host, (), ())
+    assert policy_for(host, (TOKEN,), ()).tokens == (TOKEN,)
+
+
+@pytest.mark.parametrize("token", ["short", "with a space in the middle", "ümlaute-sind-kein-ascii", "x" * 15])
+def test_a_token_that_is_no_good_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Policy((token,))
+    assert token not in str(error.value)
+
+
+def test_no_text_of_a_policy_has_a_token() -> None:
+    assert TOKEN not in repr(CLOSED)
+
+
+@pytest.mark.parametrize(("header", "host"), [("a.example:1", "a.example"), ("[::1]:80", "::1"), ("[x", "")])
+def test_the_port_is_no_part_of_the_name(header: str, host: str) -> None:
+    assert host_of(header) == host
+
+
+def test_every_error_of_the_library_has_a_kind() -> None:
+    """A new one must be given a status, and say what happened, rather than look like a bug of the server."""
+    mistakes_of_the_program = {ZkrqError, errors.WrongLoop}
+    kinds: list[Any] = [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, ZkrqError)]
+    assert len(kinds) > 10
+    for kind in kinds:
+        known = any(each in KINDS for each in kind.__mro__)
+        assert known != (kind in mistakes_of_the_program), kind
+    assert kind_of(errors.WrongLoop()) is INTERNAL
+    assert kind_of(errors.NotLetIn()).status == 503

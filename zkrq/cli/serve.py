@@ -1,0 +1,85 @@
+"""Define the command ``serve``: the HTTP API and the page."""
+
+from __future__ import annotations
+
+import logging
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from zkrq.checks import check_count, check_duration, check_posix
+from zkrq.cli.command import Command, Flag
+from zkrq.cli.connection import open_cluster
+from zkrq.cli.worker import LOG_FORMAT, LOG_LEVEL, log_level
+from zkrq.errors import ConfigError
+from zkrq.program import run_until_signal
+from zkrq.retry import Retry
+
+TOKEN = "ZKRQ_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
+
+
+def _serve(args: Namespace) -> int:
+    check_posix("`zkrq serve`")
+    try:
+        from zkrq.serve.program import Options, start
+    except ImportError as error:
+        raise ConfigError(f"`zkrq serve` needs {error.name}: pip install 'zkrq[web]'") from error
+    if bool(args.certificate) != bool(args.key):
+        raise ConfigError("--certificate and --key are given together")
+    options = Options(
+        host=args.host,
+        port=check_count("--port", args.port, least=0, most=65535),
+        hosts=tuple(name.strip() for name in args.hosts.split(",") if name.strip()),
+        tokens=read_tokens(args.token_file),
+        read_only=args.read_only,
+        retry=Retry(max_attempts=args.max_attempts or None),
+        grace=check_duration("--grace", args.grace),
+        certificate=args.certificate,
+        key=args.key,
+    )
+    options.policy()  # wrong settings are reported before anything is connected
+    logging.basicConfig(level=log_level(args), format=LOG_FORMAT)
+    return run_until_signal(start(open_cluster(args), options))
+
+
+def read_tokens(path: Path | None) -> tuple[str, ...]:
+    """Return the tokens of the file, one on each line, or that of the variable.  Raises ``ConfigError``."""
+    text = os.environ.get(TOKEN, "")
+    if path is not None:
+        if text:
+            raise ConfigError(f"{TOKEN} and a file with tokens are both given: leave one of them out")
+        try:
+            text = path.read_text()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the file with the token cannot be read: {error}") from error
+        if not text.strip():
+            raise ConfigError(f"{path} has no token")
+    return tuple(line.strip() for line in text.splitlines() if line.strip())
+
+
+COMMANDS = (
+    Command(
+        "serve",
+        "serve the HTTP API, for programs in other languages",
+        _serve,
+        (
+            Flag("host", "the address to listen on; one that other machines reach needs a token", str, "127.0.0.1"),
+            Flag("port", "0: any free one", int, 8080),
+            Flag("hosts", "further names by which it is asked, as those of a proxy: name,name", str, "", "NAMES"),
+            Flag(
+                "token-file",
+                f"file with the token that requests must carry, several while one is replaced; or {TOKEN} has it",
+                Path,
+                None,
+                "FILE",
+            ),
+            Flag("read-only", "refuse whatever changes anything", bool),
+            Flag("max-attempts", "deliveries after which an item becomes a dead letter; 0: no limit", int, 20, "N"),
+            Flag("grace", "that clients have to settle their claims after a signal", float, 30.0, "SECONDS"),
+            Flag("certificate", "PEM file, for HTTPS", Path, None, "FILE"),
+            Flag("key", "PEM file with its key", Path, None, "FILE"),
+            LOG_LEVEL,
+        ),
+        program=True,
+    ),
+)

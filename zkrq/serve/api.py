@@ -1,0 +1,228 @@
+"""The calls of the HTTP API: push, claim, settle, extend, figures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastapi import APIRouter, Request, Response, Security
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+from starlette.requests import ClientDisconnect
+
+from zkrq.cluster import Cluster
+from zkrq.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.serve.bodies import (
+    Bury,
+    Claimed,
+    ClaimItems,
+    ClaimToken,
+    Extend,
+    Extended,
+    Nack,
+    NamespaceStatistics,
+    Problem,
+    Push,
+    Pushed,
+    PushedMany,
+    PushMany,
+    QueueName,
+    QueueStatistics,
+    Settled,
+    claimed,
+    figures,
+    pushed,
+)
+from zkrq.serve.holding import Held, Holding
+from zkrq.serve.problems import Busy, describe_error, headers_of, kind_of
+from zkrq.serve.queues import Queues
+
+WAITING_MAX = 500
+"""Requests that wait for items at one time."""
+
+STOPPING = "this server is stopping: ask another one, or retry later"
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text}
+    for status, text in {
+        400: "The request is wrong. Nothing happened.",
+        401: "The token is missing or wrong. Nothing happened.",
+        403: "Not from this page, or not on this server. Nothing happened.",
+        413: "The item, or the whole body, is too large. Nothing happened.",
+        415: "The body is not announced as JSON. Nothing happened.",
+        421: "The server does not answer by that name. Nothing happened.",
+        429: "The queue is full. Nothing happened; retry later.",
+        500: "An error inside the server; its log has it. It may have happened.",
+        503: "Nothing happened; retry later.",
+        504: "It may have happened: repeat the request; a push under the same id.",
+        "4XX": "The request is wrong in another way. Nothing happened.",
+    }.items()
+}
+
+GONE: dict[int | str, dict[str, Any]] = {
+    410: {"model": Problem, "description": "The claim does not hold any more: stop working on the item."}
+}
+
+
+class Api:
+    """Carry out the calls of HTTP clients on one cluster."""
+
+    def __init__(self, cluster: Cluster, queues: Queues, holding: Holding, stopping: asyncio.Event) -> None:
+        """``stopping``: set when nothing more is to be claimed."""
+        self._cluster = cluster
+        self._queues = queues
+        self._holding = holding
+        self._stopping = stopping
+        self._waiting = 0
+
+    def router(self) -> APIRouter:
+        """Return the calls, with their paths."""
+        bearer = Security(HTTPBearer(auto_error=False, description="Unless the server listens on loopback only."))
+        router = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[bearer])
+        queue, claim = "/queues/{queue}", "/claims/{claim}"
+        router.post(f"{queue}/push", response_model=Pushed, tags=["push"])(self.push)
+        router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)
+        router.post(f"{queue}/claim", response_model=Claimed, tags=["claim"])(self.claim)
+        for call in (self.ack, self.nack, self.release, self.bury):
+            path = f"{claim}/{call.__name__}"
+            router.post(path, response_model=Settled, tags=["claim"], responses=GONE)(call)
+        router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
+        router.get("/queues", response_model=NamespaceStatistics, tags=["figures"])(self.statistics)
+        router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
+        return router
+
+    # -- push ------------------------------------------------------------------------------------------------------
+
+    async def push(self, queue: QueueName, body: Push) -> Response:
+        """Push one item. After a reply with status 200 it is on every server that is in sync."""
+        return JSONResponse(pushed(await self._push(queue, body, body.payload())))
+
+    async def push_many(self, queue: QueueName, body: PushMany) -> Response:
+        """Push many items. If some cannot be pushed, the others still are.
+
+        Then the reply is that of the worst error, 504 if any outcome is unknown, and its `outcomes` tell of each item.
+        """
+        puts = [(item, item.payload()) for item in body.items]  # finds a bad item before the first one is pushed
+        pushes = (self._push(queue, item, payload) for item, payload in puts)
+        outcomes = await asyncio.gather(*pushes, return_exceptions=True)
+        for bug in (each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, ZkrqError)):
+            raise bug
+        told = {"outcomes": [_outcome(cast("Receipt | ZkrqError", outcome)) for outcome in outcomes]}
+        errors = [outcome for outcome in outcomes if isinstance(outcome, ZkrqError)]
+        if not errors:
+            return JSONResponse(told)
+        ids = tuple(id for error in errors if isinstance(error, OutcomeUnknown) for id in error.ids)
+        worst = OutcomeUnknown(ids=ids) if ids else errors[0]
+        kind = kind_of(worst)
+        happened = "partly" if not ids and len(errors) < len(outcomes) else kind.happened
+        return JSONResponse({**describe_error(worst), "happened": happened, **told}, kind.status, headers_of(kind))
+
+    async def _push(self, queue: str, push: Push, payload: bytes) -> Receipt:
+        return await self._queues[queue].push(
+            payload,
+            id=push.id,
+            key=push.key,
+            delay=push.delay or None,
+            priority=push.priority,
+            ttl=push.ttl,
+            headers=push.headers,
+        )
+
+    # -- claim -----------------------------------------------------------------------------------------------------
+
+    async def claim(self, request: Request, queue: QueueName, body: ClaimItems | None = None) -> Response:
+        """Claim items that are ready; wait for one if there is none. A client that hangs up leaves them in the queue.
+
+        A claim lives as long as its lease. Settle it before that by `ack`, `nack`, `release` or `bury`, or `extend`
+        it; otherwise the item goes back, which counts as a failed delivery.
+        """
+        wanted = body or ClaimItems.model_validate({})
+        held = await self._claim(request, queue, wanted)
+        return Response(
+            f'{{"claims": [{", ".join(claimed(each.token, each.claim, wanted.lease) for each in held)}]}}',
+            media_type="application/json",
+        )
+
+    async def _claim(self, request: Request, name: str, wanted: ClaimItems) -> Sequence[Held]:
+        self._holding.check_room()
+        if self._stopping.is_set():
+            raise Closed(STOPPING)
+        if self._waiting >= WAITING_MAX:
+            raise Busy
+        queue = self._queues[name]
+        popping = asyncio.create_task(queue.pop_many(min(wanted.count, self._holding.room), timeout=wanted.wait))
+        hung_up = asyncio.create_task(_hung_up(request))
+        tasks = (popping, hung_up, asyncio.create_task(self._stopping.wait()))
+        self._waiting += 1
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._waiting -= 1
+            gone = hung_up.done()
+            for task in tasks:
+                task.cancel()  # changes nothing if it is done
+            await asyncio.wait(tasks)
+        if popping.cancelled():
+            raise Closed(STOPPING)  # or the client is gone, and reads no answer
+        if gone:
+            await asyncio.gather(*(claim.release() for claim in popping.result()), return_exceptions=True)
+            raise ClientDisconnect
+        return self._holding.hold(name, popping.result(), wanted.lease)
+
+    # -- settle ----------------------------------------------------------------------------------------------------
+
+    async def ack(self, claim: ClaimToken) -> Settled:
+        """Remove the item: the work is done."""
+        await self._holding.ack(claim)
+        return Settled(settled="ack")
+
+    async def nack(self, claim: ClaimToken, body: Nack | None = None) -> Settled:
+        """Deliver the item again, because the work failed; after too many failures it becomes a dead letter."""
+        wish = body or Nack(delay=None, reason=None)
+        await self._holding.nack(claim, wish.delay, wish.reason)
+        return Settled(settled="nack")
+
+    async def release(self, claim: ClaimToken) -> Settled:
+        """Return the item to its place in the queue. This counts neither as a failure nor as a delivery."""
+        await self._holding.release(claim)
+        return Settled(settled="release")
+
+    async def bury(self, claim: ClaimToken, body: Bury | None = None) -> Settled:
+        """Move the item to the dead letters: it can never be done."""
+        await self._holding.bury(claim, (body or Bury(reason="rejected")).reason)
+        return Settled(settled="bury")
+
+    async def extend(self, claim: ClaimToken, body: Extend | None = None) -> Extended:
+        """Hold the item for longer. A reply with status 200 says that the claim still holds."""
+        seconds = (body or Extend.model_validate({})).lease
+        await self._holding.extend(claim, seconds)
+        return Extended(lease=seconds)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    async def statistics(self) -> NamespaceStatistics:
+        """Count the items of every queue, and name the servers."""
+        statistics = await self._cluster.statistics()
+        health = self._cluster.health()
+        return NamespaceStatistics(
+            namespace=self._cluster.namespace,
+            epoch=health.epoch,
+            writable=self._cluster.view.writable,
+            servers={name: server.place for name, server in health.servers.items()},
+            queues={name: figures(each) for name, each in statistics.items()},
+        )
+
+    async def queue_statistics(self, queue: QueueName) -> QueueStatistics:
+        """Count the items of one queue. One that never had an item has none."""
+        return figures(await self._queues[queue].statistics())
+
+
+async def _hung_up(request: Request) -> None:
+    """Return when the client has closed its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _outcome(outcome: Receipt | ZkrqError) -> dict[str, object]:
+    return pushed(outcome) if isinstance(outcome, Receipt) else describe_error(outcome)

@@ -1,0 +1,100 @@
+"""Put the API, the page and the guard together, as one ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+import zkrq
+from zkrq.cluster import Cluster
+from zkrq.errors import ZkrqError
+from zkrq.retry import Retry
+from zkrq.serve.api import Api
+from zkrq.serve.guard import Guard
+from zkrq.serve.holding import Holding
+from zkrq.serve.problems import (
+    BAD_REQUEST,
+    INTERNAL,
+    NOT_ALLOWED,
+    NOT_FOUND,
+    Kind,
+    describe,
+    describe_error,
+    headers_of,
+    kind_of,
+)
+from zkrq.serve.queues import Queues
+from zkrq.serve.security import Policy
+
+DESCRIPTION = """
+Push, claim and settle items of a zkrq namespace over HTTP.
+
+Each error tells in `happened` whether anything may have been done. After `nothing` repeat the request as it was; after
+`unknown` too: a push under the same `id`, a settling of the same claim.
+"""
+
+
+def make_app(
+    cluster: Cluster, holding: Holding, policy: Policy, *, stopping: asyncio.Event, retry: Retry | None = None
+) -> ASGIApp:
+    """Make the application for an open cluster.
+
+    ``holding``: entered by the caller, which leaves it when no request is served any more.  ``stopping``: set when
+    nothing more is to be claimed and every stream is to end.  ``retry``: see ``Queues``.
+    """
+    app = FastAPI(
+        title="zkrq",
+        version=zkrq.__version__,
+        description=DESCRIPTION,
+        openapi_url="/v1/openapi.json",
+        docs_url=None,  # these load scripts from other sites
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    app.include_router(Api(cluster, Queues(cluster, retry), holding, stopping).router())
+    app.add_exception_handler(ZkrqError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_bad_request)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+    return Guard(app, policy)
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    kind = kind_of(cast("ZkrqError", error))
+    return JSONResponse(describe_error(cast("ZkrqError", error)), kind.status, headers_of(kind))
+
+
+async def _on_bad_request(request: Request, error: Exception) -> JSONResponse:
+    """Say what is wrong, without quoting what was sent: it may be secret."""
+    wrongs = cast("RequestValidationError", error).errors()
+    text = "; ".join(f"{_place(wrong['loc'])}: {wrong['msg']}" for wrong in wrongs[:10])
+    return _reply(BAD_REQUEST, text)
+
+
+def _place(location: Iterable[object]) -> str:
+    return ".".join(map(str, location))
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Say in JSON what Starlette says in plain text: no such path, no such method, a body that is no JSON."""
+    raised = cast("HTTPException", error)
+    kind = {404: NOT_FOUND, 405: NOT_ALLOWED}.get(raised.status_code, BAD_REQUEST)
+    reply = _reply(kind, raised.detail)
+    reply.headers.update(raised.headers or {})
+    return reply
+
+
+async def _on_bug(request: Request, error: Exception) -> JSONResponse:
+    return _reply(INTERNAL, "an error inside the server")
+
+
+def _reply(kind: Kind, message: str) -> JSONResponse:
+    return JSONResponse(describe(kind, message), kind.status, headers_of(kind))

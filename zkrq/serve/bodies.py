@@ -1,0 +1,290 @@
+"""Define what the bodies of requests and replies consist of.  Requests are checked here, before anything is done.
+
+Items are JSON, as ``zkrq.JSON`` writes them for Python programs, or bytes in base64.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
+
+from fastapi import Path
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from zkrq.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
+from zkrq.claims import Claim
+from zkrq.codecs import JSON
+from zkrq.errors import CodecError, Receipt
+from zkrq.inspection import Statistics
+from zkrq.protocol.records import PRIORITIES
+from zkrq.reasons import REASON_MAX
+from zkrq.serve.problems import Happened
+
+T = TypeVar("T")
+
+PUSH_MAX = 1_000
+"""Items of one request to push many."""
+
+CLAIM_MAX = 100
+"""Claims of one request."""
+
+WAIT_MAX = 60.0
+"""Seconds that a request for claims waits for items."""
+
+LEASE_SECONDS = 30.0
+"""Seconds that a lease lasts unless the client says otherwise."""
+
+LEAST_LEASE = 1.0
+"""Seconds; a shorter lease would pass on the way."""
+
+
+def _named(check: Callable[[str, T], T], what: str) -> AfterValidator:
+    """Make a check of the library one of the model; its ``ConfigError`` is a ``ValueError``."""
+
+    def validate(value: T) -> T:
+        return check(what, value)
+
+    return AfterValidator(validate)
+
+
+def _check_all_headers(headers: dict[str, str]) -> dict[str, str]:
+    return dict(check_headers(headers))
+
+
+QueueName = Annotated[
+    str,
+    _named(check_name, "the queue's name"),
+    Path(
+        description="Letters, digits and `_ . : -`, beginning with a letter, a digit or `_`.",
+        max_length=MAX_NAME,
+        pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:\-]*$",
+    ),
+]
+
+ClaimToken = Annotated[str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=64)]
+
+Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
+
+Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MAX_LEASE, allow_inf_nan=False)]
+
+Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION, allow_inf_nan=False)]
+
+
+class _Request(BaseModel):
+    """A body of a request: nothing is converted, and a field that does not exist is an error."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Push(_Request):
+    """An item to push: `item` or `base64`, and how."""
+
+    item: Any = Field(None, description="The item, any JSON value; workers in Python get it decoded.")
+    base64: str | None = Field(None, description="Instead of `item`: bytes in base64, stored as they are.")
+    id: Id | None = Field(
+        None,
+        description="Makes the push repeatable: pushed several times within 300 seconds under one id, the item exists "
+        "once.",
+    )
+    key: Id | None = Field(
+        None, description="While another item with this key is queued, scheduled or claimed, nothing is pushed."
+    )
+    delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered.")
+    priority: int = Field(0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first.")
+    ttl: Annotated[float, Field(gt=0, le=MAX_DURATION, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds from now after which the item is no longer delivered; must be longer than `delay`."
+    )
+    headers: Annotated[dict[str, str], AfterValidator(_check_all_headers)] = Field(
+        default_factory=dict[str, str], description="Short texts beside the item, by name: 4,096 bytes in all."
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if ("item" in self.model_fields_set) == (self.base64 is not None):
+            raise ValueError("exactly one of item and base64 is expected")
+        if self.ttl is not None and self.ttl <= self.delay:
+            raise ValueError("ttl is not longer than delay: never delivered")
+        return self
+
+    def payload(self) -> bytes:
+        """Return the item as it is stored.  Raises ``CodecError``."""
+        try:
+            if self.base64 is not None:
+                return b64decode(self.base64, validate=True)
+            return JSON.encode(self.item)
+        except ValueError as error:
+            form = "base64" if self.base64 is not None else "JSON"
+            raise CodecError(f"the item is not {form}: {error}; nothing was written") from error
+
+
+class PushMany(_Request):
+    """Items to push, each as in a push of one."""
+
+    items: list[Push] = Field(min_length=1, max_length=PUSH_MAX)
+
+
+class ClaimItems(_Request):
+    """How many items to claim, for how long."""
+
+    count: int = Field(1, ge=1, le=CLAIM_MAX, description="At most this many items.")
+    wait: float = Field(
+        0.0, ge=0, le=WAIT_MAX, allow_inf_nan=False, description="Seconds to wait until at least one item is ready."
+    )
+    lease: Lease = Field(
+        LEASE_SECONDS,
+        description="Seconds for which the claims hold unless they are extended. Then the items go back, which counts "
+        "as a failed delivery.",
+    )
+
+
+class Nack(_Request):
+    """Why the work failed, and when to deliver the item again."""
+
+    delay: Seconds | None = Field(None, description="Seconds; left out: as the retry policy says.")
+    reason: str | None = Field(None, description="Kept with the item.", max_length=REASON_MAX)
+
+
+class Bury(_Request):
+    """Why the item can never be done."""
+
+    reason: str = Field("rejected", description="Kept with the dead letter.", max_length=REASON_MAX)
+
+
+class Extend(_Request):
+    """For how long to hold the item."""
+
+    lease: Lease = Field(LEASE_SECONDS, description="Seconds from now.")
+
+
+class Pushed(BaseModel):
+    """What a push did."""
+
+    id: str = Field(description="The item's id; of a duplicate, that of the item that has the key.")
+    replicas: int = Field(description="Servers that hold the item.")
+    duplicate: bool = Field(description="Nothing was pushed: another item has the key.")
+    done: bool = Field(description="Nothing was pushed: an item with this id was pushed before and is already gone.")
+
+
+class Problem(BaseModel):
+    """What went wrong."""
+
+    error: str = Field(description="The kind of error.")
+    happened: Happened = Field(description="Whether anything may have been done.")
+    next: str = Field(description="What the client does now, for people.")
+    message: str
+    ids: list[str] = Field([], description="Of items that may or may not have been pushed: push under these ids.")
+    outcomes: list[Pushed | Problem] = Field([], description="Of a push of many: what became of each item, in order.")
+
+
+class PushedMany(BaseModel):
+    """What a push of many did, if it did all: an outcome for each item, in order."""
+
+    outcomes: list[Pushed]
+
+
+class ClaimedItem(BaseModel):
+    """An item in the hands of this client."""
+
+    claim: str = Field(description="The name of this claim: for ack, nack, extend ... Keep it to yourself.")
+    id: str
+    item: Any = Field(None, description="The item, if its bytes are JSON.")
+    base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
+    headers: dict[str, str]
+    key: str | None
+    priority: int
+    attempts: int = Field(description="Deliveries that count, including this one.")
+    failures: int = Field(description="Earlier deliveries that failed.")
+    pushed_at: datetime
+    fencing: tuple[int, int] = Field(description="A later claim of the same item has a greater pair.")
+    lease: float = Field(description="Seconds for which the claim holds unless it is extended.")
+
+
+class Claimed(BaseModel):
+    """Items that were claimed: none if none was ready."""
+
+    claims: list[ClaimedItem]
+
+
+class Settled(BaseModel):
+    """The claim is settled; the same request repeated has the same reply."""
+
+    settled: Literal["ack", "nack", "release", "bury"]
+
+
+class Extended(BaseModel):
+    """The claim holds."""
+
+    lease: float = Field(description="Seconds from now.")
+
+
+class QueueStatistics(BaseModel):
+    """A queue in figures."""
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+    paused: bool
+    oldest_ready: float | None = Field(description="Seconds since the oldest ready item became due.")
+
+
+class NamespaceStatistics(BaseModel):
+    """The namespace in figures."""
+
+    namespace: str
+    epoch: int
+    writable: bool = Field(description="Whether enough servers are in sync for a push.")
+    servers: dict[str, str] = Field(description="Each server's place: member, learner, eligible or out.")
+    queues: dict[str, QueueStatistics]
+
+
+def pushed(receipt: Receipt) -> dict[str, object]:
+    """Return the body of a reply about one push; see ``Pushed``."""
+    return receipt._asdict()
+
+
+def figures(statistics: Statistics) -> QueueStatistics:
+    """Return the figures of a queue."""
+    sizes = statistics.sizes._asdict()
+    return QueueStatistics(**sizes, paused=statistics.paused, oldest_ready=statistics.oldest_ready)
+
+
+def claimed(token: str, claim: Claim[bytes], seconds: float) -> str:
+    """Write one claim as JSON; see ``ClaimedItem``.
+
+    An item that is JSON is put in as it was pushed, since reading and writing could change numbers.
+    """
+    told: dict[str, object] = {
+        "claim": token,
+        "id": claim.id,
+        "headers": dict(claim.headers),
+        "key": claim.key,
+        "priority": claim.priority,
+        "attempts": claim.attempts,
+        "failures": claim.failures,
+        "pushed_at": claim.pushed_at.isoformat(),
+        "fencing": claim.token,
+        "lease": seconds,
+    }
+    text = _as_json(claim.item)
+    if text is None:
+        told["base64"] = b64encode(claim.item).decode()
+    head = json.dumps(told)
+    return head if text is None else f'{head[:-1]}, "item": {text}}}'
+
+
+def _as_json(payload: bytes) -> str | None:
+    """Return the text of a payload if it is JSON, as the standard defines it, otherwise None."""
+    try:
+        text = payload.decode()
+        json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return text
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")

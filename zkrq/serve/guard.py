@@ -1,0 +1,173 @@
+"""Stand before the application: judge and bound every request, and give every reply the headers that browsers obey.
+
+The body is read here, as a whole, before anything else is done: within ``BODY_SECONDS`` and ``BODY_MAX``, and only
+while all bodies together have room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from zkrq.errors import ZkrqError
+from zkrq.serve.problems import (
+    NOT_JSON,
+    TIMEOUT,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    Busy,
+    Kind,
+    describe,
+    headers_of,
+    kind_of,
+)
+from zkrq.serve.security import COOKIE, Asked, Policy, judge
+
+BODY_MAX = 4 << 20
+"""Bytes of one request's body."""
+
+BODIES_MAX = 64 << 20
+"""Bytes of the bodies of all requests at one time."""
+
+BODY_SECONDS = 30.0
+"""Seconds for a body to arrive."""
+
+REQUESTS_MAX = 1_000
+"""Requests at one time, those that wait for items among them."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class _Refused(Exception):
+    """A request is not let in."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Guard:
+    """An ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, policy: Policy) -> None:
+        self._app = app
+        self._policy = policy
+        self._requests = 0
+        self._bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here.  The server sends nothing but HTTP requests."""
+        assert scope["type"] == "http"
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        asked = _asked(scope)
+        self._requests += 1
+        taken = 0
+        try:
+            self._check(asked)
+            body = await self._read(asked, receive)
+            taken = len(body)
+            self._bytes += taken
+            await self._app(scope, _replay(body, receive), send_with_headers)
+        except _Refused as refused:
+            await _answer(asked, refused)(scope, receive, send_with_headers)
+        except ZkrqError as error:
+            await _answer(asked, _Refused(kind_of(error), str(error)))(scope, receive, send_with_headers)
+        except ClientDisconnect:
+            pass
+        finally:
+            self._requests -= 1
+            self._bytes -= taken
+
+    def _check(self, asked: Asked) -> None:
+        """Raise ``_Refused``, or ``Busy``, for a request that is not let in."""
+        if refusal := judge(self._policy, asked, time.time()):
+            raise _Refused(refusal.kind, refusal.message)
+        if self._requests > REQUESTS_MAX:
+            raise Busy
+
+    async def _read(self, asked: Asked, receive: Receive) -> bytes:
+        """Read the body.  Raises ``_Refused``, ``Busy``, ``ClientDisconnect``."""
+        announced = asked.headers.get("content-length", "0")
+        if not announced.isdecimal() or int(announced) > BODY_MAX:
+            raise _Refused(TOO_LARGE, f"a body has at most {BODY_MAX:,} bytes")
+        parts: list[bytes] = []
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientDisconnect
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    more = message.get("more_body", False)
+                    if size > BODY_MAX:
+                        raise _Refused(TOO_LARGE, f"a body has at most {BODY_MAX:,} bytes")
+                    if self._bytes + size > BODIES_MAX:
+                        raise Busy
+        except TimeoutError:
+            raise _Refused(TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s") from None
+        if size and asked.path.startswith("/v1/") and not _is_json(asked.headers.get("content-type", "")):
+            raise _Refused(NOT_JSON, "the body is not announced as JSON")
+        return b"".join(parts)
+
+
+def _asked(scope: Scope) -> Asked:
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1").lower(), value.decode("latin-1"))
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        morsel = None
+    return Asked(scope["method"], scope["path"], headers, morsel.value if morsel else "")
+
+
+def _is_json(content_type: str) -> bool:
+    return content_type.partition(";")[0].strip().lower() == "application/json"
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return what gives the body that was read, and then whatever else the client sends."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
+
+
+def _answer(asked: Asked, refused: _Refused) -> Response:
+    """Return the reply to a request that is not let in: the login page for people, JSON for programs."""
+    kind = refused.kind
+    if kind is UNAUTHORIZED and asked.method == "GET" and "text/html" in asked.headers.get("accept", ""):
+        return RedirectResponse("/login", 303)
+    headers = headers_of(kind)
+    if kind in (TIMEOUT, TOO_LARGE):
+        headers["Connection"] = "close"  # the rest of the body is not read
+    return JSONResponse(describe(kind, str(refused)), kind.status, headers)

@@ -1,0 +1,166 @@
+"""Run the server as a program: listen, serve until a signal, drain, stop.
+
+The first SIGTERM or SIGINT drains: nothing more is claimed, requests that wait for items end, and clients have the
+grace to settle what they hold; everything else is still answered.  Then the connections are closed, and what is held
+goes back uncounted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from zkrq.cluster import Cluster
+from zkrq.errors import ConfigError
+from zkrq.retry import Retry
+from zkrq.serve.app import make_app
+from zkrq.serve.holding import Holding
+from zkrq.serve.security import Policy, policy_for
+from zkrq.tasks import see_through
+
+CONNECTIONS_MAX = 2_000
+"""Open connections; a further one is answered with status 503."""
+
+IDLE_SECONDS = 75
+"""Seconds for which an idle connection is kept."""
+
+CLOSE_SECONDS = 5
+"""Seconds that requests in flight have to end when the server stops."""
+
+BACKLOG = 1024
+"""Connections that wait to be accepted."""
+
+_log = logging.getLogger("zkrq.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of a server.  ``port`` 0: any free one.  ``hosts``, ``tokens``, ``read_only``: see ``policy_for``.
+
+    ``retry``: the policy for items that clients nack, or whose lease passes.  ``grace``: seconds that clients have to
+    settle what they hold when the server stops.  ``certificate`` and ``key``: PEM files for HTTPS, None: plain HTTP.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    hosts: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    read_only: bool = False
+    retry: Retry | None = None
+    grace: float = 30.0
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def policy(self) -> Policy:
+        """Return whom the server lets in.  Raises ``ConfigError``."""
+        return policy_for(self.host, self.tokens, self.hosts, read_only=self.read_only)
+
+
+class Server:
+    """A server that listens.  Made by ``start``."""
+
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, holding: Holding, stopping: asyncio.Event, options: Options
+    ) -> None:
+        self.grace = options.grace
+        self.host, self.port = listener.getsockname()[:2]
+        self._listener = listener
+        self._holding = holding
+        self._stopping = stopping
+        self._cut_off = 0
+        self._uvicorn = _Uvicorn(_configuration(app, options))
+
+    async def run(self, grace: float) -> None:
+        """Serve until cancelled; then drain within ``grace`` seconds, which a second cancellation ends."""
+        _log.info("listening on %s, port %d", self.host, self.port)
+        serving = asyncio.create_task(self._uvicorn.serve([self._listener]), name="zkrq serve")
+        try:
+            await asyncio.wait([serving])
+        finally:
+            self._stopping.set()
+            try:
+                async with asyncio.timeout(0 if serving.done() else grace):
+                    await self._holding.wait_idle()
+            except TimeoutError:
+                _log.warning("%d claims are handed back: their clients did not settle them", len(self._holding))
+            finally:
+                self._cut_off = len(self._holding)
+                self._uvicorn.should_exit = True
+                await see_through(serving, cancelled=self._hurry)
+
+    def _hurry(self) -> None:
+        self._uvicorn.force_exit = True
+
+    @property
+    def held(self) -> int:
+        """Claims that clients hold."""
+        return len(self._holding)
+
+    def was_cut_off(self) -> bool:
+        """Tell whether clients still held claims when the grace was over."""
+        return self._cut_off > 0
+
+
+@asynccontextmanager
+async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options) -> AsyncGenerator[Server]:
+    """Open the cluster and listen; ``Server.run`` serves.  Raises ``ConfigError``, and what opening raises."""
+    policy = options.policy()
+    with _listen(options) as listener:
+        async with cluster as opened, Holding() as holding:
+            stopping = asyncio.Event()
+            app = make_app(opened, holding, policy, stopping=stopping, retry=options.retry)
+            yield Server(app, listener, holding, stopping, options)
+
+
+@contextmanager
+def _listen(options: Options) -> Generator[socket.socket]:
+    try:
+        family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((options.host, options.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {options.host}, port {options.port}: {error}") from error
+    with listener:
+        yield listener
+
+
+def _configuration(app: ASGIApp, options: Options) -> uvicorn.Config:
+    configuration = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        backlog=BACKLOG,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_keep_alive=IDLE_SECONDS,
+        timeout_graceful_shutdown=CLOSE_SECONDS,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+    )
+    try:
+        configuration.load()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the certificate or its key cannot be used: {error}") from error
+    return configuration
+
+
+class _Uvicorn(uvicorn.Server):
+    """Uvicorn without signal handlers: the program has its own."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        raise NotImplementedError
