@@ -73,14 +73,14 @@ class Deliveries(Generic[T]):
 
     async def _next(self) -> Claim[T]:
         """Wait for a claim.  Raises ``StopAsyncIteration``."""
-        claims: list[Claim[T]] = []
         if self._left != 0:
-            with suppress(Closed):
-                claims = await self._prefetcher.take(1, patient=self._wait)
-        if not claims:
-            await self.aclose()
-            raise StopAsyncIteration
-        return claims[0]
+            try:  # `suppress` would be three calls
+                for claim in await self._prefetcher.take(1, patient=self._wait):
+                    return claim
+            except Closed:
+                pass
+        await self.aclose()
+        raise StopAsyncIteration
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""

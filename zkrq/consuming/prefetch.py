@@ -131,7 +131,8 @@ class Prefetcher(Generic[T]):
         waiter = Waiter(want, patient, asyncio.get_running_loop().create_future())
         looks = self._looks
         self._waiters.append(waiter)
-        self._look()
+        if not self._looking:
+            self._look()
         try:
             if timeout is None:
                 return await waiter.future
@@ -163,8 +164,9 @@ class Prefetcher(Generic[T]):
         """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
         if not self._buffer or self._waiters or self._closed:
             return None
-        drawn = self._draw(1)
-        return drawn[0] if drawn else None
+        for claim in self._draw(1):
+            return claim
+        return None
 
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""

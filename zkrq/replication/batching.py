@@ -64,7 +64,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
         self._bytes = 0
         self._in_flight = 0
-        self._scheduled = False
+        self._scheduled_at: float | None = None  # when calls are to leave at the end of this turn of the loop
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
         self._landed = asyncio.Event()
@@ -82,10 +82,11 @@ class Batcher(Generic[CallT, ResultT]):
             raise Unavailable(f"{self._name}: {MAX_WAITING} calls are waiting already; nothing happened, retry later")
         future: asyncio.Future[ResultT] = asyncio.Future(loop=loop)  # as loop.create_future(), which is slower
         self._bytes += size
-        self._waiting.append((call, future, size, loop.time()))
-        if not self._scheduled:
+        now = self._scheduled_at or loop.time()
+        self._waiting.append((call, future, size, now))
+        if self._scheduled_at is None:
             if self._is_worth_it():
-                self._schedule(loop)
+                self._schedule(loop, now)
             elif self._hurry is None:
                 self._hurry_up_later(loop)
         return future
@@ -112,8 +113,8 @@ class Batcher(Generic[CallT, ResultT]):
             self._in_flight < MAX_IN_FLIGHT and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
         )
 
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._scheduled = True
+    def _schedule(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
+        self._scheduled_at = now
         loop.call_soon(self._depart)
 
     def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -122,7 +123,7 @@ class Batcher(Generic[CallT, ResultT]):
             self._hurry = loop.call_at(since + FURTHER_SECONDS, self._depart, True)
 
     def _depart(self, hurry: bool = False) -> None:
-        self._scheduled = False
+        self._scheduled_at = None
         if self._hurry:
             self._hurry.cancel()
             self._hurry = None
@@ -182,8 +183,8 @@ class Batcher(Generic[CallT, ResultT]):
                     future.set_result(result)
             if not self._in_flight:
                 self._landed.set()
-            if not self._scheduled and self._loop:
-                self._schedule(self._loop)  # after the callers that were answered here, which may have the next calls
+            if self._scheduled_at is None and self._loop:  # after the callers that were answered here
+                self._schedule(self._loop, self._loop.time())
 
 
 def _own(error: Exception) -> Exception:
