@@ -39,6 +39,7 @@ from zkrq.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LoopBlocked,
     MemoryShortened,
     NotWritable,
     OwnerFenced,
@@ -60,6 +61,7 @@ from zkrq.ids import new_id
 from zkrq.inspection import Sizes, Statistics
 from zkrq.items import Item, ItemState
 from zkrq.limits import DeadLetters
+from zkrq.observing import Observer, Outgoing
 from zkrq.producing.schedules import Recurring, next_moments
 from zkrq.program import run
 from zkrq.protocol.view import View
@@ -106,12 +108,15 @@ __all__ = [
     "Item",
     "ItemState",
     "LoginFile",
+    "LoopBlocked",
     "Lost",
     "MemoryShortened",
     "NotEnoughReplicas",
     "NotWritable",
+    "Observer",
     "Outcome",
     "OutcomeUnknown",
+    "Outgoing",
     "OwnerFenced",
     "PayloadTooLarge",
     "Progress",
@@ -158,11 +163,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from zkrq import prometheus as prometheus
     from zkrq import sync as sync
     from zkrq import testing as testing
 else:
 
     def __getattr__(name: str) -> object:
-        if name in {"sync", "testing"}:  # imported by those who use it
+        if name in {"prometheus", "sync", "testing"}:  # imported by those who use it
             return import_module(f"zkrq.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -194,6 +194,8 @@ class Claim(Generic[T]):
         task = lease.task = asyncio.current_task()
         assert task is not None
         self._cancelling = task.cancelling()
+        if lease.grant.issuer.observers.deliveries:
+            lease.grant.issuer.observers.before_delivery(self)
         return self
 
     async def __aexit__(
@@ -202,6 +204,8 @@ class Claim(Generic[T]):
         lease = self._lease
         task, lease.task = lease.task, None
         assert task is not None
+        if lease.grant.issuer.observers.deliveries:
+            lease.grant.issuer.observers.after_delivery(self, error)
         if lease.struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
             raise lease.error()
         if kind is None and not lease.settled and not lease.loss:

@@ -22,16 +22,18 @@ from zkrq.consuming.prefetch import Prefetcher
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, ZkrqError
-from zkrq.events import DeclaredDead, Events, SessionLost, SessionResumed, SessionSuspended
+from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
 from zkrq.health import Health, ServerHealth, place_of
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
+from zkrq.observing import Observers
 from zkrq.parts import QueueParts
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
 from zkrq.protocol import calls
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
+from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.recovery import has_live_member
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
@@ -54,6 +56,7 @@ from zkrq.replication.urls import redact, without_credentials
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QueueSettings, Settings
+from zkrq.stalls import watch_for_stalls
 from zkrq.tasks import Tasks, see_through
 
 CLOSE_TIMEOUT = 5.0
@@ -86,6 +89,7 @@ class Client:
         self.coordinator: Final = coordinator
         namespace = self.namespace = settings.namespace
         self.events: Final = Events(settings.on_event)
+        self.observers: Final = Observers(self.events)
         self.tasks: Final = Tasks(f"zkrq {namespace}")
         self.home: Final = Home()
         make_server = partial(
@@ -164,6 +168,7 @@ class Client:
             self.tasks.supervise(self.reaper.run, "look for orphans")
             self.tasks.supervise(self.repairer.run, "look after the servers")
             self.tasks.supervise(self.repairer.scrub_now_and_then, "scrub")
+            self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
         return recovered
@@ -247,6 +252,7 @@ class Client:
             events=self.events,
             is_certain=self.identity.is_certain,
             home=self.home,
+            observers=self.observers,
         )
         pusher: Pusher[Any] = Pusher(
             name,
@@ -255,6 +261,7 @@ class Client:
             tasks=self.tasks,
             max_payload_bytes=settings.max_payload_bytes,
             max_size=settings.max_size,
+            observers=self.observers,
         )
         prefetcher: Prefetcher[Any] = Prefetcher(
             self.replicas,
@@ -285,6 +292,20 @@ class Client:
         trouble = self.obstacles.trouble + self.wakeups.trouble
         ok = self.is_open and view.writable and not trouble
         return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
+
+    async def ping(self) -> None:
+        """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
+        await self.replicas.run(OPERATIONS.ask_for_room())
+        if self.identity.owner is None:  # ZooKeeper is needed to enter this consumer before its first claim
+            await self.coordinator.consumers()
+
+    def _report_stall(self, seconds: float) -> None:
+        """Report that the event loop was blocked, and what is at risk since."""
+        now = asyncio.get_running_loop().time()
+        every = [opened.parts.leases for opened in self.queues.values()]
+        held, expired = sum(map(len, every)), sum(leases.expired(now) for leases in every)
+        uncertain = self.coordinator.valid_until <= now
+        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain), logging.WARNING)
 
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, cast, overload
 
 from zkrq.checks import Duration, check_id, check_name, in_seconds
 from zkrq.client import Client
@@ -18,6 +20,7 @@ from zkrq.errors import ConfigError
 from zkrq.health import Health
 from zkrq.inspection import Statistics, read_statistics
 from zkrq.limits import DeadLetters
+from zkrq.observing import Observer
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
 from zkrq.protocol import calls
 from zkrq.protocol.view import ServerId, View
@@ -28,6 +31,9 @@ from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 
 T = TypeVar("T")
+
+READ_AT_ONCE = 100
+"""Queues whose statistics are asked for at the same time: one command for those with the same primary."""
 
 OPEN_CHECK_SECONDS = 1.0
 """Seconds between checks that the cluster is still open, while a call waits for a server to be in sync."""
@@ -197,15 +203,45 @@ class Cluster:
         alive = await self._client.coordinator.consumers()
         return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
 
-    async def statistics(self) -> Mapping[str, Statistics]:
-        """Sum up every queue that ever had an item.  Raises ``Unavailable``."""
-        names = await self.queues()
-        held = {name: opened.queue.held for name, opened in self._client.queues.items()}
-        return {name: await read_statistics(self._client.replicas, name, held.get(name, 0)) for name in names}
+    async def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
+        """Sum up these queues, None: every queue that ever had an item.  Raises ``Unavailable``."""
+        self._client.check_open()
+        names = await self.queues() if queues is None else list(dict.fromkeys(queues))
+        used = self._client.queues
+
+        async def read(name: str) -> Statistics:
+            return await read_statistics(self._client.replicas, name, used[name].queue.held if name in used else 0)
+
+        found: dict[str, Statistics] = {}
+        for start in range(0, len(names), READ_AT_ONCE):
+            some = names[start : start + READ_AT_ONCE]
+            found |= zip(some, await asyncio.gather(*map(read, some)), strict=True)
+        return found
+
+    @property
+    def queues_in_use(self) -> tuple[str, ...]:
+        """Names of the queues that this process has asked for by ``queue``."""
+        return tuple(self._client.queues)
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server.  Raises ``Closed`` if it was never opened."""
         return self._client.health()
+
+    async def ping(self) -> None:
+        """Ask every in-sync server whether a push and a claim could be made now.  Nothing is written.
+
+        Returns if so.  Raises what they would raise: ``NotEnoughReplicas``, ``Unavailable``, ``ConfigError``; the
+        first ones only after ``operation_timeout`` if a server that does not answer has to be evicted first.
+        """
+        self._client.check_open()
+        await self._client.ping()
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Let an observer see what this client does: metrics, traces, hooks.  May be called before the cluster is open.
+
+        What the observer does not override costs nothing.  Returns a function that removes it.
+        """
+        return self._client.observers.add(observer)
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
@@ -254,3 +290,7 @@ class Cluster:
                 raise ConfigError("nothing to recover: a server of the view is alive")
         finally:
             await self.aclose()
+
+
+client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
+"""Return the client inside a cluster, for internal use."""

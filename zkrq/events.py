@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import cast
+from typing import Final, cast
 
 _log = logging.getLogger("zkrq.events")
 
@@ -201,11 +201,24 @@ class OwnerFenced(Event):
     items: int
 
 
+@dataclass(frozen=True, slots=True)
+class LoopBlocked(Event):
+    """The event loop did not run for ``seconds``, because a call in this process did not let it: a handler that
+    computes, or that calls something slow without ``await``.  What that cost: ``expired`` of the ``held`` claims passed
+    their deadlines meanwhile, so their items may be delivered again; and with ``session_uncertain`` ZooKeeper may have
+    ended the session, and with it all claims."""
+
+    seconds: float
+    held: int
+    expired: int
+    session_uncertain: bool
+
+
 class Events:
-    """Log every event once and pass it to the user's call-back; an exception of the call-back is logged."""
+    """Log every event once and pass it to all listeners; an exception of a listener is logged."""
 
     def __init__(self, on_event: Callable[[Event], object] | None) -> None:
-        self._on_event = on_event
+        self.listeners: Final = [] if on_event is None else [on_event]
 
     def tell(self, event: Event, level: int = logging.INFO) -> None:
         extra = {
@@ -214,9 +227,8 @@ class Events:
             "server": getattr(event, "server", None),
         }
         _log.log(level, "%s", event, extra=extra)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            _log.exception("on_event raised", extra=extra)
+        for listener in tuple(self.listeners):
+            try:
+                listener(event)
+            except Exception:
+                _log.exception("a listener for events raised", extra=extra)

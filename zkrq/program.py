@@ -25,7 +25,9 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias, cast
 
@@ -34,7 +36,9 @@ from zkrq.cluster import Cluster
 from zkrq.connecting import connect
 from zkrq.errors import ConfigError
 from zkrq.exits import Exit
+from zkrq.listening import Address, Listener, read_address
 from zkrq.notify import READY, STOPPING, notify
+from zkrq.probes import Probes
 from zkrq.working.worker import Worker
 
 LEAVE_SECONDS = 15.0
@@ -61,20 +65,24 @@ def run(
     *,
     grace: Duration | None = None,
     burst: bool = False,
+    probes: str | None = None,
 ) -> None:
     """Run a worker until a signal; call it in the main thread of a script, outside any event loop.
 
     ``worker``: a function that makes the worker on the open cluster (see ``MakeWorker``).  ``cluster``: a cluster that
     is not open yet, None: ``connect()``, from the environment.  ``grace``: seconds that running handlers have to finish
     after SIGTERM or SIGINT, None: the worker's own.  ``burst``: return as soon as the queues are empty (see
-    ``Worker.run``).  Uses uvloop if it is installed, and tells systemd (``NOTIFY_SOCKET``) when it is ready.
+    ``Worker.run``).  ``probes``: answer ``/livez``, ``/readyz`` and ``/metrics`` over HTTP on this ``port`` (of
+    loopback) or ``host:port``, None: do not.  Uses uvloop if it is installed, and tells systemd (``NOTIFY_SOCKET``)
+    when it is ready.
 
     Returns after a drain or a burst.  Raises ``SystemExit`` with code 3 if handlers were cut off, whose items were
     handed back, and with 128 + n after a second signal n.  The process ends at most ``LEAVE_SECONDS`` after the grace,
     or ``HURRY_SECONDS`` after the second signal, even if a handler's thread still runs.  Raises the errors of
     ``connect()`` and of the worker.
     """
-    code = run_program(worker, cluster if cluster is not None else connect(), grace=grace, burst=burst)
+    where = None if probes is None else read_address(probes)
+    code = run_program(worker, cluster if cluster is not None else connect(), grace=grace, burst=burst, listen=where)
     if code:
         raise SystemExit(code)
 
@@ -86,9 +94,16 @@ def run_program(
     grace: Duration | None = None,
     burst: bool = False,
     supervised: bool = False,
+    listen: Address | Path | None = None,
 ) -> int:
-    """Run a worker; return the exit code, as ``run_until_signal`` does."""
-    return run_until_signal(_working(worker, cluster, burst), grace=grace, supervised=supervised)
+    """Run a worker; return the exit code, as ``run_until_signal`` does.  ``listen``: where to answer probes."""
+    if listen is None:
+        return run_until_signal(_working(worker, cluster, burst, None), grace=grace, supervised=supervised)
+    probes = Probes()
+    with Listener(listen, probes.respond) as listener:
+        _log.info("probes are answered on %s", listener.address)
+        start, draining = _working(worker, cluster, burst, probes), partial(probes.end, "draining")
+        return run_until_signal(start, grace=grace, supervised=supervised, draining=draining)
 
 
 class Running(Protocol):
@@ -110,19 +125,23 @@ class Running(Protocol):
 
 
 def run_until_signal(
-    start: AbstractAsyncContextManager[Running], *, grace: Duration | None = None, supervised: bool = False
+    start: AbstractAsyncContextManager[Running],
+    *,
+    grace: Duration | None = None,
+    supervised: bool = False,
+    draining: Callable[[], None] = lambda: None,
 ) -> int:
     """Enter and run a program; return the exit code.  Unless that is 0, the caller exits with it within
     ``HURRY_SECONDS``.
 
     ``grace``: seconds, None: those of the program.  ``supervised``: a parent process forwards the signals of the
     service manager, which may have sent them to this process too.  So repeated ones change nothing, and the second one
-    is SIGQUIT.
+    is SIGQUIT.  ``draining`` is called when the work is told to end.
     """
     check_posix("worker programs")
     seconds = None if grace is None else check_duration("grace", grace)
     with _LastResort() as last_resort:
-        signals = _Signals(last_resort, supervised=supervised)
+        signals = _Signals(last_resort, supervised=supervised, draining=draining)
         with signals, asyncio.Runner(loop_factory=fastest_loop()) as runner:
             code = runner.run(_run(start, signals, seconds))
             if code:
@@ -179,9 +198,13 @@ class _Working:
 
 @asynccontextmanager
 async def _working(
-    make: MakeWorker, cluster: AbstractAsyncContextManager[Cluster], burst: bool
+    make: MakeWorker, cluster: AbstractAsyncContextManager[Cluster], burst: bool, probes: Probes | None
 ) -> AsyncGenerator[Running]:
+    if probes:
+        probes.attach()
     async with cluster as opened, _made_by(make, opened) as worker:
+        if probes:
+            probes.begin(opened)
         yield _Working(worker, burst)
 
 
@@ -244,13 +267,14 @@ class _LastResort:
 class _Signals:
     """Turn signals into the end of the work: the first one cancels it, the second one ends its grace as well."""
 
-    def __init__(self, last_resort: _LastResort, *, supervised: bool) -> None:
+    def __init__(self, last_resort: _LastResort, *, supervised: bool, draining: Callable[[], None]) -> None:
         self.grace = 0.0
         """Seconds that handlers have to finish; 0 before there is a worker."""
         self.first: int | None = None
         self.second: int | None = None
         self._last_resort = last_resort
         self._supervised = supervised
+        self._draining = draining
         self._previous: dict[int, Any] = {}
         self._task: asyncio.Task[Any] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -280,6 +304,7 @@ class _Signals:
         """Let the first signal cancel nothing any more, because the work has ended; the second one still does."""
         self._detached = True
         notify(STOPPING)
+        self._draining()
 
     def absorb(self) -> bool:
         """Undo the cancellation that was caught, and return True, if a signal is its cause."""
@@ -312,6 +337,7 @@ class _Signals:
     def _drain(self) -> None:
         _log.info("%s: draining within %g s", _name(self.first), self.grace)
         notify(STOPPING)
+        self._draining()
         if not self._detached and self._task:
             self._task.cancel()
 

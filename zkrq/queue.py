@@ -34,6 +34,7 @@ class Queue(Administration[T]):
         self._home = parts.home
         self._prefetcher = parts.prefetcher
         self._pusher = parts.pusher
+        self._observers = parts.pusher.observers
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {self.held}>"
@@ -69,12 +70,24 @@ class Queue(Administration[T]):
         """
         if running_loop() is not self._home.loop:
             raise self._home.elsewhere()
-        call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers))
+        seen = None
+        if self._observers.pushes:
+            seen = self._observers.begin_push(self.name, item, id, headers)
+            headers = seen.headers
         try:
-            return await pushed
-        except OutcomeUnknown as error:
-            error.ids = (call.id,)
+            call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers))
+            try:
+                receipt = await pushed
+            except OutcomeUnknown as error:
+                error.ids = (call.id,)
+                raise
+        except BaseException as error:
+            if seen:
+                self._observers.end_push(seen, error)
             raise
+        if seen:
+            self._observers.end_push(seen, receipt)
+        return receipt
 
     async def push_many(
         self,
@@ -95,7 +108,19 @@ class Queue(Administration[T]):
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
         self._home.check()
-        return await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers))
+        seen = None
+        if self._observers.pushes:
+            seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
+            headers = seen.headers
+        try:
+            receipts = await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers))
+        except BaseException as error:
+            if seen:
+                self._observers.end_push(seen, error)
+            raise
+        if seen:
+            self._observers.end_push(seen, receipts)
+        return receipts
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from zkrq.cluster import Cluster
 from zkrq.queue import Queue
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "observability.md"]
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
 MIN_CALLS = 12  # an example checker that finds nothing proves nothing

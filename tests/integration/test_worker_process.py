@@ -9,10 +9,12 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import httpx
 import pytest
 from anyio.abc import Process
 
@@ -313,6 +315,20 @@ async def test_a_wrong_target_ends_all_processes(stage: Stage) -> None:
         assert await stage.end(process) == Exit.USAGE
 
 
+def free_address() -> str:
+    """A port on loopback that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def get(url: str) -> str:
+    """The text of a page, empty if nothing answers."""
+    try:
+        return httpx.get(url, timeout=HANG).text
+    except httpx.TransportError:
+        return ""
+
+
 # -- several processes -------------------------------------------------------------------------------------------------
 
 
@@ -332,8 +348,18 @@ async def test_processes_drain_together(stage: Stage) -> None:
 
 
 async def test_a_crashed_process_is_started_again(stage: Stage) -> None:
-    async with stage.start("jobs:worker", "--processes", "2") as process:
+    probes = free_address()
+
+    async def says(path: str, text: str) -> bool:
+        return text in (await anyio.to_thread.run_sync(get, f"http://{probes}{path}"))
+
+    async with stage.start("jobs:worker", "--processes", "2", "--probes", probes) as process:
         await settled(lambda: stage.has_workers(2))
+        await settled(partial(says, "/readyz", "ready\n"))
+        await stage.jobs.push("counted")
+        await stage.until_done(1)
+        await settled(partial(says, "/metrics", 'queue="jobs",verb="ack"} 1.0'))
+        await settled(partial(says, "/metrics", f'zkrq_up{{cluster="{stage.cluster.namespace}",process="1"}} 1.0'))
         killed, other = await stage.workers()
         os.kill(killed, signal.SIGKILL)
 
@@ -342,6 +368,7 @@ async def test_a_crashed_process_is_started_again(stage: Stage) -> None:
             return other in alive and len(alive) == 2
 
         await settled(replaced)
+        await settled(partial(says, "/readyz", "ready\n"))
         assert await stage.end(process, signal.SIGINT) == Exit.DONE
         assert set(await stage.workers()) <= {killed}
 

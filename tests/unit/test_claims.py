@@ -8,7 +8,9 @@ import pytest
 
 from zkrq.claims import Claim, lease_of
 from zkrq.consuming.lease import Grant, Lease, Verb
+from zkrq.events import Events
 from zkrq.home import Home
+from zkrq.observing import Observers
 from zkrq.protocol.records import Bundle, Record, Row, State, Version, pack
 from zkrq.retry import Again
 
@@ -20,6 +22,7 @@ class SlowIssuer:
 
     claim_timeout = 30.0
     queue = "jobs"
+    observers = Observers(Events(None))
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,7 @@
 Each is this same command with ``PARENT`` in its environment.  It is in a process group of its own, so that Ctrl-C in a
 terminal reaches it only through its parent; and since a service manager may signal all processes of a service, a
 repeated SIGTERM changes nothing there.  The second signal is passed on as SIGQUIT.  A process tells by ``READY=1``
-when it works, as to systemd, and systemd hears of it when all do.
+when it works, as to systemd, and systemd hears of it when all do.  Probes are answered for all of them on one port.
 """
 
 from __future__ import annotations
@@ -23,14 +23,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from zkrq.cli.gathering import Gathering
 from zkrq.errors import ConfigError
 from zkrq.exits import Exit
+from zkrq.listening import Address, Listener
 from zkrq.notify import READY, STOPPING, notify
 from zkrq.pauses import doubled
 from zkrq.tasks import wait_set
 
 PARENT = "ZKRQ_WORKER_PARENT"
 """Environment variable of a supervised process: the process id of its supervisor."""
+
+PROBES = "ZKRQ_WORKER_PROBES_SOCKET"
+"""Environment variable of a supervised process: the path of the Unix socket on which it answers probes."""
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 30.0
 """Seconds before a process that crashed is started again, doubled from the first value up to the second ..."""
@@ -49,13 +54,16 @@ _log = logging.getLogger("zkrq.supervisor")
 class Supervisor:
     """Run the processes of this command."""
 
-    def __init__(self, processes: int, *, reload: bool, burst: bool) -> None:
-        """Raises ``ConfigError`` for options that exclude each other, or if ``watchfiles`` is not installed."""
+    def __init__(self, processes: int, *, reload: bool, burst: bool, listen: Address | None) -> None:
+        """``listen``: where to answer probes for all processes, None: nowhere.
+
+        Raises ``ConfigError`` for options that exclude each other, or if ``watchfiles`` is not installed."""
         if reload and (processes > 1 or burst):
             raise ConfigError("--reload is for development: one process, and no --burst")
         self._watch = _watcher() if reload else None
         self._count = processes
         self._burst = burst
+        self._where = listen
         self._children: dict[int, Process] = {}
         self._ready = set[int]()
         self._codes: list[int] = []
@@ -73,10 +81,14 @@ class Supervisor:
             loop.add_signal_handler(number, self._receive, number)
         with ExitStack() as stack:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zkrq-")))
+            if self._where is not None:
+                gathering = Gathering({str(slot): _socket(directory, slot) for slot in range(self._count)})
+                listener = stack.enter_context(Listener(self._where, gathering.respond))
+                _log.info("probes are answered on %s", listener.address)
             async with asyncio.TaskGroup() as tasks:
                 watching = tasks.create_task(self._reload()) if self._watch else None
                 keepers = [
-                    tasks.create_task(self._keep(slot, self._listen(slot, directory, stack)))
+                    tasks.create_task(self._keep(slot, self._listen(slot, directory, stack), _socket(directory, slot)))
                     for slot in range(self._count)
                 ]
                 await asyncio.wait(keepers)
@@ -95,10 +107,15 @@ class Supervisor:
 
     # -- processes -----------------------------------------------------------------------------------------------------
 
-    async def _keep(self, slot: int, address: Path) -> None:
+    async def _keep(self, slot: int, address: Path, probes: Path) -> None:
         """Start a process, and start it again whenever it ends without being told to."""
         crashes = 0
-        environment = {**os.environ, PARENT: str(os.getpid()), "NOTIFY_SOCKET": str(address)}
+        environment = {
+            **os.environ,
+            PARENT: str(os.getpid()),
+            PROBES: str(probes),
+            "NOTIFY_SOCKET": str(address),
+        }
         while not self._stopping.is_set():
             began = asyncio.get_running_loop().time()
             ended, code = await self._run_one(slot, environment)
@@ -186,6 +203,11 @@ class Supervisor:
             _log.warning("%s; another one is started when a file changes", ended)
         await self._changed.wait()
         self._changed.clear()
+
+
+def _socket(directory: Path, slot: int) -> Path:
+    """Name the socket on which a process answers probes."""
+    return directory / f"{slot}.probes"
 
 
 def _send(process: Process, number: signal.Signals) -> None:

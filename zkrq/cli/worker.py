@@ -12,13 +12,15 @@ import time
 from argparse import Namespace
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import cast
 
 from zkrq.checks import check_count, check_posix
 from zkrq.cli.command import Command, Flag
 from zkrq.cli.connection import open_cluster
-from zkrq.cli.supervisor import PARENT, Supervisor
+from zkrq.cli.supervisor import PARENT, PROBES, Supervisor
 from zkrq.errors import ConfigError
+from zkrq.listening import Address, read_address
 from zkrq.program import MakeWorker, run_program
 
 MOST_PROCESSES = 1_000
@@ -36,17 +38,19 @@ def _worker(args: Namespace) -> int:
     check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
     level = log_level(args)
+    listen: Address | Path | None = None if args.probes is None else read_address(args.probes)
     parent = os.environ.get(PARENT) == str(os.getppid())
     if not parent and (args.reload or args.processes > 1):
         logging.basicConfig(level=level, format=LOG_FORMAT)
-        supervisor = Supervisor(args.processes, reload=args.reload, burst=args.burst)
+        supervisor = Supervisor(args.processes, reload=args.reload, burst=args.burst, listen=listen)
         return asyncio.run(supervisor.run())
     if parent:
+        listen = Path(os.environ[PROBES]) if listen is not None else None  # the parent gathers the answers
         threading.Thread(target=_outlive, args=(os.getppid(),), name="zkrq parent", daemon=True).start()
     make = load(args.target)
     logging.basicConfig(level=level, format=LOG_FORMAT)  # does nothing if the module has configured it
     cluster = open_cluster(args, found=None)
-    return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent)
+    return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent, listen=listen)
 
 
 def log_level(args: Namespace) -> int:
@@ -98,6 +102,7 @@ COMMANDS = (
             Flag("burst", "end when the queues are empty", bool, False),
             Flag("processes", "number of processes, restarted when they crash", int, 1, "N"),
             Flag("reload", "restart when a Python file below the current directory changes", bool, False),
+            Flag("probes", "answer /livez, /readyz and /metrics; without HOST on loopback", str, None, "[HOST:]PORT"),
             LOG_LEVEL,
         ),
         {"target": "module:function; function(cluster) returns a zkrq.Worker"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 from weakref import ref
 
@@ -81,12 +81,26 @@ class Lost:
         return bool(self._callbacks or self._waiters)
 
 
+class DeliveryObservers(Protocol):
+    """See when work on claims begins and ends; ``deliveries`` is empty where nobody looks."""
+
+    @property
+    def deliveries(self) -> Sequence[object]: ...
+
+    def before_delivery(self, claim: object) -> None: ...
+
+    def after_delivery(self, claim: object, error: BaseException | None) -> None: ...
+
+
 class Issuer(Protocol):
     """Settle the leases of one queue: the interface that a lease needs from ``Leases``."""
 
     queue: str
     claim_timeout: float
     home: Home
+
+    @property
+    def observers(self) -> DeliveryObservers: ...
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Send the settlement with the next batch.  False: the claim is lost."""

@@ -6,13 +6,16 @@ import asyncio
 import logging
 import math
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
+from zkrq.observing import Observers
 from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
 from zkrq.reasons import REASON_MAX
@@ -55,8 +58,10 @@ class Leases:
         events: Events,
         is_certain: Callable[[], bool],
         home: Home,
+        observers: Observers,
     ) -> None:
         self.claim_timeout = claim_timeout
+        self.observers: Final = observers
         self._replicas = replicas
         self._cluster = cluster
         self.queue = queue
@@ -75,7 +80,12 @@ class Leases:
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
         self._batcher: Batcher[_Settling, bool] = Batcher(
-            self._send, tasks=tasks, name=f"settle in {queue}", patience=replicas.operation_timeout
+            self._send,
+            tasks=tasks,
+            name=f"settle in {queue}",
+            patience=replicas.operation_timeout,
+            watched=observers.settled,
+            landed=self._report,
         )
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
 
@@ -86,6 +96,10 @@ class Leases:
 
     def __len__(self) -> int:
         return len(self._active())
+
+    def expired(self, now: float) -> int:
+        """Count the leases that are still held here although their deadlines have passed."""
+        return sum(lease.deadline_at <= now for lease in self._active())
 
     def _active(self) -> tuple[Lease, ...]:
         """Leases to extend.  Forgets those that were settled, lost, or dropped with their claim."""
@@ -220,6 +234,16 @@ class Leases:
         lost = dict(zip(groups, reply.lost, strict=True))
         return [position not in lost[grant, how] for grant, position, how in settlings]
 
+    def _report(
+        self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[bool | Exception]
+    ) -> None:
+        by_verb: dict[str, list[int]] = {}
+        for at, (_, _, how) in enumerate(settlings):
+            by_verb.setdefault(how.partition(" ")[0], []).append(at)
+        for verb, places in by_verb.items():
+            outcomes = Counter(_outcome(results[at]) for at in places)
+            self.observers.tell_settled(self.queue, Verb(verb), [seconds[at] for at in places], outcomes)
+
     # -- extension -------------------------------------------------------------------------------------------------
 
     async def _extend_periodically(self) -> None:
@@ -268,6 +292,13 @@ def _is_unentered(lease: Lease) -> bool:
     return (
         lease.delivered and lease.extending and lease.settled is None and not lease.is_watched and lease() is not None
     )
+
+
+def _outcome(result: bool | Exception) -> str:
+    """Name the result of a settlement for observers."""
+    if isinstance(result, Exception):
+        return type(result).__name__
+    return "done" if result else "lost"
 
 
 _ACK = Verb.ACK.value

@@ -402,6 +402,8 @@ class Prefetcher(Generic[T]):
                 claims.append(Claim(item, grant, position, deadline_at, headers))
         self._leases.add(map(lease_of, claims))
         now = asyncio.get_running_loop().time()
+        if self._leases.observers.claimed:
+            self._leases.observers.tell_claimed(self._queue, claims, now - started)
         self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._buffer)
         self._buffer += claims
         return True

@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from zkrq import clock
 from zkrq.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
 from zkrq.codecs import Codec
 from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipt, Receipts, ZkrqError
 from zkrq.ids import made_at_ms, new_id_at, new_ids_at
+from zkrq.observing import Observers
 from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, join, with_headers
 from zkrq.protocol.records import BUNDLE_MAX, PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Replicas
+from zkrq.replication.replicas import Done, Duplicate, Pushed, Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
@@ -111,7 +112,9 @@ class Pusher(Generic[T]):
         tasks: Tasks,
         max_payload_bytes: int,
         max_size: int | None,
+        observers: Observers,
     ) -> None:
+        self.observers: Final = observers
         self._queue = queue
         self._codec = codec
         self._replicas = replicas
@@ -119,7 +122,13 @@ class Pusher(Generic[T]):
         self._max_payload = max_payload_bytes
         self._max_size = max_size or 0
         self._closed = False
-        batcher = partial(Batcher[Push, Receipt], tasks=tasks, patience=replicas.operation_timeout)
+        batcher = partial(
+            Batcher[Push, Receipt],
+            tasks=tasks,
+            patience=replicas.operation_timeout,
+            watched=observers.pushed,
+            landed=self._report,
+        )
         self._plain = batcher(self._send_plain, name=f"push to {queue}")
         self._decided = batcher(self._send_decided, name=f"decided push to {queue}")
 
@@ -158,6 +167,9 @@ class Pusher(Generic[T]):
             outcome if isinstance(outcome, ZkrqError) else receipt(call.id, outcome)
             for call, outcome in zip(calls, outcomes, strict=True)
         ]
+
+    def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
+        self.observers.tell_pushed(self._queue, seconds, Counter(map(_outcome, results)))
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
         """Push many items, in order; see ``Queue.push_many``."""
@@ -215,6 +227,15 @@ class Pusher(Generic[T]):
     async def _send(self, puts: Sequence[Put], names: Sequence[Sequence[str]]) -> Sequence[Results]:
         if self._closed:
             return [[Closed()] * len(ids) for ids in names]
+        began = asyncio.get_running_loop().time()
+        results = await self._send_open(puts, names)
+        if self.observers.pushed:
+            seconds = [asyncio.get_running_loop().time() - began] * sum(map(len, names))
+            outcomes = Counter(map(_outcome, itertools.chain.from_iterable(results)))
+            self.observers.tell_pushed(self._queue, seconds, outcomes)
+        return results
+
+    async def _send_open(self, puts: Sequence[Put], names: Sequence[Sequence[str]]) -> Sequence[Results]:
         try:
             if self._max_size:
                 results = await self._replicas.push(self._queue, self._max_size, puts)
@@ -311,6 +332,19 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         raise
     if chunk:
         yield chunk
+
+
+def _outcome(result: Receipt | Pushed | Exception) -> str:
+    """Name the result of a push for observers."""
+    match result:
+        case int() | Receipt(duplicate=False, done=False):
+            return "pushed"
+        case Duplicate() | Receipt(duplicate=True):
+            return "duplicate"
+        case Done() | Receipt():
+            return "done"
+        case _:
+            return type(result).__name__
 
 
 def _interrupted(id: str) -> OutcomeUnknown:

@@ -16,11 +16,13 @@ from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
     Ask,
+    Begin,
     CheckTime,
     Effort,
     Evict,
     Look,
     NothingDone,
+    Obstacles,
     Operation,
     Refresh,
     Rest,
@@ -89,6 +91,24 @@ class Attempts:
         if refused:
             raise NothingDone(f"refused, nothing was written: no room on {reasons(refused)}")
 
+    def ask_for_room(self) -> Operation[None]:
+        """Ask every server of the view whether it would accept a push now.
+
+        Raises ``TooFewMembers``, ``Denied``, ``NothingDone``.
+        """
+
+        def attempt(view: View) -> Operation[Answers]:
+            self.check_writable(view)
+            obstacles: Obstacles = yield Begin(view)
+            if obstacles.kept_out:
+                return obstacles.kept_out
+            answers: Answers = yield Ask(view.epoch, view.receivers, Room())
+            if refused := full_members(view, answers):
+                raise NothingDone(f"no room on {reasons(refused)}")
+            return answers
+
+        yield from self.tell("", attempt)
+
     # -- calls on every server of the view, and reading calls ----------------------------------------------------------
 
     def tell_all(self, call: Call[None]) -> Operation[None]:
@@ -106,9 +126,8 @@ class Attempts:
         try:
             yield from self.until_done(effort, attempt)
         except TimeUp as error:
-            raise NothingDone(
-                f"not every server of queue {queue!r} could be told in time: {effort.why(error)}"
-            ) from error
+            of = f" of queue {queue!r}" if queue else ""
+            raise NothingDone(f"not every server{of} could be told in time: {effort.why(error)}") from error
 
     def ask_primary(self, call: Call[R]) -> Operation[R]:
         """Make a call that only reads on the queue's primary.  Raises ``NothingDone``."""

@@ -338,6 +338,12 @@ def is_alone(packed: bytes) -> bool:
     return packed[_COUNT_AT] == 0
 
 
+def attempts_of(packed: bytes) -> tuple[int, ...]:
+    """Read only the attempts of each item of a packed record."""
+    size = packed[_COUNT_AT] or 1
+    return struct.unpack_from(f"<{size}H", packed, _STATES_AT + 2 * size)
+
+
 def states_of(packed: bytes) -> bytes:
     """Read only the states of the items of a packed record."""
     return packed[_STATES_AT : _STATES_AT + (packed[_COUNT_AT] or 1)]

@@ -12,7 +12,7 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from zkrq.errors import Closed, OutcomeUnknown, Unavailable
 from zkrq.tasks import Tasks
@@ -41,6 +41,12 @@ MAX_IN_FLIGHT = 4
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
 
+Batch: TypeAlias = list[tuple[CallT, asyncio.Future[ResultT], float]]
+"""Calls that leave together, the future of each result, and when the call was added."""
+
+Landed: TypeAlias = Callable[[Sequence[CallT], Sequence[float], Sequence[ResultT | Exception]], None]
+"""A function of calls, of the seconds from adding each call to its result, and of the results."""
+
 
 class Batcher(Generic[CallT, ResultT]):
     """Collect calls and pass them to ``send``, which answers each or raises for all.
@@ -56,11 +62,16 @@ class Batcher(Generic[CallT, ResultT]):
         tasks: Tasks,
         name: str,
         patience: float,
+        watched: Sequence[object] = (),
+        landed: Landed[CallT, ResultT] | None = None,
     ) -> None:
+        """``landed`` is called with the results of each batch while ``watched`` is not empty."""
         self._send = send
         self._tasks = tasks
         self._name = name
         self._patience = patience
+        self._watched = watched
+        self._on_landed = landed
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
         self._bytes = 0
         self._in_flight = 0
@@ -136,8 +147,8 @@ class Batcher(Generic[CallT, ResultT]):
         if self._waiting and self._loop:
             self._hurry_up_later(self._loop)
 
-    def _take(self) -> list[tuple[CallT, asyncio.Future[ResultT]]]:
-        batch: list[tuple[CallT, asyncio.Future[ResultT]]] = []
+    def _take(self) -> Batch[CallT, ResultT]:
+        batch: Batch[CallT, ResultT] = []
         waiting, room = self._waiting, MAX_BATCH_BYTES
         # A large number of calls leaves in as many parts as may be in flight, so that servers work on one while the
         # next is made.
@@ -145,46 +156,55 @@ class Batcher(Generic[CallT, ResultT]):
         if len(waiting) < count + FURTHER_LEAST:
             count = len(waiting)  # the rest would have to wait
         for _ in range(min(count, MAX_BATCH)):
-            call, future, size, _ = waiting[0]
+            call, future, size, since = waiting[0]
             room -= size
             if room < 0 and batch:
                 break
             waiting.popleft()
             self._bytes -= size
-            batch.append((call, future))
+            batch.append((call, future, since))
         return batch
 
     def _turn_away(self) -> None:
         """Fail the calls that have waited for too long; they are in order of arrival."""
         latest = asyncio.get_running_loop().time() - self._patience
         while self._waiting and self._waiting[0][-1] <= latest:
-            _, future, size, _ = self._waiting.popleft()
+            call, future, size, since = self._waiting.popleft()
             self._bytes -= size
+            error = Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry")
             if not future.done():
-                error = Unavailable(f"{self._name}: waited for {self._patience:g} s; nothing happened, retry")
                 future.set_exception(error)
+            if self._watched:
+                self._report([(call, future, since)], [error])
 
-    async def _carry_out(self, batch: list[tuple[CallT, asyncio.Future[ResultT]]]) -> None:
+    async def _carry_out(self, batch: Batch[CallT, ResultT]) -> None:
         results: Sequence[ResultT | Exception] = ()
         try:
-            results = await self._send([call for call, _ in batch])
+            results = await self._send([call for call, _, _ in batch])
         except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
             results = [_own(error) for _ in batch]
         finally:
             self._in_flight -= 1
             if not results:
                 results = [OutcomeUnknown("closed in the middle") for _ in batch]
-            for (_, future), result in zip(batch, results, strict=True):
+            for (_, future, _), result in zip(batch, results, strict=True):
                 if future.done():
                     continue
                 if isinstance(result, Exception):
                     future.set_exception(result)
                 else:
                     future.set_result(result)
+            if self._watched:
+                self._report(batch, results)
             if not self._in_flight:
                 self._landed.set()
             if self._scheduled_at is None and self._loop:  # after the callers that were answered here
                 self._schedule(self._loop, self._loop.time())
+
+    def _report(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
+        if self._on_landed and self._loop:
+            now = self._loop.time()
+            self._on_landed([call for call, _, _ in batch], [now - since for *_, since in batch], results)
 
 
 def _own(error: Exception) -> Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -14,6 +14,7 @@ from zkrq.consumers import Consumer
 from zkrq.health import Health
 from zkrq.inspection import Statistics
 from zkrq.limits import DeadLetters
+from zkrq.observing import Observer
 from zkrq.protocol.view import View
 from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
@@ -156,11 +157,34 @@ class Cluster:
         """
         return self._portal.call(lambda cluster: cluster.consumers())
 
-    def statistics(self) -> Mapping[str, Statistics]:
-        """Sum up every queue that ever had an item.  Raises ``Unavailable``."""
-        return self._portal.call(lambda cluster: cluster.statistics())
+    def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
+        """Sum up these queues, None: every queue that ever had an item.  Raises ``Unavailable``."""
+        return self._portal.call(lambda cluster: cluster.statistics(queues))
+
+    @property
+    def queues_in_use(self) -> tuple[str, ...]:
+        """Names of the queues that this process has called."""
+        opened = self._portal.open()
+        return opened.read(lambda: opened.cluster.queues_in_use)
+
+    def ping(self) -> None:
+        """Ask every in-sync server whether a push and a claim could be made now; see ``zkrq.Cluster.ping``."""
+        self._portal.call(lambda cluster: cluster.ping())
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Let an observer see what this process does, and forked ones; it is called in the cluster's own thread.
+
+        May be called before the cluster is open.  Returns a function that removes it.
+        """
+        return self._portal.observe(observer)
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server."""
         opened = self._portal.open()
         return opened.read(opened.cluster.health)
+
+
+def opened_of(blocking: Cluster) -> cluster.Cluster | None:
+    """Return the asynchronous cluster inside, None if this process has not opened it; for internal use."""
+    portal = blocking._portal  # pyright: ignore[reportPrivateUsage]
+    return portal.open().cluster if portal.is_open else None

@@ -15,7 +15,7 @@ import atexit
 import concurrent.futures
 import os
 import threading
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import Protocol, TypeVar, cast
 
@@ -23,6 +23,7 @@ from anyio.from_thread import start_blocking_portal
 
 from zkrq.cluster import Cluster
 from zkrq.errors import Closed, Unavailable, WrongLoop, ZkrqError
+from zkrq.observing import Observer
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -60,8 +61,9 @@ def _note_loop() -> asyncio.AbstractEventLoop:
 class Opened:
     """One open cluster, its event loop, and the thread of that loop."""
 
-    def __init__(self, make: Make) -> None:
+    def __init__(self, make: Make, observers: Iterable[Observer] = ()) -> None:
         """Open a cluster.  Raises as it does, and ``Unavailable`` if no thread can be started."""
+        self._removers: dict[Observer, Callable[[], None]] = {}
         self._process = os.getpid()
         self._submitting = threading.RLock()  # reentrant: a signal handler may push, too
         self._is_open = True
@@ -73,6 +75,16 @@ class Opened:
             self._loop = portal.call(_note_loop)
             self.cluster = stack.enter_context(portal.wrap_async_context_manager(make()))
             self._stack = stack.pop_all()
+        for observer in observers:
+            self.observe(observer)
+
+    def observe(self, observer: Observer) -> None:
+        """Let an observer see the cluster."""
+        self._removers[observer] = self.read(lambda: self.cluster.observe(observer))
+
+    def stop_observing(self, observer: Observer) -> None:
+        """Remove an observer."""
+        self.read(self._removers.pop(observer))
 
     def call(self, act: Callable[[], Awaitable[R]]) -> R:
         """Await ``act()`` on the event loop; return its result.
@@ -137,6 +149,23 @@ class Portal:
         self._lock = threading.RLock()
         self._opened: concurrent.futures.Future[Opened] | None = None
         self._closed = False
+        self._observers: list[Observer] = []
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Let an observer see the cluster of this process, and those that forked processes open.
+
+        Returns a function that removes it.
+        """
+        self._observers.append(observer)
+        if self.is_open:
+            self.open().observe(observer)
+
+        def remove() -> None:
+            self._observers.remove(observer)
+            if self.is_open:
+                self.open().stop_observing(observer)
+
+        return remove
 
     def open(self) -> Opened:
         """Return the open cluster of this process; open it if there is none.
@@ -157,7 +186,7 @@ class Portal:
 
     def _open(self, opened: concurrent.futures.Future[Opened]) -> None:
         try:
-            opened.set_result(Opened(self._make))
+            opened.set_result(Opened(self._make, self._observers))
         except BaseException as error:
             self._opened = None
             _in_use.discard(self)

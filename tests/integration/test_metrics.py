@@ -1,0 +1,225 @@
+"""Metrics are right, bounded in number, and say no secret; of clusters on an event loop and of those in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+import time
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import zkrq
+import zkrq.sync
+import zkrq.testing
+from tests.harness import HANG, take
+from zkrq import prometheus
+from zkrq.prometheus import Metrics, instrument
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[zkrq.testing.TestCluster]:
+    async with zkrq.testing.cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+class Scrape:
+    """What Prometheus would read."""
+
+    def __init__(self, text: bytes) -> None:
+        self.text = text.decode()
+        self.samples = {
+            (
+                sample.name,
+                *(value for label, value in sorted(sample.labels.items()) if label != "cluster"),
+            ): sample.value
+            for family in text_string_to_metric_families(self.text)
+            for sample in family.samples
+            if sample.labels.get("cluster", "zkrq") == "zkrq"
+        }
+
+    def __getitem__(self, key: tuple[str, ...] | str) -> float:
+        name, *labels = (key,) if isinstance(key, str) else key
+        return self.samples[f"zkrq_{name}", *labels]
+
+
+async def scraped(metrics: Metrics) -> Scrape:
+    return Scrape(await metrics.expose())
+
+
+async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:
+    metrics = instrument(cluster, registry)
+    queue = cluster.queue("jobs", retry=zkrq.Retry(backoff=zkrq.constant(0)))
+    await asyncio.gather(*(queue.push(number) for number in range(8)))
+    await queue.push("later", delay=60)
+    failed = await take(queue)
+    with pytest.raises(ValueError):
+        async with failed:
+            raise ValueError
+    for _ in range(6):
+        async with await take(queue):
+            pass
+    await (await take(queue)).bury("bad")
+    held = await take(queue)
+    async with held:
+        seen = await scraped(metrics)
+        assert seen["handlers_running"] == 1
+        assert seen["held_claims", "jobs"] == 1
+        assert seen["queue_items", "jobs", "claimed"] == 1
+    seen = await scraped(metrics)
+    assert seen["pushes_total", "pushed", "jobs"] == seen["push_seconds_count", "jobs"] == 9
+    assert seen["push_batch_items_sum", "jobs"] == 9
+    assert seen["claim_attempts_count", "jobs"] == seen["claim_batch_items_sum", "jobs"] == 9
+    assert seen["claim_attempts_sum", "jobs"] == 10  # one of them is delivered for the second time
+    assert seen["claim_attempts_bucket", "1.0", "jobs"] == 8
+    assert seen["settlements_total", "done", "jobs", "ack"] == seen["settle_seconds_count", "jobs", "ack"] == 7
+    assert seen["settlements_total", "done", "jobs", "bury"] == 1
+    assert seen["settlements_total", "done", "jobs", "nack"] == 1
+    assert seen["handler_seconds_count", "jobs"] == 8
+    assert seen["handler_errors_total", "jobs"] == 1
+    assert seen["handlers_running"] == 0
+    states = {state: seen["queue_items", "jobs", state] for state in ("ready", "scheduled", "claimed", "dead")}
+    assert states == {"ready": 0, "scheduled": 1, "claimed": 0, "dead": 1}
+
+
+async def test_the_oldest_item_and_a_pause_are_seen(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    metrics, queue = instrument(cluster, registry), cluster.queue("jobs")
+    await queue.push("x")
+    await queue.pause()
+    await cluster.clock.advance(100)
+    seen = await scraped(metrics)
+    assert 100 <= seen["queue_oldest_ready_seconds", "jobs"] < 110
+    assert seen["queue_paused", "jobs"] == 1
+
+
+async def test_a_server_that_dies_and_comes_back_is_seen(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    metrics, queue = instrument(cluster, registry), cluster.queue("jobs")
+    await queue.push("x")
+    seen = await scraped(metrics)
+    assert seen["evictions_total", "redis-1"] == 0
+    cluster.servers.kill("redis-1")
+    await queue.push("y")
+    seen = await scraped(metrics)
+    assert seen["evictions_total", "redis-1"] == 1
+    assert seen["server_place", "out", "redis-1"] == 1
+    assert seen["server_place", "member", "redis-1"] == seen["server_connected", "redis-1"] == 0
+    assert (seen["in_sync_servers"], seen["min_replicas"], seen["healthy"]) == (2, 2, 1)
+    cluster.servers.start("redis-1")
+    await cluster.clock.advance(20)
+    seen = await scraped(metrics)
+    assert seen["server_place", "member", "redis-1"] == 1
+    assert seen["events_total", "ServerCaughtUp"] == 1
+
+
+async def test_without_servers_a_scrape_says_what_this_process_knows(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "READ_SECONDS", 0.1)
+    metrics, queue = instrument(cluster, registry), cluster.queue("jobs")
+    await queue.push("x")
+    assert (await scraped(metrics))["up"] == 1
+    for server in cluster.servers.names:
+        cluster.servers.kill(server)
+    seen = await scraped(metrics)
+    assert (seen["up"], seen["pushes_total", "pushed", "jobs"]) == (0, 1)
+    assert ("zkrq_queue_items", "jobs", "ready") not in seen.samples
+
+
+async def test_labels_are_bounded(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prometheus, "MAX_QUEUES", 3)
+    metrics = instrument(cluster, registry)
+    for number in range(6):
+        await cluster.queue(f"tenant-{number}").push("x")
+    seen = await scraped(metrics)
+    labels = {key[-1] for key in seen.samples if key[0] == "zkrq_push_seconds_count"}
+    assert labels == {"tenant-0", "tenant-1", "tenant-2", "(other)"}
+    assert seen["pushes_total", "pushed", "(other)"] == 3
+    assert seen["queues"] == 6
+    assert {key[1] for key in seen.samples if key[0] == "zkrq_queue_items"} == {"tenant-0", "tenant-1", "tenant-2"}
+
+
+async def test_one_process_may_report_every_queue(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    await cluster.queue("elsewhere").push("x")
+    async with cluster.servers.connect(description="onlooker") as onlooker:
+        seen = await scraped(instrument(onlooker, registry, every_queue=True))
+        assert seen["queue_items", "elsewhere", "ready"] == 1
+        seen = await scraped(instrument(onlooker, CollectorRegistry()))
+        assert seen["queues"] == 0
+
+
+async def test_a_thread_may_scrape_while_the_loop_runs_and_while_it_is_blocked(
+    registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with zkrq.embedded() as cluster:
+        instrument(cluster, registry)
+        await cluster.queue("jobs").push("x")
+        seen = Scrape(await asyncio.to_thread(generate_latest, registry))
+        assert seen["queue_items", "jobs", "ready"] == 1
+        monkeypatch.setattr(prometheus, "READ_SECONDS", -0.8)
+        scrapes: list[Scrape] = []
+        thread = threading.Thread(target=lambda: scrapes.append(Scrape(generate_latest(registry))))
+        thread.start()
+        while thread.is_alive():  # and meanwhile nothing else runs on this loop
+            time.sleep(0.01)
+        assert (scrapes[0]["up"], scrapes[0]["pushes_total", "pushed", "jobs"]) == (0, 1)
+
+
+def test_a_cluster_of_threads_is_seen_too(registry: CollectorRegistry) -> None:
+    with zkrq.sync.embedded() as cluster:
+        instrument(cluster, registry)
+        queue = cluster.queue("jobs")
+        queue.push("x")
+        claim = queue.pop_one(timeout=HANG)
+        assert claim is not None
+        with claim:
+            pass
+        seen = Scrape(generate_latest(registry))
+        assert seen["pushes_total", "pushed", "jobs"] == seen["handler_seconds_count", "jobs"] == 1
+        assert seen["queue_items", "jobs", "ready"] == 0
+        cluster.ping()
+    assert b"zkrq" not in generate_latest(registry)
+
+
+async def test_no_id_payload_or_password_is_in_a_metric(registry: CollectorRegistry) -> None:
+    """Names of servers, queues and the namespace are all that comes from outside."""
+    async with zkrq.testing.cluster() as cluster:
+        metrics, queue = instrument(cluster, registry), cluster.queue("jobs")
+        receipt = await queue.push({"card": "4111-secret"}, id="id-secret", headers={"token": "header-secret"})
+        claim = await take(queue)
+        await claim.bury("reason-secret")
+        text = (await scraped(metrics)).text
+    assert receipt.id == "id-secret"
+    assert "secret" not in text
+    assert claim.owner not in text
+
+
+async def test_the_documentation_lists_every_metric(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "observability.md").read_text()
+    rows = [row for row in page.splitlines() if row.startswith("| `zkrq_")]
+    listed = {name for row in rows for name in re.findall(r"`(zkrq_\w+)`", row.split("|")[1])}
+    metrics = instrument(cluster, registry)
+    cluster.queue("jobs")
+    await metrics.refresh()
+    families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
+    assert listed == families

@@ -1,0 +1,392 @@
+"""Metrics for Prometheus: what this process does, and what the servers say of its queues.
+
+::
+
+    metrics = zkrq.prometheus.instrument(cluster)   # in prometheus_client's registry
+    prometheus_client.start_http_server(9464)       # or the application's own `/metrics`
+
+Needs the extra ``prometheus``.  ``docs/observability.md`` lists the metrics.  Names and units follow Prometheus'
+conventions; labels have few values: the namespace (``cluster``), the queue, the server, and words of this module.  What
+is counted in this process costs a call per batch, or two per delivery.  The depth of the queues is asked for at each
+scrape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import TimeoutError as NotInTime
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from zkrq import cluster as asynchronous
+from zkrq import sync
+from zkrq.claims import Claim, lease_of
+from zkrq.cluster import client_of
+from zkrq.consuming.lease import Verb
+from zkrq.coordination.coordinator import SessionState
+from zkrq.errors import ZkrqError
+from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted
+from zkrq.health import Health
+from zkrq.home import running_loop
+from zkrq.inspection import Statistics
+from zkrq.observing import Observer
+from zkrq.protocol.records import attempts_of
+from zkrq.protocol.view import View
+from zkrq.sync.cluster import opened_of
+
+LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the buckets for calls to the servers, in seconds."""
+
+DURATIONS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+"""Upper bounds of the buckets for handlers, in seconds."""
+
+SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+"""Upper bounds of the buckets for the number of items in one call."""
+
+ATTEMPTS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0)
+"""Upper bounds of the buckets for the number of deliveries of an item."""
+
+MAX_QUEUES = 200
+"""Queues with a label of their own.  Counts of others are added up under ``OTHER``; their depths are left out."""
+
+OTHER = "(other)"
+
+READ_SECONDS = 3.0
+"""Seconds that a scrape waits for the servers; then it reports only what this process knows."""
+
+PLACES = ("member", "learner", "eligible", "out")
+"""Places of a server in the view."""
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+"""Content type of what ``Metrics.expose`` returns."""
+
+AnyCluster = asynchronous.Cluster | sync.Cluster
+
+
+class _Counted(NamedTuple):
+    """Describe a counter: its text, and its labels beside ``cluster``."""
+
+    text: str
+    labels: tuple[str, ...] = ()
+
+
+class _Distributed(NamedTuple):
+    """Describe a histogram: its text, the bounds of its buckets, and its labels beside ``cluster``."""
+
+    text: str
+    bounds: Sequence[float]
+    labels: tuple[str, ...] = ("queue",)
+
+
+COUNTERS: Final = {
+    "pushes": _Counted(
+        "Items that this process pushed, by outcome: an error's name if nothing was.", ("queue", "outcome")
+    ),
+    "settlements": _Counted(
+        "Claims that this process settled or extended, by outcome: done, lost, or an error's name.",
+        ("queue", "verb", "outcome"),
+    ),
+    "handler_errors": _Counted("Handlers of this process that ended with an exception.", ("queue",)),
+    "claims_lost": _Counted("Claims of this process that were lost before they were settled.", ("queue",)),
+    "dead_letters_dropped": _Counted("Dead letters beyond the queue's limits that this process removed.", ("queue",)),
+    "events": _Counted("Events of this client, by type.", ("event",)),
+    "evictions": _Counted("Servers that this client evicted from the view.", ("server",)),
+    "event_loop_blocked_seconds": _Counted(
+        "Seconds for which the event loop did not run, in stalls of half a second or more."
+    ),
+}
+
+HISTOGRAMS: Final = {
+    "push_seconds": _Distributed("From the call of push to its result.", LATENCIES),
+    "push_batch_items": _Distributed("Items that this process pushed together.", SIZES),
+    "claim_request_seconds": _Distributed("From a claim request to its answer.", LATENCIES),
+    "claim_batch_items": _Distributed("Items of one claim request that got any.", SIZES),
+    "claim_attempts": _Distributed("Deliveries of each claimed item, including this one.", ATTEMPTS),
+    "settle_seconds": _Distributed("From the call of ack, nack ... to its result.", LATENCIES, ("queue", "verb")),
+    "handler_seconds": _Distributed("How long handlers worked on an item, without settling it.", DURATIONS),
+}
+
+
+def instrument(cluster: AnyCluster, registry: CollectorRegistry = REGISTRY, *, every_queue: bool = False) -> Metrics:
+    """Collect the metrics of a cluster in a registry of ``prometheus_client``; see ``Metrics``.
+
+    The cluster need not be open yet.  Two clusters of one process must have different namespaces.
+    """
+    metrics = Metrics(cluster, registry, every_queue=every_queue)
+    registry.register(metrics)
+    cluster.observe(metrics)
+    return metrics
+
+
+class _Histogram:
+    """Count values in buckets.  ``counts`` has one element more than there are bounds."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def add(self, values: Sequence[float]) -> None:
+        counts, bounds = self._counts, self._bounds
+        for value in values:
+            counts[bisect_left(bounds, value)] += 1
+        self._sum += sum(values)
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        bounds = [*map(str, self._bounds), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, itertools.accumulate(self._counts), strict=True)), self._sum)
+
+
+class _Reading(NamedTuple):
+    """What a scrape has read from the servers: the statistics of each queue, and the number of all queues."""
+
+    queues: Mapping[str, Statistics]
+    every: int
+
+
+class Metrics(Observer, Collector):
+    """Collect the metrics of one cluster.  Made by ``instrument``.
+
+    The depths are those of the queues that this process uses; ``every_queue``: of all queues of the namespace, which
+    suits one process of many.  A scrape in another thread asks the servers itself.  An application that renders the
+    registry on the cluster's event loop awaits ``refresh`` first, or calls ``expose``.
+    """
+
+    def __init__(self, cluster: AnyCluster, registry: CollectorRegistry, *, every_queue: bool) -> None:
+        self._cluster = cluster
+        self._registry = registry
+        self._every_queue = every_queue
+        self._labels = dict[str, str]()
+        self._reading: _Reading | None = None
+        self._began = dict[int, float]()
+        self._counters: Final = {name: defaultdict[tuple[str, ...], float](float) for name in COUNTERS}
+        self._histograms: Final = {name: dict[tuple[str, ...], _Histogram]() for name in HISTOGRAMS}
+        for event in Event.__subclasses__():
+            self._count("events", event.__name__, by=0)
+        self._count("event_loop_blocked_seconds", by=0)
+
+    def __repr__(self) -> str:
+        return f"<Metrics of {self._cluster!r}>"
+
+    # -- what this process does ------------------------------------------------------------------------------------
+
+    def event(self, event: Event) -> None:
+        self._count("events", type(event).__name__)
+        match event:
+            case ServerEvicted(server=server):
+                self._count("evictions", server)
+            case ClaimsLost(queue=queue, ids=ids):
+                self._count("claims_lost", self._label(queue), by=len(ids))
+            case DeadLettersDropped(queue=queue, items=items):
+                self._count("dead_letters_dropped", self._label(queue), by=items)
+            case LoopBlocked(seconds=seconds):
+                self._count("event_loop_blocked_seconds", by=seconds)
+            case _:
+                pass
+
+    def pushed(self, queue: str, seconds: Sequence[float], outcomes: Mapping[str, int]) -> None:
+        label = self._label(queue)
+        for outcome, count in outcomes.items():
+            self._count("pushes", label, outcome, by=count)
+        self._histogram("push_seconds", label).add(seconds)
+        self._histogram("push_batch_items", label).add((len(seconds),))
+
+    def claimed(self, queue: str, claims: Sequence[Claim[Any]], seconds: float) -> None:
+        label = self._label(queue)
+        self._histogram("claim_request_seconds", label).add((seconds,))
+        if claims:
+            self._histogram("claim_batch_items", label).add((len(claims),))
+            leases = list(map(lease_of, claims))
+            attempts = {grant: attempts_of(grant.packed) for grant in {lease.grant for lease in leases}}
+            self._histogram("claim_attempts", label).add([attempts[each.grant][each.position] for each in leases])
+
+    def settled(self, queue: str, verb: Verb, seconds: Sequence[float], outcomes: Mapping[str, int]) -> None:
+        label = self._label(queue)
+        for outcome, count in outcomes.items():
+            self._count("settlements", label, verb.value, outcome, by=count)
+        self._histogram("settle_seconds", label, verb.value).add(seconds)
+
+    def before_delivery(self, claim: Claim[Any]) -> None:
+        self._began[id(claim)] = asyncio.get_running_loop().time()  # by id, because a claim must not be kept
+
+    def after_delivery(self, claim: Claim[Any], error: BaseException | None) -> None:
+        began = self._began.pop(id(claim), None)
+        if began is None:  # entered before this was observed
+            return
+        label = self._label(lease_of(claim).grant.issuer.queue)
+        self._histogram("handler_seconds", label).add((asyncio.get_running_loop().time() - began,))
+        if error is not None:
+            self._count("handler_errors", label)
+
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._counters[name][labels] += by
+
+    def _histogram(self, name: str, *labels: str) -> _Histogram:
+        known = self._histograms[name]
+        found = known.get(labels)
+        if found is None:
+            found = known[labels] = _Histogram(HISTOGRAMS[name].bounds)
+        return found
+
+    def _label(self, queue: str) -> str:
+        label = self._labels.get(queue)
+        if label is None:
+            if len(self._labels) >= MAX_QUEUES:
+                return OTHER
+            label = self._labels[queue] = queue
+            for name in ("handler_errors", "claims_lost", "dead_letters_dropped"):
+                self._count(name, label, by=0)  # so that the first one is a change from zero
+            self._count("pushes", label, "pushed", by=0)
+        return label
+
+    # -- what the servers say ----------------------------------------------------------------------------------------
+
+    async def expose(self) -> bytes:
+        """Ask the servers, then render the whole registry: the body of ``/metrics``, of type ``CONTENT_TYPE``."""
+        await self.refresh()
+        return generate_latest(self._registry)
+
+    async def refresh(self) -> None:
+        """Ask the servers for the depth of the queues, within ``READ_SECONDS``.  Without an answer there is none."""
+        cluster = self._opened()
+        if cluster is not None:
+            await self._read(cluster)
+
+    async def _read(self, cluster: asynchronous.Cluster) -> None:
+        self._reading = None
+        with suppress(TimeoutError, ZkrqError):
+            async with asyncio.timeout(READ_SECONDS):
+                names = sorted(await cluster.queues() if self._every_queue else cluster.queues_in_use)
+                shown = [name for name in names if self._label(name) is not OTHER]
+                self._reading = _Reading(await cluster.statistics(shown), len(names))
+
+    def _opened(self) -> asynchronous.Cluster | None:
+        """Return the cluster on its event loop, None while it is not open."""
+        found = self._cluster if isinstance(self._cluster, asynchronous.Cluster) else opened_of(self._cluster)
+        return found if found is not None and client_of(found).is_open else None
+
+    def _ask(self, cluster: asynchronous.Cluster) -> Health | None:
+        """Read what there is to know, from any thread; None while the event loop is blocked."""
+        loop = client_of(cluster).home.loop
+        if loop is None or running_loop() is loop:
+            return cluster.health()
+
+        async def read() -> Health:
+            await self._read(cluster)
+            return cluster.health()
+
+        asked = asyncio.run_coroutine_threadsafe(read(), loop)
+        try:
+            return asked.result(READ_SECONDS + 1)
+        except NotInTime:
+            self._reading = None
+            return None
+        finally:
+            asked.cancel()
+
+    # -- what Prometheus sees --------------------------------------------------------------------------------------
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the registry would collect instead, before the cluster is open."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all metrics; called by the registry at a scrape."""
+        cluster = self._opened()
+        if cluster is None:
+            return
+        health = self._ask(cluster)
+        namespace = cluster.namespace
+        for server in health.servers if health else ():
+            self._counters["evictions"].setdefault((server,), 0.0)  # so that the first one is a change from zero
+        yield from self._counted(namespace)
+        yield from self._asked(namespace, self._reading)
+        if health is not None:
+            yield from _healthy(namespace, health, cluster.view)
+
+    def _counted(self, namespace: str) -> Iterable[Metric]:
+        for name, (text, labels) in COUNTERS.items():
+            family = CounterMetricFamily(f"zkrq_{name}", text, labels=("cluster", *labels))
+            for values, count in list(self._counters[name].items()):
+                family.add_metric((namespace, *values), count)
+            yield family
+        for name, (text, _, labels) in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(f"zkrq_{name}", text, labels=("cluster", *labels))
+            for values, counted in list(self._histograms[name].items()):
+                counted.add_to(histogram, (namespace, *values))
+            yield histogram
+        running = GaugeMetricFamily("zkrq_handlers_running", "Items that this process works on.", labels=("cluster",))
+        running.add_metric((namespace,), len(self._began))
+        yield running
+
+    def _asked(self, namespace: str, reading: _Reading | None) -> Iterable[Metric]:
+        up = GaugeMetricFamily("zkrq_up", "Whether the servers answered this scrape in time.", labels=("cluster",))
+        up.add_metric((namespace,), reading is not None)
+        yield up
+        if reading is None:
+            return
+        of_queue = ("cluster", "queue")
+        items = GaugeMetricFamily("zkrq_queue_items", "Items of the queue, by state.", labels=(*of_queue, "state"))
+        oldest = GaugeMetricFamily(
+            "zkrq_queue_oldest_ready_seconds", "How long the oldest ready item has waited; 0: none is.", labels=of_queue
+        )
+        paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
+        held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
+        for queue, statistics in reading.queues.items():
+            for state, count in statistics.sizes._asdict().items():
+                items.add_metric((namespace, queue, state), count)
+            oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
+            paused.add_metric((namespace, queue), statistics.paused)
+            held.add_metric((namespace, queue), statistics.held)
+        queues = GaugeMetricFamily(
+            "zkrq_queues", f"Queues that are looked at; at most {MAX_QUEUES} are reported.", labels=("cluster",)
+        )
+        queues.add_metric((namespace,), reading.every)
+        yield from (items, oldest, paused, held, queues)
+
+
+def _healthy(namespace: str, health: Health, view: View) -> Iterable[Metric]:
+    """Yield what a client knows of its servers and its session."""
+    for name, text, value in (
+        ("zkrq_healthy", "Whether a push and a claim would succeed, as far as this client knows.", health.ok),
+        ("zkrq_view_epoch", "Number of the view; it grows with each change of the servers in sync.", health.epoch),
+        ("zkrq_in_sync_servers", "Servers in sync.", len(view.members)),
+        ("zkrq_min_replicas", "Servers in sync without which pushes are refused.", view.min_replicas),
+        ("zkrq_trouble", "Servers that this client, and perhaps no other, cannot use.", len(health.trouble)),
+    ):
+        family = GaugeMetricFamily(name, text, labels=("cluster",))
+        family.add_metric((namespace,), value)
+        yield family
+    session = GaugeMetricFamily(
+        "zkrq_session", "1 for the state of the ZooKeeper session, 0 for the others.", labels=("cluster", "state")
+    )
+    for state in SessionState:
+        session.add_metric((namespace, state.value), state.value == health.session)
+    yield session
+    of_server = ("cluster", "server")
+    place = GaugeMetricFamily(
+        "zkrq_server_place", "1 for the server's place in the view, 0 for the others.", labels=(*of_server, "place")
+    )
+    connected = GaugeMetricFamily("zkrq_server_connected", "Whether this client is connected to it.", labels=of_server)
+    copied = GaugeMetricFamily(
+        "zkrq_catch_up_copied_items", "Items copied to a server that this client catches up.", labels=of_server
+    )
+    total = GaugeMetricFamily("zkrq_catch_up_items", "Items to copy to that server, about.", labels=of_server)
+    for server, known in health.servers.items():
+        for each in PLACES:
+            place.add_metric((namespace, server, each), each == known.place)
+        connected.add_metric((namespace, server), known.connected)
+        if known.catching_up:
+            copied.add_metric((namespace, server), known.catching_up.copied)
+            total.add_metric((namespace, server), known.catching_up.total)
+    yield from (place, connected, copied, total)
