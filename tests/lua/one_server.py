@@ -912,6 +912,11 @@ class OneServer(Connection):
         return {name.rpartition(":")[2] for name in names}
 
 
+def wait_ms(ms: int) -> None:
+    """Let time pass on the server: there is no event for what only a clock brings."""
+    time.sleep((ms + 2) / 1000)
+
+
 def put_and_claim(server: OneServer, *puts: Put | str, owner: str = "ann", lease_ms: int = LEASE_MS) -> Claimed:
     """New items, all of them claimed by ``owner``."""
     server.put(*puts)

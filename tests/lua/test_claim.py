@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.lua.one_server import (
@@ -16,17 +14,13 @@ from tests.lua.one_server import (
     Refused,
     packed_item,
     put_and_claim,
+    wait_ms,
 )
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version
 
 SHORT_MS = 40
 """A lease or a delay that a test lets pass."""
-
-
-def wait_ms(ms: int) -> None:
-    """Let time pass on the server: there is no event for what only a clock brings."""
-    time.sleep((ms + 2) / 1000)
 
 
 def refused_claim(server: OneServer, owner: str, seq: int) -> str:

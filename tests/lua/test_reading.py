@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, put_and_claim
+from tests.lua.one_server import OneServer, Put, put_and_claim, wait_ms
 from zkrq.protocol.records import State, Version
 
 
@@ -28,6 +28,16 @@ def test_clear_removes_what_is_ready_or_scheduled(server: OneServer) -> None:
     assert contents.ids(State.GONE) == {"gone", "ready", "scheduled"}
     assert server.count() == (0, 0, 1, 1)
     assert contents.faults == []
+
+
+def test_what_is_due_but_not_promoted_leaves_its_index(server: OneServer) -> None:
+    """Claims alone promote, so a decision may find a due item among the scheduled ones."""
+    server.put(*(Put(id, delay_ms=1) for id in ("cleared", "cancelled")), Put("later", delay_ms=60_000))
+    wait_ms(2)
+    server.cancel("cancelled")
+    assert server.contents().faults == []
+    assert set(server.clear(10)) == {"cleared", "later"}
+    assert server.contents().faults == []
 
 
 def test_clear_takes_no_more_than_count(server: OneServer) -> None:

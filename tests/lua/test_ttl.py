@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put, packed_item
+from tests.lua.one_server import WINDOW_MS, Applied, Claimed, Copy, Decided, OneServer, Put, packed_item, wait_ms
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, pack, unpack
 
@@ -34,11 +33,6 @@ kept_or_dropped = pytest.mark.parametrize(("expired", "state"), [("X", State.GON
 
 def mortal(id: str = "a", ttl_ms: float = LONG_MS, delay_ms: int = 0, key: str = "") -> Put:
     return Put(id, id.encode(), delay_ms, key=key, ttl_ms=ttl_ms)
-
-
-def wait_ms(ms: int) -> None:
-    """Let time pass on the server: there is no event for what only a clock brings."""
-    time.sleep((ms + 2) / 1000)
 
 
 def outlive(server: OneServer, *ids: str) -> None:

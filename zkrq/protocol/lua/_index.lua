@@ -59,7 +59,7 @@ local function enter_queue(entry, priority, due_us, was_queued)
   if was_queued then append(leaving, other, entry) end
 end
 
--- Due ones that a call of this server decides about have been promoted; a follower does not promote.
+-- is_ready: the call found the entry in ready.  Otherwise it may be in either: a due item is promoted by a claim alone.
 local function leave_queue(entry, is_ready)
   append(leaving, ready, entry)
   if not is_ready then append(leaving, scheduled, entry) end
@@ -210,7 +210,7 @@ do
         enter_queue(r.bundle, r.priority, r.due + r.shift, was_queued)
       end
     elseif was_queued then
-      leave_queue(r.bundle, r.decided and b.due + b.shift <= now_us)
+      leave_queue(r.bundle, r.is_ready)
     end
     local is_claimed, was_claimed = string.find(r.states, 'C', 1, true), string.find(b.states, 'C', 1, true)
     if is_claimed then

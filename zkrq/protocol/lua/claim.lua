@@ -107,6 +107,7 @@ local function hand_out_ready()
 
   local function hand_out(r, position, entry)
     if handed_count == count then return true end
+    r.is_ready = not position
     local has = has_payloads(r)
     if cut then return true end
     if not has then return wait_for_push(r, position, entry) end
