@@ -179,6 +179,8 @@ async def looking(cluster: Cluster) -> None:
     assert {"items", "looking"} <= set(await cluster.queues())
     await queue.clear()
     assert not any(await queue.size())
+    await queue.delete()
+    assert "looking" not in await cluster.queues()
 
 
 async def working(cluster: Cluster) -> None:
