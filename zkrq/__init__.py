@@ -163,12 +163,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from zkrq import opentelemetry as opentelemetry
     from zkrq import prometheus as prometheus
     from zkrq import sync as sync
     from zkrq import testing as testing
 else:
 
     def __getattr__(name: str) -> object:
-        if name in {"prometheus", "sync", "testing"}:  # imported by those who use it
+        if name in {"opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
             return import_module(f"zkrq.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
