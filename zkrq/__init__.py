@@ -163,6 +163,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from zkrq import logs as logs
     from zkrq import opentelemetry as opentelemetry
     from zkrq import prometheus as prometheus
     from zkrq import sync as sync
@@ -170,6 +171,6 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        if name in {"opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
+        if name in {"logs", "opentelemetry", "prometheus", "sync", "testing"}:  # imported by those who use it
             return import_module(f"zkrq.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

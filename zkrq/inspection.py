@@ -54,6 +54,8 @@ class Inspection(Generic[T]):
     def __init__(self, parts: QueueParts[T]) -> None:
         """Make a queue for the client; users get queues from ``Cluster.queue``."""
         self.name = parts.name
+        self.cluster = parts.leases.cluster
+        """Name of the namespace."""
         self._parts = parts
         self._codec = parts.codec
         self._replicas = parts.replicas

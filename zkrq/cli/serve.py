@@ -10,7 +10,7 @@ from pathlib import Path
 from zkrq.checks import check_count, check_duration, check_posix
 from zkrq.cli.command import Command, Flag
 from zkrq.cli.connection import open_cluster
-from zkrq.cli.worker import LOG_FORMAT, LOG_LEVEL, log_level
+from zkrq.cli.worker import LOGGING, logging_of
 from zkrq.errors import ConfigError
 from zkrq.program import run_until_signal
 from zkrq.retry import Retry
@@ -38,7 +38,8 @@ def _serve(args: Namespace) -> int:
         key=args.key,
     )
     options.policy()  # wrong settings are reported before anything is connected
-    logging.basicConfig(level=log_level(args), format=LOG_FORMAT)
+    handler, level = logging_of(args)
+    logging.basicConfig(level=level, handlers=[handler])
     return run_until_signal(start(open_cluster(args), options))
 
 
@@ -78,7 +79,7 @@ COMMANDS = (
             Flag("grace", "that clients have to settle their claims after a signal", float, 30.0, "SECONDS"),
             Flag("certificate", "PEM file, for HTTPS", Path, None, "FILE"),
             Flag("key", "PEM file with its key", Path, None, "FILE"),
-            LOG_LEVEL,
+            *LOGGING,
         ),
         program=True,
     ),

@@ -21,6 +21,7 @@ from zkrq.cli.connection import open_cluster
 from zkrq.cli.supervisor import PARENT, PROBES, Supervisor
 from zkrq.errors import ConfigError
 from zkrq.listening import Address, read_address
+from zkrq.logs import JsonFormatter
 from zkrq.program import MakeWorker, run_program
 
 MOST_PROCESSES = 1_000
@@ -30,35 +31,42 @@ PARENT_LOOK_SECONDS = 1.0
 
 LOG_FORMAT = "%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s"
 
-LOG_LEVEL = Flag("log-level", "debug, info, warning or error", str, "info", "LEVEL")
-"""The flag of every program."""
+LOGGING = (
+    Flag("log-level", "debug, info, warning or error", str, "info", "LEVEL"),
+    Flag("log-format", "text, or json: one object per line", str, "text", "FORM"),
+)
+"""The flags of every program."""
 
 
 def _worker(args: Namespace) -> int:
     check_posix("worker programs")
     check_count("--processes", args.processes, least=1, most=MOST_PROCESSES)
-    level = log_level(args)
+    handler, level = logging_of(args)
     listen: Address | Path | None = None if args.probes is None else read_address(args.probes)
     parent = os.environ.get(PARENT) == str(os.getppid())
     if not parent and (args.reload or args.processes > 1):
-        logging.basicConfig(level=level, format=LOG_FORMAT)
+        logging.basicConfig(level=level, handlers=[handler])
         supervisor = Supervisor(args.processes, reload=args.reload, burst=args.burst, listen=listen)
         return asyncio.run(supervisor.run())
     if parent:
         listen = Path(os.environ[PROBES]) if listen is not None else None  # the parent gathers the answers
         threading.Thread(target=_outlive, args=(os.getppid(),), name="zkrq parent", daemon=True).start()
     make = load(args.target)
-    logging.basicConfig(level=level, format=LOG_FORMAT)  # does nothing if the module has configured it
+    logging.basicConfig(level=level, handlers=[handler])  # does nothing if the module has configured it
     cluster = open_cluster(args, found=None)
     return run_program(make, cluster, grace=args.grace, burst=args.burst, supervised=parent, listen=listen)
 
 
-def log_level(args: Namespace) -> int:
-    """Return the level that ``--log-level`` names.  Raises ``ConfigError``."""
+def logging_of(args: Namespace) -> tuple[logging.Handler, int]:
+    """Return the handler and the level that ``LOGGING`` names.  Raises ``ConfigError``."""
     level = logging.getLevelNamesMapping().get(args.log_level.upper())
     if level is None:
         raise ConfigError(f"--log-level is {args.log_level!r}: debug, info, warning or error")
-    return level
+    if args.log_format not in ("text", "json"):
+        raise ConfigError(f"--log-format is {args.log_format!r}: text or json")
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if args.log_format == "json" else logging.Formatter(LOG_FORMAT))
+    return handler, level
 
 
 def load(target: str) -> MakeWorker:
@@ -103,7 +111,7 @@ COMMANDS = (
             Flag("processes", "number of processes, restarted when they crash", int, 1, "N"),
             Flag("reload", "restart when a Python file below the current directory changes", bool, False),
             Flag("probes", "answer /livez, /readyz and /metrics; without HOST on loopback", str, None, "[HOST:]PORT"),
-            LOG_LEVEL,
+            *LOGGING,
         ),
         {"target": "module:function; function(cluster) returns a zkrq.Worker"},
         program=True,

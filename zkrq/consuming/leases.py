@@ -15,6 +15,7 @@ from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
+from zkrq.logs import Log
 from zkrq.observing import Observers
 from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
@@ -63,7 +64,7 @@ class Leases:
         self.claim_timeout = claim_timeout
         self.observers: Final = observers
         self._replicas = replicas
-        self._cluster = cluster
+        self.cluster = cluster
         self.queue = queue
         self._retry = retry
         self._dead_letters = dead_letters
@@ -87,7 +88,7 @@ class Leases:
             watched=observers.settled,
             landed=self._report,
         )
-        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
 
     @property
     def max_attempts(self) -> int:
@@ -120,6 +121,7 @@ class Leases:
             "enter it, `async with claim`, or call ack, nack or release (reported once per queue)",
             lease.id,
             self.claim_timeout,
+            extra={"item": lease.id},
         )
 
     def _report_unentered(self, active: Iterable[Lease]) -> None:
@@ -186,7 +188,7 @@ class Leases:
         ids = tuple(lease.id for lease in lost)
         for lease in lost:
             lease.lose(reason)
-        self._events.tell(ClaimsLost(self._cluster, self.queue, ids, reason), logging.WARNING)
+        self._events.tell(ClaimsLost(self.cluster, self.queue, ids, reason), logging.WARNING)
 
     async def release_all(self) -> None:
         """Hand back items that are only claimed ahead, and stop the handlers of the other items, for closing.
@@ -227,7 +229,7 @@ class Leases:
         call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements)
         reply = (await self._replicas.decide(call)).reply
         if reply.dropped_letters:
-            dropped = DeadLettersDropped(self._cluster, self.queue, reply.dropped_letters)
+            dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)
             self._events.tell(dropped, logging.WARNING)
         if not any(reply.lost):
             return [True] * len(settlings)

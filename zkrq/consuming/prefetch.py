@@ -28,6 +28,7 @@ from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable,
 from zkrq.events import DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
+from zkrq.logs import Log
 from zkrq.pauses import doubled
 from zkrq.protocol import calls
 from zkrq.protocol.deciding import Decided
@@ -88,7 +89,7 @@ class Prefetcher(Generic[T]):
         self._identity = identity
         self._declared_dead = declared_dead
         self._tasks = tasks
-        self._log = logging.LoggerAdapter(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
         self._waiters: deque[Waiter[T]] = deque()
         self._buffer: deque[Claim[T]] = deque()
         self._pace = Pace()
@@ -249,7 +250,8 @@ class Prefetcher(Generic[T]):
             await claim.release()
         except ZkrqError as error:
             lease_of(claim).stop_extending()
-            self._log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
+            text = "item %s could not be handed back, it comes back by itself: %s"
+            self._log.info(text, claim.id, error, extra={"item": claim.id})
 
     def _dismiss(self, asking: Iterable[Waiter[T]], outcome: ZkrqError | None) -> None:
         """Answer the waiters of this request that are not patient: with no claims, or with the error."""
@@ -416,11 +418,13 @@ class Prefetcher(Generic[T]):
 
     async def _bury(self, claim: Claim[bytes], error: Exception) -> None:
         """Move an item that cannot be decoded to the dead letters, with its bytes."""
-        self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error)
+        about = {"item": claim.id}
+        self._log.error("item %s cannot be decoded, it goes to the dead letters: %s", claim.id, error, extra=about)
         self._leases.add([lease_of(claim)])
         try:
             what = str(error) if isinstance(error, CodecError) else f"{type(error).__name__}: {error}"
             await claim.bury(f"cannot be decoded as {self._codec.name}: {what}")
         except ZkrqError as problem:
             lease_of(claim).stop_extending()
-            self._log.warning("item %s could not be buried, it comes back by itself: %s", claim.id, problem)
+            text = "item %s could not be buried, it comes back by itself: %s"
+            self._log.warning(text, claim.id, problem, extra=about)

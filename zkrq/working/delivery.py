@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,6 +14,7 @@ import anyio.to_thread
 
 from zkrq.claims import Claim
 from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.logs import Log
 from zkrq.retry import Reject, RetryLater
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
@@ -37,7 +37,7 @@ class Handling:
     time_limit: float | None
     before: Before | None
     after: After | None
-    log: logging.LoggerAdapter[logging.Logger]
+    log: Log
     tally: Tally = field(default_factory=Tally)
 
 
@@ -141,15 +141,16 @@ class Delivery:
             if inspect.isawaitable(result):
                 await result
         except Exception:
-            self._handling.log.exception("item %s: a hook failed", self.claim.id)
+            self._handling.log.exception("item %s: a hook failed", self.claim.id, extra={"item": self.claim.id})
 
     def _log(self, outcome: Outcome) -> None:
         """Log one line about a delivery that did not end with an ack, or whose handler failed."""
         log, id, error = self._handling.log, self.claim.id, outcome.error
+        about = {"item": id}
         if self._failure and not isinstance(error, RetryLater | Reject):
-            log.error("item %s failed, %s", id, _CONSEQUENCES[outcome.ending], exc_info=error)
+            log.error("item %s failed, %s", id, _CONSEQUENCES[outcome.ending], exc_info=error, extra=about)
         elif outcome.ending is not Ending.ACKED:
-            log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error)
+            log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error, extra=about)
 
 
 async def _ack(claim: Claim[Any]) -> None:
@@ -170,6 +171,7 @@ _CONSEQUENCES = {
 }
 
 
-def _log_late_end(log: logging.LoggerAdapter[logging.Logger], id: str, thread: asyncio.Task[object]) -> None:
+def _log_late_end(log: Log, id: str, thread: asyncio.Task[object]) -> None:
     if not thread.cancelled():
-        log.info("item %s: the thread of its abandoned handler has ended: %s", id, thread.exception() or "no error")
+        how = thread.exception() or "no error"
+        log.info("item %s: the thread of its abandoned handler has ended: %s", id, how, extra={"item": id})

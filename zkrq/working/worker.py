@@ -30,6 +30,7 @@ import anyio
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, lease_of
 from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.logs import Log
 from zkrq.tasks import see_through, wait_ended
 from zkrq.working.delivery import After, Before, Delivery, Handling
 from zkrq.working.handlers import Handler, read_handler
@@ -141,7 +142,7 @@ class Worker:
             raise ConfigError(f"weight is {weight}, must be more than 0 and at most {MAX_WEIGHT:g}")
         limit = None if time_limit is None else check_duration("time_limit", time_limit, positive=True)
         call, in_thread = read_handler(handler)
-        log = logging.LoggerAdapter(self._log, {"queue": queue.name})
+        log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
         handling = Handling(call, in_thread, limit, before or self._before, after or self._after, log)
         woken = asyncio.Event()
         self._served.append(_Served(queue, handling, self._slots.add(weight, woken.set), woken))
@@ -229,7 +230,8 @@ class Worker:
         """Hand back the items of handlers that did not end."""
         for task, (served, delivery) in self._deliveries.items():
             claim = delivery.claim
-            served.handling.log.error("the handler of item %s did not end and is abandoned: %s", claim.id, task)
+            text = "the handler of item %s did not end and is abandoned: %s"
+            served.handling.log.error(text, claim.id, task, extra={"item": claim.id})
             if claim.holds:
                 self._hand_back(served, [claim], delivered=True)
 
@@ -339,7 +341,8 @@ class Worker:
         if not delivery.entered:
             self._hand_back(served, [delivery.claim], delivered=False)
         elif not task.cancelled() and (error := task.exception()):
-            served.handling.log.error("item %s: the worker failed", delivery.claim.id, exc_info=error)
+            id = delivery.claim.id
+            served.handling.log.error("item %s: the worker failed", id, exc_info=error, extra={"item": id})
         self._slots.end(served.share)
 
     def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, delivered: bool) -> None:
@@ -369,4 +372,5 @@ async def _release(served: _Served, claim: Claim[Any]) -> None:
     try:
         await claim.release()
     except ZkrqError as error:
-        served.handling.log.info("item %s could not be handed back, it comes back by itself: %s", claim.id, error)
+        text = "item %s could not be handed back, it comes back by itself: %s"
+        served.handling.log.info(text, claim.id, error, extra={"item": claim.id})

@@ -1,0 +1,49 @@
+"""Name what a log record is about, for programs that read logs: cluster, queue, server and item stand beside the text.
+
+``JsonFormatter`` writes them out, one JSON object per line, with any handler of ``logging``::
+
+    handler.setFormatter(zkrq.logs.JsonFormatter())
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import MutableMapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+class Log(logging.LoggerAdapter[logging.Logger]):
+    """Add what a log is about to its records, and keep what a single record adds (``extra``)."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
+        return msg, kwargs
+
+
+class JsonFormatter(logging.Formatter):
+    """Format a record as one line of JSON.
+
+    It has ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``process`` and ``message``; what else the record was given,
+    such as ``cluster``, ``queue``, ``server`` and ``item``; and the traceback as ``exception``.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name, value in vars(record).items() if name not in _USUAL and value is not None}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, default=str)
+
+
+_USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName", "time", "level", "logger", "stack"}
+"""Attributes of any record, and names that have another meaning in the line."""
