@@ -26,7 +26,18 @@ def _hits_redis(name: str) -> bool:
     return name in FAULTS and FAULTS[name].lane is Lane.REDIS
 
 
-ELSEWHERE = {"client-redis-cut", "redis-all-killed", "redis-full-apart", "zookeeper-down"}
+ELSEWHERE = {
+    "client-redis-cut",
+    "client-wrong-password",
+    "redis-all-killed",
+    "redis-flushed",
+    "redis-full",
+    "redis-full-apart",
+    "redis-killed-empty",
+    "redis-replica",
+    "zookeeper-down",
+    "zookeeper-leader-killed",
+}
 """Faults that a test run meets in tests/faults or tests/coordination, too."""
 
 

@@ -216,24 +216,24 @@ class Variant(NamedTuple):
 VARIANTS: Mapping[str, Variant] = {
     variant.make.__name__: variant
     for variant in (
-        Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=39),
-        Variant(settling_asks_for_no_token, "pause", first=14),
+        Variant(apply_installs_anything, "pause,cut,slow,restart,hub_expire", first=132),
+        Variant(settling_asks_for_no_token, "pause", first=52),
         Variant(generation_is_not_compared, first=5),
         Variant(removal_leaves_no_tombstone),
         Variant(view_is_written_without_comparing, "hub_slow,cut,flush,restart_empty", first=29),
         Variant(claims_are_handed_out_early, "restart,flush,breaks,replica", first=1),
         Variant(a_push_is_done_on_one_server, "full,cut,flush,restart_empty", first=19),
         Variant(acks_stay_on_the_primary),
-        Variant(keys_are_not_looked_up),
+        Variant(keys_are_not_looked_up, first=6),
         Variant(keys_are_kept_for_ever),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=252),
         Variant(a_pause_is_not_asked_for, first=8),
-        Variant(a_cancel_leaves_claims_alone),
-        Variant(order_is_turned_round, "none"),
+        Variant(a_cancel_leaves_claims_alone, first=3),
+        Variant(order_is_turned_round, "none", first=3),
         Variant(a_wrong_password_evicts, "own"),
-        Variant(settling_takes_neighbours_along, "none"),
+        Variant(settling_takes_neighbours_along, "none", first=2),
     )
 }
 
