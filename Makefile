@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test long chaos simulate mutants model fuzz soak oldest valkey wheel lint format setup clean
+.PHONY: demo dev bench test long chaos simulate mutants model fuzz soak oldest valkey wheel docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -47,6 +47,9 @@ valkey: setup  ## The tests of scripts, integration and faults on Valkey, about 
 
 wheel: setup   ## Build the wheel, and run the README's example with it in an empty environment; about a minute.
 	.ci/wheel $(ARGS)
+
+docs: setup    ## The documentation as a site in build/docs; a dead link fails.
+	.ci/docs
 
 lint: setup
 	.venv/bin/ruff check

@@ -1,4 +1,4 @@
-"""The README and the guide are correct: their examples run, their calls exist, nothing public is left out."""
+"""README and docs are correct: their examples run, their calls and commands exist, nothing public is left out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import inspect
 import os
 import re
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,11 +21,12 @@ from tests.harness import new_namespace
 from zkrq import local
 from zkrq.claims import Claim
 from zkrq.cli import running
+from zkrq.cli.parsing import make_parser
 from zkrq.cluster import Cluster
 from zkrq.queue import Queue
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "observability.md"]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
 MIN_CALLS = 12  # an example checker that finds nothing proves nothing
@@ -37,13 +39,18 @@ class Block(NamedTuple):
     line: int
     runnable: bool
     code: str
+    output: str
+    """What it prints, if it is runnable: the block of text that follows it."""
 
 
 def blocks() -> Iterator[Block]:
     for page in PAGES:
         text = page.read_text()
-        for match in re.finditer(r"^```python( runnable)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            yield Block(page.name, text.count("\n", 0, match.start()) + 1, bool(match[1]), match[2])
+        for match in re.finditer(
+            r"^```python( runnable)?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL
+        ):
+            line = text.count("\n", 0, match.start()) + 1
+            yield Block(page.name, line, bool(match[1]), match[2], match[3] or "sending to ann@example.org\n")
 
 
 BLOCKS = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks()]
@@ -107,8 +114,8 @@ def test_calls_fit_the_real_signatures(block: Block) -> None:
 async def test_runnable_examples_run(block: Block) -> None:
     with anyio.fail_after(RUN_TIMEOUT):
         result = await anyio.run_process([sys.executable, "-W", "error", "-c", block.code], cwd=ROOT, check=False)
-    assert (result.returncode, result.stderr.decode()) == (0, "")
-    assert result.stdout == b"sending to ann@example.org\n"
+    assert result.returncode == 0, result.stderr.decode()
+    assert result.stdout.decode() == block.output
 
 
 @pytest.mark.anyio
@@ -158,9 +165,28 @@ def test_every_command_is_there() -> None:
     mentioned(*(command.name for command in running.COMMANDS))
 
 
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Each command of zkrq that a page has in a block, with the page."""
+    for page in PAGES:
+        for line in re.findall(r"^    zkrq (\S.*)$", page.read_text(), re.MULTILINE):
+            words = shlex.split(re.sub(r" [<>&|]\S*.*$", "", line), comments=True)
+            yield page.name, words
+
+
+def test_commands_have_these_arguments() -> None:
+    parser = make_parser(running.COMMANDS)
+    shown = list(commands())
+    assert len(shown) >= MIN_CALLS
+    for page, words in shown:
+        try:
+            parser.parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{page}: zkrq {shlex.join(words)}")
+
+
 def test_files_that_it_names_are_there() -> None:
     for page in PAGES:
-        for name in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+        for name in re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / name).exists(), f"{page.name} names {name}"
 
 
