@@ -650,6 +650,17 @@ async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Ser
         assert sorted(map(str, await drain(cluster))) == ["half", "kept"]
 
 
+async def test_scrub_finds_a_queue_that_only_a_follower_knows(servers: local.Servers) -> None:
+    """The first push of a queue reached one server."""
+    async with over_zookeeper(servers, new_namespace()) as cluster:
+        name = "elsewhere"
+        follower = max(cluster.view.members.keys() - {cluster.view.primary(name), cluster.view.primary("")})
+        old = fresh(0, int(time.time() * 1000) - 700_000)
+        await run_script(cluster, follower, PutOfOld(name, [calls.Put("half", old, join([NO_HEADERS + b'"half"']))]))
+        await scrub(cluster)
+        assert await cluster.queue(name).size() == (1, 0, 0, 0)
+
+
 async def test_scrub_leaves_a_healthy_queue_alone(servers: local.Servers) -> None:
     told: list[zkrq.Event] = []
     async with over_zookeeper(servers, new_namespace(), on_event=told.append) as cluster:

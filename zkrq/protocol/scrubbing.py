@@ -76,12 +76,18 @@ class Scrub(Deciding):
     """Compare the followers of a queue with its primary."""
 
     def queues(self) -> Operation[list[str]]:
-        """List all queues.  Raises ``NotNow``."""
+        """List all queues.  Raises ``NotNow``.
+
+        Of every server, because an unfinished push may have reached one follower alone, as the first of its queue.
+        """
         view: View = yield Look()
+        names: set[str] = set()
         try:
-            return (yield from queues_at(place(view, view.primary(""))))
+            for id in sorted(view.members):
+                names.update((yield from queues_at(place(view, id))))
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
+        return sorted(names)
 
     def trim(self, queue: str) -> Operation[float | None]:
         """Drop old tombstones of a queue from which nothing is being removed.
