@@ -16,7 +16,7 @@ from argparse import Namespace
 from contextlib import aclosing, suppress
 from typing import cast
 
-from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, trying, worker
+from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, top, trying, worker
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.errors import ConfigError, ZkrqError
@@ -31,6 +31,7 @@ COMMANDS = (
     *pop.COMMANDS,
     *items.COMMANDS,
     *queues.COMMANDS,
+    *top.COMMANDS,
     *removing.COMMANDS,
     *servers.COMMANDS,
     *completion.COMMANDS,

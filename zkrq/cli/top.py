@@ -1,0 +1,218 @@
+"""Define the command ``top``: watch a namespace live.  Needs rich (extra ``cli``)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from zkrq.cli.command import Command, Flag, Line, Lines
+from zkrq.cli.connection import open_cluster
+from zkrq.cluster import Cluster, client_of
+from zkrq.consumers import Consumer
+from zkrq.errors import ConfigError, ZkrqError
+from zkrq.health import Health
+from zkrq.inspection import Statistics
+from zkrq.protocol import calls
+from zkrq.protocol.replies import Status
+from zkrq.protocol.view import View
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+LEAST_INTERVAL = 0.2
+"""Seconds between two looks, at least: each reads all claims."""
+
+SHOWN = 50
+"""Queues, and consumers, that are shown: the largest ones."""
+
+
+class Snapshot(NamedTuple):
+    """What a look found.  ``at``: seconds, monotonic.  ``copied``: of each learner, its items in percent of the
+    primary's, which also grow while it is caught up."""
+
+    at: float
+    health: Health
+    view: View
+    queues: Mapping[str, Statistics]
+    consumers: Mapping[str, Consumer]
+    copied: Mapping[str, float]
+
+    def value(self) -> dict[str, object]:
+        """Return it as JSON can write it."""
+        return {
+            "epoch": self.view.epoch,
+            "ready": self.health.ok,
+            "session": self.health.session,
+            "trouble": list(self.health.trouble),
+            "servers": {
+                id: {"place": server.place, "connected": server.connected, "copied_percent": self.copied.get(id)}
+                for id, server in self.health.servers.items()
+            },
+            "queues": {
+                name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
+                for name, each in self.queues.items()
+            },
+            "consumers": {
+                owner: {"description": each.description, "claims": dict(each.claims)}
+                for owner, each in self.consumers.items()
+            },
+        }
+
+
+async def take_snapshot(cluster: Cluster) -> Snapshot:
+    """Look at everything.  Raises ``Unavailable``."""
+    queues = await cluster.statistics()
+    consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
+    return Snapshot(time.monotonic(), cluster.health(), cluster.view, queues, consumers, copied)
+
+
+async def copied_by_learners(cluster: Cluster, queues: Mapping[str, Statistics]) -> Mapping[str, float]:
+    """Return how much of the items each learner has, in percent."""
+    view, fleet = cluster.view, client_of(cluster).fleet
+    if not view.learners:
+        return {}
+    whole = sum(sum(each.sizes) for each in queues.values())
+    has = dict.fromkeys(view.learners, 0)
+    for name in queues:
+        call = calls.Count(name)
+        for id, answer in (await fleet.ask_in(view, view.learners, call)).items():
+            if answer.status is Status.OK:
+                has[id] += sum(call.read(answer.body))
+    return {id: min(100.0, 100 * count / whole) if whole else 100.0 for id, count in has.items()}
+
+
+def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> RenderableType:
+    """Draw a snapshot.  ``before``: an earlier one, for the changes per second.  ``trouble``: why none is newer."""
+    from rich.console import Group
+    from rich.text import Text
+
+    view, health = now.view, now.health
+    state = "ready to push and claim" if health.ok else "not ready"
+    head = (
+        f"epoch {view.epoch}, {len(view.members)} in sync of {len(health.servers)}, {state}, ZooKeeper {health.session}"
+    )
+    warnings = [Text(text, style="bold red") for text in (*filter(None, [trouble]), *health.trouble)]
+    return Group(head, *warnings, _servers(now), _queues(now, before), _consumers(now))
+
+
+def _servers(now: Snapshot) -> Table:
+    table = _table("server", "place", "")
+    for id, server in now.health.servers.items():
+        style = {"member": "green", "learner": "yellow"}.get(server.place, "red")
+        notes = [] if server.connected else ["not connected"]
+        if server.place == "learner":
+            notes.append(f"{now.copied.get(id, 0.0):.0f} % of the items")
+        if server.catching_up and server.catching_up.seconds_left is not None:
+            notes.append(f"{server.catching_up.seconds_left:.0f} s left")
+        table.add_row(_safe(id), f"[{style}]{server.place}[/]", ", ".join(notes))
+    return table
+
+
+def _queues(now: Snapshot, before: Snapshot | None) -> Table:
+    table = _table("queue", "ready", "per s", "scheduled", "claimed", "dead", "per s", "oldest", "")
+    largest = sorted(now.queues.items(), key=lambda each: (-sum(each[1].sizes), each[0]))
+    for name, each in largest[:SHOWN]:
+        earlier = before.queues.get(name) if before else None
+        seconds = now.at - before.at if before else 0.0
+        sizes = each.sizes
+        table.add_row(
+            name,
+            f"{sizes.ready:,}",
+            _rate(sizes.ready, earlier and earlier.sizes.ready, seconds),
+            f"{sizes.scheduled:,}",
+            f"{sizes.claimed:,}",
+            f"[red]{sizes.dead:,}[/]" if sizes.dead else "0",
+            _rate(sizes.dead, earlier and earlier.sizes.dead, seconds),
+            "" if each.oldest_ready is None else f"{each.oldest_ready:,.1f} s",
+            "[yellow]paused[/]" if each.paused else "",
+        )
+    return table
+
+
+def _consumers(now: Snapshot) -> Table:
+    table = _table("consumer", "description", "holds")
+    busiest = sorted(now.consumers.items(), key=lambda each: (-sum(each[1].claims.values()), each[0]))
+    for owner, each in busiest[:SHOWN]:
+        held = ", ".join(f"{count:,} of {queue}" for queue, count in sorted(each.claims.items())) or "nothing"
+        table.add_row(_safe(owner), _safe(each.description), held)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    texts = {"server", "place", "queue", "consumer", "description", "holds", ""}
+    for column in columns:
+        table.add_column(column, justify="left" if column in texts else "right")
+    return table
+
+
+def _safe(text: str) -> str:
+    """Return a text of another process as rich shows it, without codes for the terminal."""
+    from rich.markup import escape
+
+    return escape("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
+def _rate(now: int, before: int | None, seconds: float) -> str:
+    return "" if before is None or seconds <= 0 else f"{(now - before) / seconds:+,.1f}"
+
+
+async def _top(args: Namespace) -> Lines:
+    if not find_spec("rich"):
+        raise ConfigError("`zkrq top` needs rich: pip install 'zkrq[cli]'")
+    if args.interval < LEAST_INTERVAL:
+        raise ConfigError(f"--interval is {args.interval:g} s: at least {LEAST_INTERVAL:g} s")
+    async with open_cluster(args) as cluster:
+        if args.once or args.json or not sys.stdout.isatty():
+            snapshot = await take_snapshot(cluster)
+            yield Line(as_text(show(snapshot, None)), snapshot.value())
+        else:
+            await watch(cluster, args.interval)
+
+
+async def watch(cluster: Cluster, interval: float) -> None:
+    """Show one snapshot after the other until this is cancelled."""
+    from rich.live import Live
+
+    before, now = None, await take_snapshot(cluster)
+    with Live(show(now, None), screen=True, auto_refresh=False) as live:
+        while True:
+            live.refresh()
+            await asyncio.sleep(interval)
+            try:
+                before, now = now, await take_snapshot(cluster)
+            except ZkrqError as error:
+                live.update(show(now._replace(health=cluster.health(), view=cluster.view), before, str(error)))
+            else:
+                live.update(show(now, before))
+
+
+def as_text(drawn: RenderableType) -> str:
+    """Return what was drawn, without colours."""
+    from rich.console import Console
+
+    console = Console(width=160, no_color=True, highlight=False)
+    with console.capture() as captured:
+        console.print(drawn)
+    return captured.get().rstrip("\n")
+
+
+COMMANDS: Sequence[Command] = (
+    Command(
+        "top",
+        "watch servers, queues and consumers live",
+        _top,
+        (
+            Flag("interval", "between two looks, each of which reads all claims", float, 2.0, "SECONDS"),
+            Flag("once", "print one look and end, as without a terminal", bool, False),
+        ),
+    ),
+)
