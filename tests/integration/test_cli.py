@@ -95,6 +95,8 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert (code, err, len(out.splitlines())) == (0, "", 2)
 
     (stats,) = await shell.value("stats")
+    (top,) = await shell.value("top")
+    assert (top["queues"].keys(), top["servers"].keys()) == (stats["queues"].keys(), stats["health"]["servers"].keys())
     jobs = stats["queues"]["jobs"]
     assert jobs.pop("oldest_ready") > 0
     assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False}
