@@ -4,7 +4,7 @@ ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
 
-.PHONY: demo dev bench test long chaos simulate mutants model fuzz soak oldest valkey wheel docs lint format setup clean
+.PHONY: demo dev bench test long chaos simulate mutants model fuzz http soak oldest valkey wheel docs lint format setup clean
 
 demo: setup    ## Three Redis and three ZooKeeper servers, workers, and failures: watch that nothing gets lost.
 	$(PYTHON) -m zkrq demo $(ARGS)
@@ -35,6 +35,9 @@ model: setup   ## The protocol's rules as a random-schedule model, 100,000 sched
 
 fuzz: setup    ## Hostile input of every kind, FUZZ_EXAMPLES=5000 of each by default, about 20 minutes.
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest tests/security/test_fuzz.py $(ARGS)
+
+http: setup    ## Requests that are generated from the HTTP API's schema, HTTP_EXAMPLES=1000 of each kind by default, about 10 minutes.
+	HTTP_EXAMPLES=$(or $(HTTP_EXAMPLES),1000) $(PYTHON) -m pytest tests/integration/test_serve_schema.py $(ARGS)
 
 soak: setup    ## Millions of items, at most 15 minutes: memory must stay flat.
 	$(PYTHON) -m tests.soak $(ARGS)

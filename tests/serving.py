@@ -43,13 +43,15 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(cluster: Cluster, **options: Any) -> AsyncGenerator[Serving]:
-    """Serve a cluster that is not open yet, on a free port; stopped at the end."""
-    async with start(cluster, Options(port=0, **options)) as server:
+async def serving(cluster: Cluster, *, port: int = 0, **options: Any) -> AsyncGenerator[Serving]:
+    """Serve a cluster that is not open yet, on a free port unless it is given; stopped at the end."""
+    async with start(cluster, Options(port=port, **options)) as server:
         task = asyncio.create_task(server.run(grace=0))
         url = f"http://127.0.0.1:{server.port}"
-        async with httpx.AsyncClient(base_url=url, timeout=HANG, trust_env=False) as client:
-            yield Serving(server, client, task)
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        try:
+            async with httpx.AsyncClient(base_url=url, timeout=HANG, trust_env=False) as client:
+                yield Serving(server, client, task)
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task

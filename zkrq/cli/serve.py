@@ -61,7 +61,7 @@ def read_tokens(path: Path | None) -> tuple[str, ...]:
 COMMANDS = (
     Command(
         "serve",
-        "serve the HTTP API, for programs in other languages",
+        "serve the HTTP API, for programs in other languages, and a page for people",
         _serve,
         (
             Flag("host", "the address to listen on; one that other machines reach needs a token", str, "127.0.0.1"),

@@ -76,10 +76,10 @@ class Api:
         self._stopping = stopping
         self._waiting = 0
 
-    def router(self) -> APIRouter:
-        """Return the calls, with their paths."""
-        bearer = Security(HTTPBearer(auto_error=False, description="Unless the server listens on loopback only."))
-        router = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=[bearer])
+    def router(self, *, needs_token: bool) -> APIRouter:
+        """Return the calls, with their paths.  ``needs_token``: say so in the schema; the guard asks for it."""
+        dependencies = [Security(HTTPBearer(auto_error=False))] if needs_token else []
+        router = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=dependencies)
         queue, claim = "/queues/{queue}", "/claims/{claim}"
         router.post(f"{queue}/push", response_model=Pushed, tags=["push"])(self.push)
         router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 import zkrq
@@ -19,6 +20,7 @@ from zkrq.retry import Retry
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
 from zkrq.serve.holding import Holding
+from zkrq.serve.page import HERE, Page
 from zkrq.serve.problems import (
     BAD_REQUEST,
     INTERNAL,
@@ -32,6 +34,7 @@ from zkrq.serve.problems import (
 )
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import Policy
+from zkrq.serve.watching import Watching
 
 DESCRIPTION = """
 Push, claim and settle items of a zkrq namespace over HTTP.
@@ -42,12 +45,18 @@ Each error tells in `happened` whether anything may have been done. After `nothi
 
 
 def make_app(
-    cluster: Cluster, holding: Holding, policy: Policy, *, stopping: asyncio.Event, retry: Retry | None = None
+    cluster: Cluster,
+    holding: Holding,
+    watching: Watching,
+    policy: Policy,
+    *,
+    stopping: asyncio.Event,
+    retry: Retry | None = None,
 ) -> ASGIApp:
     """Make the application for an open cluster.
 
-    ``holding``: entered by the caller, which leaves it when no request is served any more.  ``stopping``: set when
-    nothing more is to be claimed and every stream is to end.  ``retry``: see ``Queues``.
+    ``holding`` and ``watching``: entered by the caller, which leaves them when no request is served any more.
+    ``stopping``: set when nothing more is to be claimed.  ``retry``: see ``Queues``.
     """
     app = FastAPI(
         title="zkrq",
@@ -59,7 +68,10 @@ def make_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    app.include_router(Api(cluster, Queues(cluster, retry), holding, stopping).router())
+    queues = Queues(cluster, retry)
+    app.include_router(Api(cluster, queues, holding, stopping).router(needs_token=bool(policy.tokens)))
+    app.include_router(Page(cluster, queues, watching, policy).router())
+    app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(HTTPException, _on_http_error)

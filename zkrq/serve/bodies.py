@@ -82,6 +82,8 @@ class _Request(BaseModel):
 class Push(_Request):
     """An item to push: `item` or `base64`, and how."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["item"]}, {"required": ["base64"]}]})
+
     item: Any = Field(None, description="The item, any JSON value; workers in Python get it decoded.")
     base64: str | None = Field(None, description="Instead of `item`: bytes in base64, stored as they are.")
     id: Id | None = Field(

@@ -77,7 +77,7 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
-                headers.setdefault("Cache-Control", "no-store")
+                headers["Cache-Control"] = "no-cache" if scope["path"].startswith("/static/") else "no-store"
             await send(message)
 
         asked = _asked(scope)
@@ -168,6 +168,8 @@ def _answer(asked: Asked, refused: _Refused) -> Response:
     if kind is UNAUTHORIZED and asked.method == "GET" and "text/html" in asked.headers.get("accept", ""):
         return RedirectResponse("/login", 303)
     headers = headers_of(kind)
+    if kind is UNAUTHORIZED and "hx-request" in asked.headers:
+        headers["HX-Redirect"] = "/login"
     if kind in (TIMEOUT, TOO_LARGE):
         headers["Connection"] = "close"  # the rest of the body is not read
     return JSONResponse(describe(kind, str(refused)), kind.status, headers)

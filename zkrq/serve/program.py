@@ -25,6 +25,7 @@ from zkrq.retry import Retry
 from zkrq.serve.app import make_app
 from zkrq.serve.holding import Holding
 from zkrq.serve.security import Policy, policy_for
+from zkrq.serve.watching import Watching
 from zkrq.tasks import see_through
 
 CONNECTIONS_MAX = 2_000
@@ -115,9 +116,9 @@ async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options)
     """Open the cluster and listen; ``Server.run`` serves.  Raises ``ConfigError``, and what opening raises."""
     policy = options.policy()
     with _listen(options) as listener:
-        async with cluster as opened, Holding() as holding:
-            stopping = asyncio.Event()
-            app = make_app(opened, holding, policy, stopping=stopping, retry=options.retry)
+        stopping = asyncio.Event()
+        async with cluster as opened, Holding() as holding, Watching(opened, stopping) as watching:
+            app = make_app(opened, holding, watching, policy, stopping=stopping, retry=options.retry)
             yield Server(app, listener, holding, stopping, options)
 
 

@@ -1,0 +1,376 @@
+"""The page in a real browser: it lives, its buttons work by keyboard too, it fits a phone, nothing of it is hostile."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import httpx
+import pytest
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace, settled, take
+from tests.serving import Serving, serving
+from zkrq import local
+from zkrq.coordination.memory import Hub
+
+pytestmark = pytest.mark.anyio
+
+TOKEN = "a-long-random-text-that-nobody-guesses"
+
+FLAGS = """
+--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking
+--disable-component-update --disable-sync
+"""
+
+
+class Browser:
+    """A headless Chromium; every call blocks, so tests use it in a thread."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+
+    def open(self, url: str, *, width: int = 1280, dark: bool = False) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get(url)
+
+    def script(self, text: str, *arguments: object) -> Any:
+        return self.driver.execute_script(text, *arguments)
+
+    def wait(self, condition: Callable[[], object]) -> Any:
+        """Wait until something becomes true."""
+        from selenium.common.exceptions import StaleElementReferenceException, TimeoutException
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        waiting = WebDriverWait(self.driver, HANG, 0.05, [StaleElementReferenceException])
+        try:
+            return waiting.until(lambda _: condition())
+        except TimeoutException:
+            raise AssertionError(
+                f"{self.focused()!r} has the focus on {self.driver.current_url}: {self.text('body')}"
+            ) from None
+
+    def text(self, selector: str) -> str:
+        """The text of an element, empty if it is not there or hidden."""
+        found = "const found = document.querySelector(arguments[0]);"
+        return self.script(f"{found} return found?.checkVisibility() ? found.innerText : ''", selector)
+
+    def shows(self, selector: str, text: str) -> None:
+        self.wait(lambda: text in self.text(selector))
+
+    def press(self, *keys: str) -> None:
+        """Press keys, whatever has the focus."""
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def focused(self) -> str:
+        """The accessible name of what has the focus."""
+        return self.driver.switch_to.active_element.accessible_name
+
+    def click(self, selector: str) -> None:
+        self.driver.find_element("css selector", selector).click()
+
+    def answer(self, *, yes: bool) -> str:
+        """Answer a question of the page; return it."""
+        from selenium.webdriver.support import expected_conditions
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        asked: Any = WebDriverWait(self.driver, HANG, 0.05).until(expected_conditions.alert_is_present())
+        text = asked.text
+        (asked.accept if yes else asked.dismiss)()
+        return text
+
+    def complaints(self) -> list[str]:
+        """What the console has, since it was asked last."""
+        return [entry["message"] for entry in self.driver.get_log("browser")]
+
+    def violations(self) -> list[str]:
+        """What axe finds wrong with the page for people who do not see it, or not well."""
+        self.script(files("axe_core_python").joinpath("axe.min.js").read_text())
+        found = self.driver.execute_async_script(
+            "const done = arguments[0]; axe.run().then(done, (error) => done({error: String(error)}))"
+        )
+        assert "violations" in found, found
+        return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found["violations"]]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
+    if not find_spec("selenium"):
+        pytest.skip("not installed: selenium")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if not chromium or not shutil.which("chromedriver"):
+        pytest.skip("not installed: chromium, chromium-driver")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in [*FLAGS.split(), f"--user-data-dir={tmp_path_factory.mktemp('chromium')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield Browser(driver)
+    driver.quit()
+
+
+class Stage:
+    """A namespace, a server of the page, and a client that looks on."""
+
+    def __init__(self, http: Serving, cluster: zkrq.Cluster) -> None:
+        self.http = http
+        self.cluster = cluster
+
+    async def bury(self, queue: str, item: object, reason: str) -> str:
+        q = self.cluster.queue(queue)
+        await q.push(item)
+        claim = await take(q)
+        await claim.bury(reason)
+        return claim.id
+
+
+@pytest.fixture(scope="module")
+async def stage(shared_servers: local.Servers) -> AsyncGenerator[Stage]:
+    hub, namespace = Hub(), new_namespace()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("zkrq.serve.watching.CONSUMERS_SECONDS", 0.0)
+        async with (
+            in_process(shared_servers, namespace, hub, description="worker <1>") as cluster,
+            serving(in_process(shared_servers, namespace, hub)) as http,
+        ):
+            yield Stage(http, cluster)
+
+
+async def do(act: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call something that blocks."""
+    return await anyio.to_thread.run_sync(partial(act, *arguments, **named))
+
+
+async def test_the_page_lives_and_its_buttons_work(browser: Browser, stage: Stage) -> None:
+    orders = stage.cluster.queue("orders")
+    await orders.push_many(range(1234))
+    await do(browser.open, stage.http.url)
+    await do(browser.shows, "#queue-orders", "1,234")
+    claim = await take(orders)
+    await do(browser.shows, "#consumers ~ table", "worker <1>")
+    await do(browser.shows, "#consumers ~ table", "1 of orders")
+    await claim.ack()
+    await do(browser.shows, "#queue-orders", "1,233")  # without loading the page again
+    await do(browser.click, "#pause-orders button")
+    await do(browser.shows, "#notice", "orders is paused")
+    await do(browser.shows, "#queue-orders h2", "paused")
+    assert (await orders.statistics()).paused
+    await do(browser.click, "#pause-orders button")
+    await do(browser.shows, "#notice", "orders is resumed")
+    assert not (await orders.statistics()).paused
+    for server in ("redis-1", "redis-2", "redis-3"):
+        await do(browser.shows, "#servers ~ table", server)
+    assert await do(browser.complaints) == []
+
+
+async def test_everything_can_be_done_by_keyboard(browser: Browser, stage: Stage) -> None:
+    """And what has the focus keeps it while the page changes under it."""
+    keyed = stage.cluster.queue("keyed")
+    await keyed.push(1)
+
+    def go_to(name: str) -> None:
+        for _ in range(50):
+            browser.press("\ue004")  # tab
+            if browser.focused() == name:
+                return
+        raise AssertionError(f"the tab key does not reach {name}")
+
+    await do(browser.open, f"{stage.http.url}/queues/keyed")
+    await do(browser.press, "\ue004")
+    assert await do(browser.focused) == "Skip to the content"
+    await do(browser.press, "\ue007")  # enter
+    assert await do(browser.script, "return document.activeElement.id") == "live"
+    await do(go_to, "Pause keyed")
+    await do(browser.press, " ")
+    await do(browser.wait, lambda: browser.focused() == "Resume keyed")
+    await keyed.push(2)
+    await do(browser.shows, ".sizes", "2")
+    assert await do(browser.focused) == "Resume keyed"
+    await do(browser.press, "\ue007")
+    await do(browser.wait, lambda: browser.focused() == "Pause keyed")
+    assert not (await keyed.statistics()).paused
+
+
+async def test_dead_letters_are_shown_redriven_and_discarded(browser: Browser, stage: Stage) -> None:
+    dead = stage.cluster.queue("dead")
+    hostile = "<img src=x onerror=alert(1)>"
+    first = await stage.bury("dead", {"html": hostile}, f"broken {hostile}")
+    second = await stage.bury("dead", "second", "also broken")
+    await stage.bury("dead", "third", "also broken")
+    await do(browser.open, f"{stage.http.url}/queues/dead")
+    await do(browser.shows, "#dead ~ ul", f"broken {hostile}")
+    await do(browser.shows, "#dead ~ ul", f'{{"html":"{hostile}"}}')
+    assert await do(browser.script, "return document.querySelectorAll('img').length") == 0
+
+    await do(browser.click, f'[id="discard-{first}"] button')
+    assert "cannot be undone" in await do(browser.answer, yes=False)
+    assert (await dead.size()).dead == 3
+    await do(browser.click, f'[id="discard-{first}"] button')
+    await do(browser.answer, yes=True)
+    await do(browser.shows, "#notice", "1 dead letter of dead removed")
+    await do(browser.wait, lambda: hostile not in browser.text("#live"))
+    assert await dead.get(first) is None
+
+    await do(browser.click, f'[id="redrive-{second}"] button')
+    await do(browser.shows, "#notice", "1 dead letter of dead queued again")
+    assert await dead.size() == (1, 0, 0, 1)
+    await do(browser.click, "#redrive-all button")
+    assert "all 1" in await do(browser.answer, yes=True)
+    await do(browser.wait, lambda: browser.text("#dead ~ p") == "None.")
+    assert await dead.size() == (2, 0, 0, 0)
+    assert await do(browser.complaints) == []
+
+
+async def test_it_fits_a_phone_and_has_names_and_contrast(browser: Browser, stage: Stage) -> None:
+    """In light and dark; with names, ids and texts as long as they may be."""
+    long = "q" * 128
+    queue = stage.cluster.queue(long)
+    await stage.bury(long, "x" * 3000, "r" * 900)
+    await queue.push(1, id="i" * 128)
+    claim = await take(queue)
+    await queue.pause()
+    for path, shown in (("/", f"#queue-{long}"), (f"/queues/{long}", "#claimed ~ table")):
+        for width, dark in ((390, False), (390, True), (1280, False), (1280, True)):
+            await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)
+            await do(browser.wait, partial(browser.text, shown))
+            assert await do(browser.script, "return document.documentElement.scrollWidth") <= width
+            assert await do(browser.violations) == []
+    assert await do(browser.complaints) == []
+    await claim.ack()
+
+
+async def test_a_lost_server_is_told_and_found_again(browser: Browser, shared_servers: local.Servers) -> None:
+    """The page says that its figures are old; a token is asked for, and is on no page."""
+    hub, namespace = Hub(), new_namespace()
+    async with in_process(shared_servers, namespace, hub) as cluster:
+        await cluster.queue("orders").push(1)
+        async with serving(in_process(shared_servers, namespace, hub), tokens=(TOKEN,)) as http:
+            await do(browser.open, http.url)
+            await do(browser.shows, "h1", "Log in")
+            await do(browser.press, "a wrong token that is long", "\ue007")
+            await do(browser.shows, "#notice", "not the token")
+            await do(browser.click, "#token")
+            await do(browser.press, TOKEN, "\ue007")
+            await do(browser.shows, "#queue-orders", "ready")
+            assert TOKEN not in await do(lambda: browser.driver.page_source)
+            cookie = await do(browser.driver.get_cookie, "zkrq-session")
+            assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+            assert TOKEN not in cookie["value"]
+            assert await do(browser.violations) == []
+            await do(browser.complaints)  # a wrong token is one
+            port = http.server.port
+        await do(browser.shows, "#lost", "What is shown is old")
+        async with serving(in_process(shared_servers, namespace, hub), tokens=(TOKEN,), port=port):
+            await do(browser.wait, lambda: not browser.text("#lost"))
+            await do(browser.click, "header form button")
+            await do(browser.shows, "h1", "Log in")
+    await do(browser.complaints)
+
+
+# -- without a browser -------------------------------------------------------------------------------------------------
+
+
+async def test_actions_work_without_scripts(stage: Stage) -> None:
+    await stage.cluster.queue("plain").push(1)
+    reply = await stage.http.client.post("/queues/plain/pause")
+    assert (reply.status_code, reply.headers["location"]) == (303, "/queues/plain")
+    assert (await stage.cluster.queue("plain").statistics()).paused
+    id = await stage.bury("others", 1, "broken")
+    await stage.http.client.post("/queues/others/redrive", data={"id": id})
+    assert (await stage.cluster.queue("others").size()).ready == 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/%2E%2E/pause"]
+)
+async def test_what_does_not_exist_is_not_found(stage: Stage, path: str) -> None:
+    call = stage.http.client.get if path.endswith("b") else stage.http.client.post
+    assert (await call(path)).status_code == 404
+
+
+async def test_another_site_acts_on_nothing(stage: Stage) -> None:
+    queue = stage.cluster.queue("guarded")
+    for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example"}):
+        assert (await stage.http.client.post("/queues/guarded/pause", headers=headers)).status_code in (403, 421)
+    assert not (await queue.statistics()).paused
+
+
+async def test_an_action_that_fails_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(queue: zkrq.Queue[bytes], id: str | None) -> str:
+        raise zkrq.OutcomeUnknown("it <may> have happened")
+
+    monkeypatch.setattr("zkrq.serve.page.ACTIONS", {"pause": fail})
+    for headers in ({}, {"HX-Request": "true"}):
+        reply = await stage.http.client.post("/queues/plain/pause", headers=headers)
+        assert reply.status_code == 504
+        assert "it &lt;may&gt; have happened" in reply.text
+
+
+async def test_pages_that_are_kept_up_to_date_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrq.serve.watching.STREAMS_MAX", 0)
+    assert (await stage.http.client.get("/live")).status_code == 503
+
+
+async def test_a_stream_brings_each_look(stage: Stage) -> None:
+    async with stage.http.client.stream("GET", "/live") as stream:
+        events = (line async for line in stream.aiter_lines() if line.startswith('data: <p class="as-of">'))
+        assert await anext(events)
+        assert await anext(events)
+
+
+async def test_the_page_tells_what_happens_while_servers_are_away(servers: local.Servers) -> None:
+    """A paused queue, dead letters, a server that is killed and back, and then none that answers."""
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        in_process(servers, namespace, hub, command_timeout=0.5) as cluster,
+        serving(in_process(servers, namespace, hub, command_timeout=0.5, operation_timeout=2.0)) as http,
+    ):
+        queue = cluster.queue("orders")
+        await queue.push(1)
+
+        async def told(*texts: str) -> bool:
+            pages = [(await http.client.get(path)).text for path in ("/", "/queues/orders")]
+            return all(any(re.search(text, page) for page in pages) for text in texts)
+
+        await queue.pause()
+        await settled(partial(told, "Items can be pushed and claimed", 'badge">paused'))
+        await servers.redis[0].kill()
+        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected"))
+        for server in servers.redis[1:]:
+            server.pause()
+        await settled(partial(told, "servers have not answered|server|no in-sync", "state bad"))
+        for server in servers.redis[1:]:
+            server.resume()
+        await servers.start()
+        await settled(partial(told, "Items can be pushed and claimed", r"redis-1</th>\s*<td>in sync"))
+
+
+def test_vendored_files_have_their_licence() -> None:
+    static = Path(zkrq.__file__).parent / "serve" / "static"
+    assert "Zero-Clause BSD" in (static / "htmx-LICENSE.txt").read_text()
+    base = (static.parent / "templates" / "base.html").read_text()
+    scripts = re.findall(r'<script src="/static/(\S+)"', base)
+    assert {path.name for path in static.glob("*.js")} == set(scripts)
+
+
+async def test_static_files_are_all_that_is_served_of_the_disk(stage: Stage) -> None:
+    assert (await stage.http.client.get("/static/style.css")).headers["cache-control"] == "no-cache"
+    for path in ("/static/../page.py", "/static/%2e%2e/page.py", "/static//etc/passwd", "/static/"):
+        reply = await stage.http.client.send(httpx.Request("GET", f"{stage.http.url}{path}"))
+        assert reply.status_code in (404, 405)

@@ -1,0 +1,148 @@
+"""What the page makes of figures: curves, rates, texts; and that every template renders whatever happens."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from zkrq.consumers import Consumer
+from zkrq.health import Health, ServerHealth
+from zkrq.inspection import Sizes, Statistics
+from zkrq.repair.progress import Progress
+from zkrq.serve import curves
+from zkrq.serve.curves import HEIGHT, WIDTH, History, Point, draw, rates
+from zkrq.serve.page import PLACES, Shown, make_templates, show_duration, show_number, show_payload, show_rate
+from zkrq.serve.watching import Look
+
+
+def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
+    history = History()
+    for at in range(0, 1000, 100):
+        history.add(at, {"a": at, "b": 1} if at < 500 else {"a": at})
+    assert history.points("a") == tuple(Point(at, at) for at in range(0, 1000, 100))
+    assert history.points("b") == ()
+    history.add(950 + curves.HISTORY_SECONDS, {"a": 0})
+    assert history.points("a") == (Point(950 + curves.HISTORY_SECONDS, 0),)
+    for at in range(curves.POINTS_MAX + 10):
+        history.add(2000 + at / 10, {"a": 1})
+    assert len(history.points("a")) == curves.POINTS_MAX
+
+
+def test_a_rate_is_of_the_last_seconds() -> None:
+    points = [Point(at, depth) for at, depth in ((0, 0), (5, 10), (10, 20), (20, 120), (30, 20))]
+    assert rates(points) == [(5, 2.0), (10, 2.0), (20, 10.0), (30, -10.0)]
+    assert rates(points[:1]) == rates([]) == []
+
+
+def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
+    assert draw([(0, 5.0)]) is None
+    up = draw([(0, 5.0), (10, 10.0)])
+    assert up == (f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0", 10.0, 0.0)
+    both = draw([(0, -5.0), (10, 5.0)])
+    assert both == (f"0.0,{HEIGHT}.0 {WIDTH}.0,0.0", 5.0, -5.0)
+    flat = draw([(3, 0.0), (3, 0.0)])
+    assert flat == (f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0", 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172800, "2 days")],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (1234567, "1,234,567"), (0.25, "0.2"), (-3.55, "-3.5"), (123.4, "123")]
+)
+def test_numbers_are_for_people(value: float, text: str) -> None:
+    assert show_number(value) == text
+
+
+def test_a_rate_is_told_in_words() -> None:
+    assert [show_rate(changes) for changes in ([], [(0, 0.01)], [(0, 2.0)], [(0, 0.0), (1, -20.4)])] == [
+        "steady",
+        "steady",
+        "grows by 2 a second",
+        "shrinks by 20.4 a second",
+    ]
+
+
+def test_a_payload_is_shown_by_its_beginning() -> None:
+    assert show_payload(b'{"a":"\xc3\xa4"}') == '{"a":"ä"}'
+    assert show_payload(b"\xff\x00") == "\ufffd\x00"
+    assert show_payload(b"x" * 5000) == "x" * 1000 + "…"
+
+
+GOOD = Health(True, "connected", 7, {"redis-1": ServerHealth("member", True)})
+BAD = Health(
+    False,
+    "suspended",
+    8,
+    {
+        "<b>": ServerHealth("learner", True, Progress(10, 1000, 5.0, 198.0)),
+        "new": ServerHealth("learner", True, Progress(0, 0, 0.0, None)),
+        "out": ServerHealth("out", False),
+    },
+    ("server <i> refuses",),
+)
+FIGURES = Statistics(Sizes(1, 2, 3, 4), True, 5.0, 0, 0, 0, 0)
+LETTER: dict[str, Any] = {
+    "id": "<script>",
+    "reason": "<img src=x>",
+    "attempts": 2,
+    "key": '"onclick="',
+    "died_at": datetime(2026, 1, 2, tzinfo=UTC),
+    "payload": b"</pre><script>",
+    "traceback": "<x>",
+    "owner": "1",
+    "seconds_left": 5.0,
+}
+
+
+@pytest.mark.parametrize("template", ["live_overview.html", "live_queue.html", "live.html"])
+@pytest.mark.parametrize("health", [GOOD, BAD], ids=["good", "bad"])
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("full", [False, True])
+def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
+    shown = Shown("emails", FIGURES, draw([(0, 1.0), (1, 2.0)]), draw([(0, 1.0), (1, -2.0)]), "steady")
+    if not full:
+        shown = Shown("emails", FIGURES._replace(oldest_ready=None, paused=False), None, None, "steady")
+    look = Look(
+        health,
+        datetime(2026, 1, 2, tzinfo=UTC),
+        {"emails": FIGURES} if full else {},
+        {"1": Consumer("<i>worker</i>", {"emails": 1})} if full else {},
+        "<u>no answer</u>" if full else "",
+    )
+    text = (
+        make_templates()
+        .get_template(template)
+        .render(
+            namespace="shop",
+            session=True,
+            notice="",
+            title="Queues",
+            fragment="live_overview.html",
+            stream="/live",
+            look=look,
+            writable=health.ok,
+            members=1,
+            needed=2,
+            read_only=read_only,
+            shown=[shown] if full else [],
+            more=3 if full else 0,
+            consumers=list(look.consumers.items()),
+            more_consumers=2 if full else 0,
+            places=PLACES,
+            queue=shown,
+            letters=[LETTER] if full else [],
+            claimed=[LETTER] if full else [],
+        )
+    )
+    for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick'):
+        assert written not in text
+    assert ("Pause" in text or "Resume" in text) != read_only or not (full or template == "live_queue.html")
+    assert ("nothing can be pushed" in text) != health.ok

@@ -1,0 +1,147 @@
+"""Look at the namespace now and then, more often while somebody watches, and keep what was seen for the curves.
+
+One look serves all who watch.  A look that fails leaves the figures of the last one, and says since when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+from zkrq import clock
+from zkrq.cluster import Cluster
+from zkrq.consumers import Consumer
+from zkrq.errors import ZkrqError
+from zkrq.health import Health
+from zkrq.inspection import Statistics
+from zkrq.serve.curves import History
+from zkrq.serve.problems import Busy
+from zkrq.tasks import Tasks, wait_set
+
+LOOK_SECONDS = 2.0
+"""Seconds between two looks while somebody watches."""
+
+IDLE_SECONDS = 15.0
+"""Seconds between two looks while nobody does."""
+
+QUEUE_SECONDS = 0.01
+"""Seconds between two looks for each queue, because each is a call."""
+
+PATIENCE = 1.0
+"""Seconds that a page waits for a fresh look."""
+
+CONSUMERS_SECONDS = 10.0
+"""Seconds between two counts of what consumers hold, which reads all claims."""
+
+STREAMS_MAX = 100
+"""Pages that are kept up to date at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen.  ``as_of``: when the figures were read; ``trouble``: why they could not be read since."""
+
+    health: Health
+    as_of: datetime
+    queues: Mapping[str, Statistics] = field(default_factory=dict[str, Statistics])
+    consumers: Mapping[str, Consumer] = field(default_factory=dict[str, Consumer])
+    trouble: str = ""
+
+
+class Watching:
+    """Look at a cluster: ``async with`` owns the loop that does."""
+
+    def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
+        """``stopping``: set when every stream is to end."""
+        self.history = History()
+        self._cluster = cluster
+        self._tasks = Tasks("zkrq serve: looks")
+        self._look = Look(cluster.health(), clock.now())
+        self._stopping = stopping
+        self._streams = 0
+        self._wanted = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._consumers_at = -math.inf
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._tasks.supervise(self._run, "look")
+        self._tasks.start(self._end_streams(), "end the streams")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    async def look(self) -> Look:
+        """Return what is seen now, or what was seen last if that takes longer than ``PATIENCE``."""
+        self.soon()
+        await wait_set(self._looked, PATIENCE)
+        return self._look
+
+    def check_room(self) -> None:
+        """Raise ``Busy`` if no more pages can be kept up to date."""
+        if self._streams >= STREAMS_MAX:
+            raise Busy(f"{STREAMS_MAX} pages are kept up to date already")
+
+    def soon(self) -> None:
+        """Look at once, since something was changed."""
+        self._wanted.set()
+
+    async def looks(self) -> AsyncGenerator[Look]:
+        """Yield what is seen, again and again, until the server stops."""
+        self._streams += 1
+        self.soon()
+        try:
+            while not self._stopping.is_set():
+                looked = self._looked
+                yield self._look
+                await looked.wait()
+        finally:
+            self._streams -= 1
+
+    async def _end_streams(self) -> None:
+        await self._stopping.wait()
+        self._looked.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wanted.clear()
+            started = loop.time()
+            reading = asyncio.create_task(self._read(started), name="zkrq serve: read the figures")
+            try:
+                while not (await asyncio.wait([reading], timeout=LOOK_SECONDS))[0]:
+                    late = f"The servers have not answered for {loop.time() - started:.0f} s."
+                    self._show(replace(self._look, health=self._cluster.health(), trouble=late))
+                self._show(reading.result())
+            finally:
+                reading.cancel()
+            rest = QUEUE_SECONDS * len(self._look.queues)
+            await asyncio.sleep(min(rest, LOOK_SECONDS))  # however often a look is asked for
+            await wait_set(self._wanted, max(rest, LOOK_SECONDS if self._streams else IDLE_SECONDS))
+
+    def _show(self, look: Look) -> None:
+        """Give a look to all who watch."""
+        self._look = look
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
+
+    async def _read(self, now: float) -> Look:
+        """Read all figures; what cannot be read stays as it was."""
+        look = self._look
+        try:
+            look = replace(look, queues=await self._cluster.statistics(), as_of=clock.now(), trouble="")
+            self.history.add(now, {name: sum(each.sizes) - each.sizes.dead for name, each in look.queues.items()})
+            if now - self._consumers_at >= CONSUMERS_SECONDS:
+                look = replace(look, consumers=await self._cluster.consumers())
+                self._consumers_at = now
+        except ZkrqError as error:
+            look = replace(look, trouble=str(error))
+        return replace(look, health=self._cluster.health())
