@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
@@ -26,6 +27,7 @@ from anyio.abc import Process
 
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
+from tests.security import certificates
 from tests.serving import Serving, serving
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -398,6 +400,42 @@ async def test_a_token_is_asked_for_and_a_server_may_only_show(servers: local.Se
         assert (await http.client.get("/", headers=page)).headers["location"] == "/login"
 
 
+async def test_https(servers: local.Servers, tmp_path: Path) -> None:
+    """The cookie of a browser is for HTTPS alone then; a certificate that is no good is an error to correct."""
+    if not certificates.AVAILABLE:
+        pytest.skip("not installed: openssl")
+    made = certificates.make(tmp_path)
+    files = {"certificate": Path(made("server")), "key": Path(made.key("server"))}
+    trust = ssl.create_default_context(cafile=made("ca"))
+    async with (
+        serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files) as http,
+        httpx.AsyncClient(verify=trust, timeout=HANG, trust_env=False) as client,
+    ):
+        reply = await client.post(f"https://127.0.0.1:{http.server.port}/login", data={"token": TOKEN})
+        assert "Secure" in reply.headers["set-cookie"]
+        assert (await client.get(f"https://127.0.0.1:{http.server.port}/")).status_code == 200
+    files["key"] = Path(made.key("ca"))
+    with pytest.raises(zkrq.ConfigError, match="certificate"):
+        async with serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files):
+            pass
+
+
+async def test_probes_and_metrics(stage: Stage, servers: local.Servers) -> None:
+    await stage.push(1)
+    answers = [await stage.http.client.get(path) for path in ("/livez", "/readyz", "/metrics")]
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert re.search(rf'zkrq_queue_items{{.*queue="{stage.name}",state="ready"}} 1.0', answers[2].text)
+    assert re.search(rf'zkrq_pushes_total{{.*outcome="pushed",queue="{stage.name}"}} 1.0', answers[2].text)
+    hub, namespace = Hub(), new_namespace()
+    async with serving(in_process(servers, namespace, hub, command_timeout=0.5), tokens=(TOKEN,)) as http:
+        answers = [await http.client.get(path) for path in ("/livez", "/readyz", "/metrics")]
+        assert [answer.status_code for answer in answers] == [200, 200, 401]
+        for server in servers.redis:
+            server.pause()
+        alive, ready = await http.client.get("/livez"), await http.client.get("/readyz")
+        assert (alive.status_code, ready.status_code, ready.text) == (200, 503, "not ready\n")
+
+
 async def test_every_reply_has_the_headers_that_browsers_obey(stage: Stage) -> None:
     for path in ("/v1/queues", "/v1/nothing", "/v1/openapi.json"):
         headers = (await stage.http.client.get(path)).headers
@@ -499,55 +537,62 @@ async def output(started: Process) -> str:
     return text.decode()
 
 
+async def claim_over(client: httpx.AsyncClient, url: str, queue: str, **wishes: Any) -> dict[str, Any]:
+    """The one claim that must come."""
+    response = await client.post(f"{url}/v1/queues/{queue}/claim", json={"wait": 60, **wishes})
+    return response.json()["claims"][0]
+
+
 async def test_a_client_in_another_language_dies_and_its_item_comes_back(
     servers: local.Servers, tmp_path: Path
 ) -> None:
-    """Over the server as a process, which is killed later, and one that drains: no item is lost by either."""
+    """And the server, told to stop, waits for the client that has the item then."""
     if not (program := node()):
         pytest.skip("not installed: node")
-    script = tmp_path / "client.mjs"
+    script, secret = tmp_path / "client.mjs", tmp_path / "token"
     script.write_text(NODE)
-    secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
     namespace = new_namespace()
     async with (
         over_zookeeper(servers, namespace) as cluster,
         httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=HANG, trust_env=False) as client,
+        process(servers, namespace, "--token-file", str(secret)) as server,
+    ):
+        url = await url_of(server)
+        async with await anyio.open_process([program, str(script), url, TOKEN], stdout=subprocess.PIPE) as dying:
+            assert dying.stdout
+            with anyio.fail_after(HANG):
+                held = json.loads(await dying.stdout.receive())
+            dying.kill()
+        again = await claim_over(client, url, "parcels")
+        assert (again["id"], again["attempts"], again["item"]) == (held["id"], 2, {"size": 3})
+
+        server.send_signal(signal.SIGTERM)
+
+        async def draining() -> bool:
+            return (await client.post(f"{url}/v1/queues/parcels/claim")).status_code == 503
+
+        await settled(draining)
+        assert (await client.get(f"{url}/readyz")).status_code == 503
+        assert (await client.post(f"{url}/v1/claims/{again['claim']}/ack")).status_code == 200
+        text = await output(server)
+        assert server.returncode == Exit.DONE, text
+        assert not any(await cluster.queue("parcels").size())
+        assert TOKEN not in text
+
+
+@pytest.mark.chaos
+async def test_a_server_dies_and_what_its_clients_held_comes_back(servers: local.Servers) -> None:
+    namespace = new_namespace()
+    async with (
+        over_zookeeper(servers, namespace) as cluster,
+        httpx.AsyncClient(timeout=HANG, trust_env=False) as client,
+        process(servers, namespace) as server,
     ):
         parcels = cluster.queue("parcels")
-
-        async def claim(url: str, **wishes: Any) -> dict[str, Any]:
-            response = await client.post(f"{url}/v1/queues/parcels/claim", json={"wait": 60, **wishes})
-            return response.json()["claims"][0]
-
-        async with process(servers, namespace, "--token-file", str(secret)) as server:
-            url = await url_of(server)
-            async with await anyio.open_process([program, str(script), url, TOKEN], stdout=subprocess.PIPE) as dying:
-                assert dying.stdout
-                with anyio.fail_after(HANG):
-                    held = json.loads(await dying.stdout.receive())
-                dying.kill()
-            again = await claim(url)
-            assert (again["id"], again["attempts"], again["item"]) == (held["id"], 2, {"size": 3})
-
-            server.send_signal(signal.SIGTERM)
-
-            async def draining() -> bool:
-                return (await client.post(f"{url}/v1/queues/parcels/claim")).status_code == 503
-
-            await settled(draining)
-            assert (await client.post(f"{url}/v1/claims/{again['claim']}/ack")).status_code == 200
-            text = await output(server)
-            assert server.returncode == Exit.DONE, text
-            assert not any(await parcels.size())
-            assert TOKEN not in text
-
-        async with process(servers, namespace, ZKRQ_SERVE_TOKEN=TOKEN) as server:
-            url = await url_of(server)
-            await parcels.push("kept")
-            await claim(url, lease=600)
-            server.kill()
-            await server.wait()
+        await parcels.push("kept")
+        await claim_over(client, await url_of(server), "parcels", lease=600)
+        server.kill()
         assert (await take(parcels)).item == "kept"
 
 

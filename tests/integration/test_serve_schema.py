@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 TOKEN = "a-long-random-text-that-nobody-guesses"
 
-EXAMPLES = int(os.environ.get("HTTP_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("HTTP_EXAMPLES", "4"))
 """Requests of each kind that are generated."""
 
 

@@ -6,6 +6,10 @@ leases     the lease of one client on one claim: decisions, without I/O
 holding    claims that clients hold, each in a task of its own
 queues     the queues that clients have named
 api        the calls
+curves     figures of the last minutes, and how they are drawn
+watching   looks at the namespace, for all pages that are open
+page       what people see, in templates/ and static/
+monitoring probes and metrics
 security   who may ask what, from which page: decisions, without I/O
 guard      every request before it reaches a call: security, bounds on bodies, time and concurrency
 app        all of it as an ASGI application

@@ -106,7 +106,8 @@ class Api:
         puts = [(item, item.payload()) for item in body.items]  # finds a bad item before the first one is pushed
         pushes = (self._push(queue, item, payload) for item, payload in puts)
         outcomes = await asyncio.gather(*pushes, return_exceptions=True)
-        for bug in (each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, ZkrqError)):
+        bugs = (each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, ZkrqError))
+        if bug := next(bugs, None):
             raise bug
         told = {"outcomes": [_outcome(cast("Receipt | ZkrqError", outcome)) for outcome in outcomes]}
         errors = [outcome for outcome in outcomes if isinstance(outcome, ZkrqError)]
@@ -139,10 +140,10 @@ class Api:
         """
         wanted = body or ClaimItems.model_validate({})
         held = await self._claim(request, queue, wanted)
-        return Response(
-            f'{{"claims": [{", ".join(claimed(each.token, each.claim, wanted.lease) for each in held)}]}}',
-            media_type="application/json",
-        )
+        told = [claimed(each.token, each.claim, wanted.lease) for each in held]
+        for each in held:
+            each.claim.item = b""  # the client has it, and the claim may be held for long
+        return Response(f'{{"claims": [{", ".join(told)}]}}', media_type="application/json")
 
     async def _claim(self, request: Request, name: str, wanted: ClaimItems) -> Sequence[Held]:
         self._holding.check_room()

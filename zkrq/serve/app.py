@@ -20,6 +20,7 @@ from zkrq.retry import Retry
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
 from zkrq.serve.holding import Holding
+from zkrq.serve.monitoring import Monitoring
 from zkrq.serve.page import HERE, Page
 from zkrq.serve.problems import (
     BAD_REQUEST,
@@ -71,6 +72,7 @@ def make_app(
     queues = Queues(cluster, retry)
     app.include_router(Api(cluster, queues, holding, stopping).router(needs_token=bool(policy.tokens)))
     app.include_router(Page(cluster, queues, watching, policy).router())
+    app.include_router(Monitoring(cluster, stopping).router())
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

@@ -25,7 +25,7 @@ from zkrq.serve.problems import Busy
 from zkrq.tasks import Tasks, wait_set
 
 HELD_MAX = 10_000
-"""Claims that one server holds for its clients."""
+"""Claims that one server holds for its clients; requests that wait when it is reached may still add theirs."""
 
 ENDED_MAX = 10_000
 """Ended claims that are remembered, so that a repeated request gets the same answer."""

@@ -49,8 +49,8 @@ PLACES = {"member": "in sync", "learner": "being caught up", "eligible": "out, h
 STEADY = 0.05
 """Items per second; a queue that changes by less is steady."""
 
-
 NO_FIGURES = Statistics(Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
+"""What is shown of a queue while nothing is known of it."""
 
 
 class Shown(NamedTuple):
