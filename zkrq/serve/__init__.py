@@ -10,7 +10,7 @@ curves     figures of the last minutes, and how they are drawn
 watching   looks at the namespace, for all pages that are open
 page       what people see, in templates/ and static/
 monitoring probes and metrics
-security   who may ask what, from which page: decisions, without I/O
+security   which requests are let in: decisions, without I/O
 guard      every request before it reaches a call: security, bounds on bodies, time and concurrency
 app        all of it as an ASGI application
 program    the server process: sockets, readiness, drain

@@ -1,6 +1,6 @@
 """Say over HTTP what went wrong: each error has a status, and tells whether anything happened and what to do next.
 
-The table is the contract.  ``happened`` is what a client in any language needs to know: after ``nothing`` a call may be
+The table is the contract.  A client in any language decides by ``happened``: after ``nothing`` a call may be
 repeated as it was; after ``unknown`` a push is repeated under the same id, and a settling under the same claim; after
 ``partly`` some items of several were pushed, and the outcome of each is told.
 """

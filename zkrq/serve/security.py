@@ -1,7 +1,7 @@
-"""Decide who may ask what.  Pure: a request is a value, the time an argument.
+"""Decide which requests are let in.  Pure: a request is a value, the time an argument.
 
 * A **token** lets programs in by ``Authorization: Bearer``, and people by a cookie that the login page gives for it.
-  Without a token everybody who reaches the server is in, so then it listens on loopback alone.
+  Without a token every request that reaches the server is let in, so then it listens on loopback alone.
 * A **page of another site** may make a browser send requests here.  What changes anything must come from this server's
   own pages, as the browser says (``Sec-Fetch-Site``, otherwise ``Origin``), or from a program, which says neither.
 * **DNS rebinding** makes such a page look like one of this server's own, under its own name.  So without a token the
@@ -41,7 +41,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Whom the server lets in.
+    """Describe the requests that a server lets in.
 
     ``tokens``: any of these, () if none is needed.  ``hosts``: names and addresses by which it answers, None: any.
     ``read_only``: refuse whatever changes anything.  Raises ``ConfigError`` for tokens that are no good.
@@ -64,7 +64,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says about itself.  ``headers``: by their names in lower case; ``cookie``: the session's."""
+    """Describe a request.  ``headers``: by their names in lower case; ``cookie``: the session's."""
 
     method: str
     path: str
@@ -79,7 +79,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is refused."""
+    """Describe why a request is refused."""
 
     kind: Kind
     message: str

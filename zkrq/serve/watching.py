@@ -1,6 +1,6 @@
-"""Look at the namespace now and then, more often while somebody watches, and keep what was seen for the curves.
+"""Look at the namespace now and then, more often while a page is open, and keep the figures for the curves.
 
-One look serves all who watch.  A look that fails leaves the figures of the last one, and says since when.
+One look serves all open pages.  A look that fails leaves the figures of the last one, and says since when.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from zkrq.serve.problems import Busy
 from zkrq.tasks import Tasks, wait_set
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks while somebody watches."""
+"""Seconds between two looks while a page is open."""
 
 IDLE_SECONDS = 15.0
-"""Seconds between two looks while nobody does."""
+"""Seconds between two looks while none is."""
 
 QUEUE_SECONDS = 0.01
 """Seconds between two looks for each queue, because each is a call."""
@@ -44,7 +44,7 @@ STREAMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was seen.  ``as_of``: when the figures were read; ``trouble``: why they could not be read since."""
+    """Hold what a look has found.  ``as_of``: when the figures were read; ``trouble``: why they were not read since."""
 
     health: Health
     as_of: datetime
@@ -128,7 +128,7 @@ class Watching:
             await wait_set(self._wanted, max(rest, LOOK_SECONDS if self._streams else IDLE_SECONDS))
 
     def _show(self, look: Look) -> None:
-        """Give a look to all who watch."""
+        """Give a look to all open pages."""
         self._look = look
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
