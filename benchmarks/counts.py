@@ -14,12 +14,17 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 import zkrq
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.observing import Observer
+from zkrq.opentelemetry import Tracing
+from zkrq.prometheus import Metrics
 from zkrq.settings import Settings
 
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
@@ -51,10 +56,15 @@ LIMITS: Mapping[str, float] = {
     "push, many queues: Python calls of the client": 230.0,
     "claim and ack, many queues: script calls on a server": 0.25,
     "claim and ack, many queues: Python calls of the client": 420.0,
+    "push, metrics: Python calls of the client": 23.5,
+    "claim and ack, metrics: Python calls of the client": 62.0,
+    "push, traces: Python calls of the client": 147.0,
+    "push, traces: bytes to a server": 199.0,
+    "claim and ack, traces: Python calls of the client": 235.0,
 }
 """Limits per item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, in one
-queue or in 64; alone: one task does.  A tenth above the count when the limit was set, or twice that if the count
-depends on the batch sizes of a run."""
+queue or in 64; metrics, traces: with these on, without an exporter; alone: one task does.  A tenth above the count when
+the limit was set, or twice that if the count depends on the batch sizes of a run."""
 
 
 async def count() -> dict[str, float]:
@@ -67,15 +77,23 @@ async def count() -> dict[str, float]:
         async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             await _cycle(cluster.queue("warm-up"), TASKS)  # loads every script on every server
             urls = list(servers.redis_urls.values())
-            for kind, tasks, items, queues in (
-                ("", TASKS, ITEMS, [cluster.queue("counted")]),
-                (", alone", 1, ALONE, [cluster.queue("alone")]),
-                (", many queues", TASKS, ITEMS, [cluster.queue(f"many-{number}") for number in range(QUEUES)]),
+            for kind, tasks, items, queues, observer in (
+                ("", TASKS, ITEMS, [cluster.queue("counted")], None),
+                (", metrics", TASKS, ITEMS, [cluster.queue("metrics")], _metrics(cluster)),
+                (", traces", TASKS, ITEMS, [cluster.queue("traces")], Tracing(TracerProvider().get_tracer("counts"))),
+                (", alone", 1, ALONE, [cluster.queue("alone")], None),
+                (", many queues", TASKS, ITEMS, [cluster.queue(f"many-{number}") for number in range(QUEUES)], None),
             ):
+                stop = cluster.observe(observer or Observer())
                 push, consume = _tasks(queues, tasks, items)
                 counts |= await _counted(f"push{kind}", urls, push, items)
                 counts |= await _counted(f"claim and ack{kind}", urls, consume, items)
+                stop()
     return {name: counts[name] for name in counts if name in LIMITS}
+
+
+def _metrics(cluster: Cluster) -> Metrics:
+    return Metrics(cluster, CollectorRegistry(), every_queue=False)
 
 
 def _tasks(queues: list[zkrq.Queue[Any]], tasks: int, items: int) -> tuple[Work, Work]:

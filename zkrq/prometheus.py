@@ -100,7 +100,7 @@ COUNTERS: Final = {
     "events": _Counted("Events of this client, by type.", ("event",)),
     "evictions": _Counted("Servers that this client evicted from the view.", ("server",)),
     "event_loop_blocked_seconds": _Counted(
-        "Seconds for which the event loop did not run, in stalls of half a second or more."
+        "Seconds for which the event loop did not run, in stalls of two seconds or more."
     ),
 }
 

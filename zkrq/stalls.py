@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 LOOK_SECONDS = 1.0
-"""Seconds between two looks at the clock.  A shorter stall may go unnoticed, and a longer one is measured up to this
-much too short, because it began after a look."""
+"""Seconds between two looks at the clock.  A stall is measured up to this much too short, because it began after a
+look."""
 
-BLOCKED_SECONDS = 0.5
-"""Seconds by which a look is late at least, if the stall is reported."""
+BLOCKED_SECONDS = 2.0
+"""Seconds by which a look must be late for the stall to be reported."""
 
 
 async def watch_for_stalls(report: Callable[[float], None]) -> None:

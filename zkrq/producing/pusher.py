@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
@@ -169,7 +170,7 @@ class Pusher(Generic[T]):
         ]
 
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
-        self.observers.tell_pushed(self._queue, seconds, Counter(map(_outcome, results)))
+        self.observers.tell_pushed(self._queue, seconds, _outcomes(results))
 
     async def push_many(self, items: Iterable[T], options: Options) -> Receipts:
         """Push many items, in order; see ``Queue.push_many``."""
@@ -231,7 +232,7 @@ class Pusher(Generic[T]):
         results = await self._send_open(puts, names)
         if self.observers.pushed:
             seconds = [asyncio.get_running_loop().time() - began] * sum(map(len, names))
-            outcomes = Counter(map(_outcome, itertools.chain.from_iterable(results)))
+            outcomes = _outcomes(itertools.chain.from_iterable(results))
             self.observers.tell_pushed(self._queue, seconds, outcomes)
         return results
 
@@ -334,17 +335,22 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _outcome(result: Receipt | Pushed | Exception) -> str:
-    """Name the result of a push for observers."""
-    match result:
-        case int() | Receipt(duplicate=False, done=False):
-            return "pushed"
-        case Duplicate() | Receipt(duplicate=True):
-            return "duplicate"
-        case Done() | Receipt():
-            return "done"
-        case _:
-            return type(result).__name__
+def _outcomes(results: Iterable[Receipt | Pushed | Exception]) -> Counter[str]:
+    """Count results of pushes by their names, for observers, without a call of Python for each."""
+    every = list(results)
+    kinds = Counter(map(type, every))
+    outcomes = Counter({_OUTCOMES.get(kind, kind.__name__): count for kind, count in kinds.items()})
+    if Receipt in kinds:
+        del outcomes[Receipt.__name__]
+        receipts = [result for result in every if isinstance(result, Receipt)]
+        duplicate, done = sum(map(_is_duplicate, receipts)), sum(map(_is_done, receipts))
+        outcomes += Counter(pushed=len(receipts) - duplicate - done, duplicate=duplicate, done=done)
+    return outcomes
+
+
+_OUTCOMES: Mapping[type, str] = {int: "pushed", Duplicate: "duplicate", Done: "done"}
+
+_is_duplicate, _is_done = attrgetter("duplicate"), attrgetter("done")
 
 
 def _interrupted(id: str) -> OutcomeUnknown:
