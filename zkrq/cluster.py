@@ -152,7 +152,8 @@ class Cluster:
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
-        return Deliveries(Several([each.prefetcher for each in parts]), prefetch, limit, wait)
+        prefetchers = [each.prefetcher for each in parts]
+        return Deliveries(Several(prefetchers) if len(prefetchers) > 1 else prefetchers[0], prefetch, limit, wait)
 
     def every(
         self,

@@ -32,6 +32,10 @@ OUTCOMES = {
         r"its ack is refused: .*",
         r"40 orders, 40 shipped, 0 twice, 0 left, late write refused",
     ],
+    "fastapi_tasks.py": [
+        r"20 requests were answered: 202",
+        r"20 e-mails sent, 0 twice, 3 tries failed and were repeated, 0 left",
+    ],
     "signup.py": [
         r"25 requests were answered: 202 again",
         r"25 requests were answered: 202 welcome",
@@ -69,4 +73,4 @@ def test_all_are_listed_and_run_here() -> None:
 def test_it_tells_how_to_run_it(name: str) -> None:
     docstring = (EXAMPLES / name).read_text().split('"""')[1]
     assert f"python examples/{name}" in docstring
-    assert "connect(redis=[" in docstring
+    assert 'redis=["redis://10.0.0.1", ...]' in docstring

@@ -72,8 +72,7 @@ class Delivery:
                 await self._run_hook(handling.before and partial(handling.before, claim))
                 if claim.settled is None:
                     await self._handle()
-                while claim.settled is None:
-                    await _ack(claim)
+                await ack_while_held(claim)
         except asyncio.CancelledError as reason:
             error = cancelled = reason
         except Exception as reason:
@@ -153,12 +152,16 @@ class Delivery:
             log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error, extra=about)
 
 
-async def _ack(claim: Claim[Any]) -> None:
-    """Ack once.  If the outcome is unknown, return after a pause, so that the caller may repeat it."""
-    try:
-        await claim.ack()
-    except (ConfigError, OutcomeUnknown, Unavailable):
-        await asyncio.sleep(ACK_PAUSE)
+async def ack_while_held(claim: Claim[Any]) -> None:
+    """Ack unless the claim is settled; repeat an ack with an unknown outcome as long as the claim holds.
+
+    Raises ``ClaimLost``, ``Closed``.
+    """
+    while claim.settled is None:
+        try:
+            await claim.ack()
+        except (ConfigError, OutcomeUnknown, Unavailable):
+            await asyncio.sleep(ACK_PAUSE)
 
 
 _CONSEQUENCES = {

@@ -1,0 +1,359 @@
+"""taskiq over zkrq on real servers: its broker, as taskiq-redis tests its own, and labels, retries, schedules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from taskiq import (
+    AckableMessage,
+    BrokerMessage,
+    Context,
+    SimpleRetryMiddleware,
+    SmartRetryMiddleware,
+    TaskiqDepends,
+    TaskiqMessage,
+    TaskiqMiddleware,
+    TaskiqResult,
+    TaskiqScheduler,
+)
+from taskiq.acks import AcknowledgeType
+from taskiq.exceptions import SendTaskError
+from taskiq.receiver import Receiver
+
+import zkrq
+from tests.harness import HANG, in_process, new_namespace, settled, until
+from zkrq import local
+from zkrq.coordination.memory import Hub
+from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, ZkrqBroker, ZkrqScheduleSource
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def connect(servers: local.Servers) -> Callable[[], zkrq.Cluster]:
+    """Make a client of one namespace at each call."""
+    hub, namespace = Hub(), new_namespace()
+    return lambda: in_process(servers, namespace, hub)
+
+
+@pytest.fixture
+async def broker(connect: Callable[[], zkrq.Cluster]) -> AsyncGenerator[ZkrqBroker]:
+    broker = ZkrqBroker(connect)
+    await broker.startup()
+    yield broker
+    await broker.shutdown()
+
+
+def message(text: bytes = b"my_msg", **labels: Any) -> BrokerMessage:
+    return BrokerMessage(task_id=zkrq.new_id(), task_name="task", message=text, labels=labels)
+
+
+async def heard(broker: ZkrqBroker) -> AckableMessage:
+    """The first message that ``listen`` yields."""
+    async with asyncio.timeout(HANG):
+        async for each in broker.listen():
+            return each
+    raise AssertionError("the broker listens no more")
+
+
+@asynccontextmanager
+async def working(broker: ZkrqBroker, **options: Any) -> AsyncGenerator[Receiver]:
+    """A worker of taskiq in this process."""
+    receiver = Receiver(broker, run_startup=False, max_async_tasks=10, **options)
+    finish = asyncio.Event()
+    task = asyncio.create_task(receiver.listen(finish))
+    try:
+        yield receiver
+    finally:
+        finish.set()
+        async with asyncio.timeout(HANG):
+            await task
+
+
+def is_done(broker: ZkrqBroker, name: str = "taskiq") -> Callable[[], Any]:
+    async def ask() -> bool:
+        return not any(await broker.queue(name).size())
+
+    return ask
+
+
+# -- the broker, after taskiq-redis' own tests -------------------------------------------------------------------------
+
+
+async def test_one_of_two_listeners_gets_the_message(broker: ZkrqBroker) -> None:
+    listeners = {asyncio.create_task(heard(broker)) for _ in range(2)}
+    sent = message()
+    await broker.kick(sent)
+    done, waiting = await asyncio.wait(listeners, return_when=asyncio.FIRST_COMPLETED)
+    assert len(done) == 1
+    received = done.pop().result()
+    assert isinstance(received, AckableMessage)
+    assert received.data == sent.message
+    await received.ack()  # type: ignore[misc]
+    for listener in waiting:
+        listener.cancel()
+    await asyncio.wait(waiting)
+    await settled(is_done(broker))
+
+
+async def test_a_message_that_is_not_acked_comes_back(connect: Callable[[], zkrq.Cluster]) -> None:
+    first, second = ZkrqBroker(connect), ZkrqBroker(connect)
+    for each in (first, second):
+        await each.startup()
+    await first.kick(message(b"again"))
+    held = await heard(first)
+    await first.shutdown()  # as a worker that stops in the middle
+    received = await heard(second)
+    assert received.data == held.data == b"again"
+    await received.ack()  # type: ignore[misc]
+    await held.ack()  # type: ignore[misc]
+    await second.shutdown()
+
+
+async def test_fifty_at_the_same_time(broker: ZkrqBroker) -> None:
+    await asyncio.gather(*(broker.kick(message(b"%d" % number)) for number in range(50)))
+    seen: set[bytes] = set()
+    async with asyncio.timeout(HANG):
+        async for received in broker.listen():
+            seen.add(received.data)
+            await received.ack()  # type: ignore[misc]
+            if len(seen) == 50:
+                break
+    assert seen == {b"%d" % number for number in range(50)}
+
+
+async def test_several_queues(connect: Callable[[], zkrq.Cluster]) -> None:
+    broker = ZkrqBroker(connect, queue_name="first", additional_queues=["second"])
+    await broker.startup()
+    await broker.kick(message(b"1"))
+    await broker.kick(message(b"2", queue_name="second"))
+    await broker.kick(message(b"3", queue_name="elsewhere"))
+    seen: list[bytes] = []
+    async with asyncio.timeout(HANG):
+        async for received in broker.listen():
+            seen.append(received.data)
+            await received.ack()  # type: ignore[misc]
+            if len(seen) == 2:
+                break
+    assert sorted(seen) == [b"1", b"2"]
+    assert (await broker.queue("elsewhere").size()).ready == 1
+    await broker.shutdown()
+
+
+async def test_it_is_started_again_and_says_when_it_is_not(connect: Callable[[], zkrq.Cluster]) -> None:
+    broker = ZkrqBroker(connect)
+
+    @broker.task
+    async def task() -> None: ...
+
+    for _ in range(2):
+        with pytest.raises(SendTaskError) as raised:
+            await task.kiq()
+        assert isinstance(raised.value.__cause__, zkrq.Closed)
+        assert "await broker.startup()" in str(raised.value.__cause__)
+        await broker.startup()
+        await task.kiq()
+        await broker.shutdown()
+    await broker.shutdown()
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+async def test_labels_are_options_of_the_push(broker: ZkrqBroker) -> None:
+    @broker.task(priority=7)
+    async def task() -> None: ...
+
+    kicker = task.kicker().with_labels(delay=3600.0, ttl=7200, key="k", headers={"traceparent": "00-ab"})  # type: ignore[arg-type]
+    sent = await kicker.with_task_id("the-id").kiq()
+    (item,) = [item async for item in broker.queue().scan()]
+    assert sent.task_id == "the-id" != item.id
+    assert (item.state, item.priority, item.key) == ("scheduled", 7, "k")
+    assert item.expires_in is not None
+    assert item.headers == {"traceparent": "00-ab", TASK_ID: "the-id"}
+    again = await task.kicker().with_labels(key="k").kiq()
+    assert again.task_id != "the-id"
+    assert sum(await broker.queue().size()) == 1, "the key is taken"
+
+
+@pytest.mark.parametrize("labels", [{"delay": "soon"}, {"priority": 10}, {"headers": "{1"}, {"queue_name": "*"}])
+async def test_bad_labels_are_errors(broker: ZkrqBroker, labels: dict[str, Any]) -> None:
+    with pytest.raises(zkrq.ConfigError):
+        await broker.kick(message(**labels))
+    assert sum(await broker.queue().size()) == 0
+
+
+# -- running tasks -----------------------------------------------------------------------------------------------------
+
+
+async def test_tasks_run_with_middlewares_and_results(broker: ZkrqBroker) -> None:
+    steps: list[str] = []
+
+    class Witness(TaskiqMiddleware):
+        def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
+            steps.append("send")
+            return message
+
+        def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+            steps.append(f"execute {message.task_id}")
+            return message
+
+        def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
+            steps.append(f"result {result.return_value}")
+
+    broker.add_middlewares(Witness())
+
+    @broker.task
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    sent = await add.kiq(1, b=2)
+    async with working(broker):
+        await settled(is_done(broker))
+    assert steps == ["send", f"execute {sent.task_id}", "result 3"]
+
+
+@pytest.mark.parametrize("middleware", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.01)])
+@pytest.mark.parametrize("labels", [{}, {"key": "one at a time"}])
+async def test_a_retry_keeps_its_id_and_is_not_swallowed(
+    broker: ZkrqBroker, middleware: TaskiqMiddleware, labels: dict[str, Any]
+) -> None:
+    broker.add_middlewares(middleware)
+    tries: list[str] = []
+
+    @broker.task(retry_on_error=True, **labels)
+    async def fails(context: Context = TaskiqDepends()) -> None:  # noqa: B008
+        tries.append(context.message.task_id)
+        if len(tries) < 3:
+            raise OSError
+
+    sent = await fails.kiq()
+    async with working(broker):
+        await until(lambda: len(tries) == 3)
+        await settled(is_done(broker))
+    assert tries == [sent.task_id] * 3
+
+
+async def test_a_task_acknowledges_itself(broker: ZkrqBroker) -> None:
+    sizes: list[tuple[int, ...]] = []
+
+    @broker.task(ack_type=AcknowledgeType.MANUAL.value)
+    async def careful(context: Context = TaskiqDepends()) -> None:  # noqa: B008
+        sizes.append(await broker.queue().size())
+        await context.ack()
+        sizes.append(await broker.queue().size())
+
+    await careful.kiq()
+    async with working(broker):
+        await until(lambda: len(sizes) == 2)
+    assert sizes == [(0, 0, 1, 0), (0, 0, 0, 0)]
+
+
+async def test_a_lost_claim_is_reported(connect: Callable[[], zkrq.Cluster], caplog: pytest.LogCaptureFixture) -> None:
+    broker = ZkrqBroker(connect)
+    await broker.startup()
+    await broker.kick(message())
+    received = await heard(broker)
+    (item,) = [item async for item in broker.queue().scan()]
+    await broker.queue().cancel(item.id)
+    await until(lambda: "may run elsewhere" in caplog.text)
+    (record,) = [each for each in caplog.records if each.name == "zkrq.taskiq"]
+    assert (record.levelno, record.queue) == (logging.WARNING, "taskiq")  # type: ignore[attr-defined]
+    await received.ack()  # type: ignore[misc]
+    await broker.shutdown()
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+async def test_two_schedulers_fire_a_moment_once(connect: Callable[[], zkrq.Cluster]) -> None:
+    present = datetime.now(UTC)
+    schedules = [
+        {"interval": 3600, "args": [1]},
+        {"time": present, "args": [2]},
+        {"time": present.replace(year=2000), "args": [3]},  # long past
+    ]
+    seen: list[int] = []
+    pairs: list[tuple[TaskiqScheduler, ZkrqScheduleSource]] = []
+    brokers = [ZkrqBroker(connect) for _ in range(2)]  # as in two processes
+    for broker in brokers:
+
+        @broker.task(task_name="report", schedule=[dict(each) for each in schedules])
+        async def report(what: int) -> None:
+            seen.append(what)
+
+        source = ZkrqScheduleSource(broker)
+        await source.startup()
+        await broker.startup()
+        pairs.append((TaskiqScheduler(broker, [source]), source))
+
+    async def fire() -> None:
+        for scheduler, source in pairs:
+            for schedule in known[source]:
+                await scheduler.on_ready(source, schedule)
+
+    broker = brokers[0]
+    known = {source: await source.get_schedules() for _, source in pairs}
+    for fired in known.values():
+        for schedule in fired:
+            if schedule.args == [1]:  # one of its moments, and now
+                assert schedule.time
+                assert schedule.time.minute == schedule.time.second == 0
+                schedule.time = present
+    await fire()
+    assert sum(await broker.queue().size()) == 2
+    async with working(broker):
+        await settled(is_done(broker))
+        await fire()
+    assert sorted(seen) == [1, 2]
+    assert not any(await broker.queue().size())
+    for scheduler, _ in pairs:
+        await scheduler.shutdown()
+
+
+async def test_a_task_for_a_given_time_needs_no_scheduler(broker: ZkrqBroker) -> None:
+    source = ZkrqScheduleSource(broker)
+
+    @broker.task
+    async def report(what: int) -> None: ...
+
+    at = datetime.now(UTC) + timedelta(hours=1)
+    created = await report.kicker().with_task_id("t").schedule_by_time(source, at, 1)
+    (item,) = [item async for item in broker.queue().scan()]
+    assert (item.state, item.headers[TASK_ID]) == ("scheduled", "t")
+    await created.unschedule()
+    assert await is_done(broker)()
+    await report.kicker().schedule_by_time(source, datetime.now(UTC), 1)
+    async with working(broker):
+        await settled(is_done(broker))
+    with pytest.raises(NotImplementedError, match="declared with its task"):
+        await report.kicker().schedule_by_cron(source, "* * * * *", 1)
+
+
+async def test_moments_of_an_interval_are_the_same_everywhere(broker: ZkrqBroker) -> None:
+    @broker.task(schedule=[{"interval": 60}])
+    async def often() -> None: ...
+
+    @broker.task(schedule=[{"interval": timedelta(days=1)}])
+    async def daily() -> None: ...
+
+    source = ZkrqScheduleSource(broker)
+    await source.startup()
+    times: dict[str, list[datetime]] = {}
+    for schedule in await source.get_schedules():
+        assert schedule.time
+        assert schedule.schedule_id.endswith(schedule.time.isoformat())
+        times.setdefault(schedule.task_name, []).append(schedule.time)
+    (of_often, of_daily) = times.values()
+    assert len(of_often) >= AHEAD_SECONDS // 60
+    assert all(later - former == timedelta(minutes=1) for former, later in pairwise(of_often))
+    assert {(time.second, time.microsecond) for time in of_often} == {(0, 0)}
+    assert {(time.hour, time.minute, time.second) for time in of_daily} == {(0, 0, 0)}
+    assert of_daily[-1] > datetime.now(UTC) - timedelta(seconds=1)

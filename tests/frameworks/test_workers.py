@@ -1,0 +1,117 @@
+"""Workers of frameworks on three Redis and three ZooKeeper servers: killed, drained, and while servers are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import signal
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from tests.frameworks import by_taskiq
+from tests.frameworks.workers import Framework, Stage, ended, processes_of
+from tests.harness import SESSION_TIMEOUT, settled, until
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+FRAMEWORKS: dict[str, Callable[[Stage], AsyncGenerator[Framework]]] = {"taskiq": by_taskiq.framework}
+
+TASKS = 10
+
+
+@pytest.fixture
+def stage(servers: local.Servers, tmp_path: Path) -> Stage:
+    return Stage(servers, tmp_path)
+
+
+@pytest.fixture(params=FRAMEWORKS)
+async def framework(request: pytest.FixtureRequest, stage: Stage) -> AsyncGenerator[Framework]:
+    async with asynccontextmanager(FRAMEWORKS[request.param])(stage) as opened:
+        yield opened
+
+
+async def test_a_worker_is_killed_and_the_next_one_drains(stage: Stage, framework: Framework) -> None:
+    diary = stage.diary
+    async with stage.worker(framework.command, "first") as first:
+        await framework.send(range(TASKS), 1.0)
+        await until(lambda: len(diary.entries("start")) >= 2)
+        killed = processes_of(first.pid)
+        stage.kill(first)
+    async with stage.worker(framework.command, "second") as second:
+        await until(lambda: diary.ended() == set(range(TASKS)))
+        assert not diary.started_twice(stage.died)
+        assert stage.back_after(killed)
+        await settled(framework.is_empty)
+
+        await framework.send(range(TASKS, 3 * TASKS), 1.0)
+        await until(lambda: len(diary.ended()) > TASKS)
+        second.send_signal(signal.SIGTERM)
+        assert await ended(second) == 0
+    assert not diary.started_twice(stage.died)
+    assert diary.started_by().keys() == diary.ended(), "what had begun was finished"
+    assert await framework.left() == 3 * TASKS - len(diary.ended()), "and the rest went back"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(3))
+async def test_nothing_is_lost_while_everything_is_killed(stage: Stage, framework: Framework, seed: int) -> None:
+    chance = random.Random(seed)
+    diary, servers, names, killed = stage.diary, stage.servers, itertools.count(1), set[int]()
+    async with AsyncExitStack() as stack:
+
+        async def worker() -> None:
+            workers.append(await stack.enter_async_context(stage.worker(framework.command, f"worker-{next(names)}")))
+
+        workers = list[Popen[bytes]]()
+        for _ in range(2):
+            await worker()
+
+        async def kill_worker() -> None:
+            process = workers.pop(0)
+            killed.update(processes_of(process.pid))
+            stage.kill(process)
+            await worker()
+
+        async def drain_worker() -> None:
+            process = workers.pop(0)
+            await until(lambda: any(pid in diary.counts() for pid in processes_of(process.pid)), 0.2)  # it is at work
+            process.send_signal(signal.SIGTERM)
+            await worker()
+            assert await ended(process) == 0
+
+        async def kill_redis() -> None:
+            server = chance.choice(servers.redis)
+            await server.kill()
+            await asyncio.sleep(3)
+            await server.start()
+
+        async def kill_leader() -> None:
+            leader = await servers.zookeeper_leader()
+            await leader.kill()
+            await asyncio.sleep(3)
+            await leader.start()
+
+        sent = 0
+        faults = [kill_worker, kill_redis, kill_leader, drain_worker] * 2
+        chance.shuffle(faults)
+        for fault in faults:
+            task = asyncio.create_task(fault())
+            while not task.done():
+                await framework.send(range(sent, sent + 10), 0.2)
+                sent += 10
+                await asyncio.sleep(0.2)
+            await task
+            await asyncio.sleep(3)
+        await until(lambda: len(diary.ended()) == sent, 0.2)
+        await settled(framework.is_empty)
+    assert diary.ended() == set(range(sent))
+    assert not diary.started_twice(stage.died)
+    back = stage.back_after(tuple(killed))
+    print(f"{sent} tasks; {len(back)} of killed workers were back after at most {max(back, default=0):.1f} s")
+    print(f"the session's time-out: {SESSION_TIMEOUT:g} s")

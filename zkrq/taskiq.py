@@ -1,0 +1,337 @@
+"""Run taskiq's tasks over zkrq: a broker, and a source of schedules.  Needs the extra ``taskiq``.
+
+::
+
+    broker = ZkrqBroker(partial(zkrq.connect, redis=[...], zookeeper="zk1,zk2,zk3", namespace="shop"))
+
+    @broker.task
+    async def send(address: str) -> None: ...
+
+    await send.kiq("ann@example.org")
+
+An item of the queue is a message of taskiq.  The id of the task travels in the item's headers, because taskiq gives a
+retry the id of the task that failed, and as the item's id it would make the retry a repeated push.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
+
+from zkrq.checks import Duration
+from zkrq.claims import Claim
+from zkrq.cluster import Cluster
+from zkrq.codecs import RAW
+from zkrq.connecting import connect
+from zkrq.errors import ClaimLost, Closed, ConfigError
+from zkrq.limits import DeadLetters
+from zkrq.producing.schedules import MAX_CATCH_UP, Period, id_of, latest
+from zkrq.queue import Queue
+from zkrq.retry import Retry
+from zkrq.settings import QUEUE_DEFAULTS
+from zkrq.working.delivery import ack_while_held
+
+try:
+    from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask
+    from taskiq.exceptions import ScheduledTaskCancelledError
+    from taskiq.kicker import AsyncKicker
+    from taskiq.schedule_sources import LabelScheduleSource
+except ModuleNotFoundError as error:
+    raise ConfigError("zkrq.taskiq needs taskiq: pip install 'zkrq[taskiq]'") from error
+
+__all__ = ["ZkrqBroker", "ZkrqScheduleSource"]
+
+T = TypeVar("T")
+
+TASK_ID = "taskiq-id"
+"""Header with the id of the task."""
+
+AHEAD_SECONDS = 180
+"""Seconds for which a scheduler is given the moments of an interval; it asks once a minute, unless told otherwise."""
+
+_log = logging.getLogger("zkrq.taskiq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Appointment:
+    """The push of a schedule: the item's id, and when it is due, None: immediately."""
+
+    schedule: str
+    id: str
+    at: datetime | None = None
+
+
+_appointment: ContextVar[_Appointment | None] = ContextVar("appointment", default=None)
+"""Handed from a schedule source to ``kick``, through taskiq's code between them."""
+
+
+class ZkrqBroker(AsyncBroker):
+    """A broker of taskiq whose tasks survive the loss of servers, and come back within seconds from killed workers.
+
+    Labels of a task, or of one call by ``with_labels``: ``queue_name``; ``delay`` in seconds; ``priority`` from 0 to 9,
+    higher first; ``ttl`` in seconds, after which a task that has not started is dropped; ``key``: while another task
+    with this key is queued, scheduled or running, the new one is not queued; ``headers``, a dict of texts.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Cluster]] = connect,
+        *,
+        queue_name: str = "taskiq",
+        additional_queues: Iterable[str] = (),
+        prefetch: int | None = None,
+        claim_timeout: Duration = QUEUE_DEFAULTS.claim_timeout,
+        retry: Retry | None = QUEUE_DEFAULTS.retry,
+        dead_letters: DeadLetters | None = QUEUE_DEFAULTS.dead_letters,
+        max_size: int | None = QUEUE_DEFAULTS.max_size,
+        max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
+    ) -> None:
+        """Connect to nothing yet: ``startup`` calls ``connect`` and opens the cluster, ``shutdown`` closes it.
+
+        ``connect`` returns a new cluster at each call: ``zkrq.connect`` takes everything from the environment,
+        ``zkrq.embedded`` is for development.
+        ``queue_name``: the queue of tasks without that label.  A worker serves it and ``additional_queues``, which take
+        turns. ``prefetch``: see ``Queue.pop``; how many tasks a worker holds is otherwise decided by taskiq's own
+        ``--max-async-tasks`` and ``--max-prefetch``.  The others are those of ``Cluster.queue``; ``retry`` counts
+        deliveries to workers that died, and a task that kills its worker each time becomes a dead letter.  A task that
+        fails is retried by taskiq's middlewares.
+        """
+        super().__init__()
+        self.queue_names: Sequence[str] = tuple(dict.fromkeys((queue_name, *additional_queues)))
+        self._connect = connect
+        self._prefetch = prefetch
+        self._settings: dict[str, Any] = {
+            "claim_timeout": claim_timeout,
+            "retry": retry,
+            "dead_letters": dead_letters,
+            "max_size": max_size,
+            "max_payload_bytes": max_payload_bytes,
+        }
+        self._context: AbstractAsyncContextManager[Cluster] | None = None
+        self._cluster: Cluster | None = None
+        self._held: WeakValueDictionary[str, Claim[bytes]] = WeakValueDictionary()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The open cluster.  Raises ``Closed`` unless the broker is started."""
+        if self._cluster is None:
+            raise Closed("the broker is not started: `await broker.startup()`")
+        return self._cluster
+
+    def queue(self, name: str | None = None) -> Queue[bytes]:
+        """Return a queue of tasks, None: that of tasks without the label ``queue_name``.
+
+        Raises ``Closed`` unless the broker is started, ``ConfigError`` for a bad name.
+        """
+        return self.cluster.queue(self.queue_names[0] if name is None else name, codec=RAW, **self._settings)
+
+    async def startup(self) -> None:
+        """Open the cluster; does nothing about that if it is open.
+
+        Raises ``Unavailable`` if the servers do not answer, ``ConfigError`` for problems to correct.
+        """
+        if self._cluster is None:
+            context = self._connect()
+            self._cluster = await context.__aenter__()
+            self._context = context
+        await super().startup()
+
+    async def shutdown(self) -> None:
+        """Close the cluster: tasks that were received and not acknowledged go back.
+
+        The broker may be started again.
+        """
+        try:
+            await super().shutdown()
+        finally:
+            context, self._context, self._cluster = self._context, None, None
+            if context is not None:
+                await context.__aexit__(None, None, None)
+
+    async def kick(self, message: BrokerMessage) -> None:
+        """Queue a task; when this returns, every in-sync server has it.
+
+        Raises as ``Queue.push`` does, ``ConfigError`` for a label that cannot be read.
+        """
+        labels = message.labels
+        queue = self.queue(labels.get("queue_name") or None)
+        push = partial(
+            queue.push,
+            message.message,
+            priority=_read(labels, "priority", int) or 0,
+            ttl=_read(labels, "ttl", float),
+            headers={**(_read(labels, "headers", _read_headers) or {}), TASK_ID: message.task_id},
+        )
+        appointment = _appointment.get()
+        if appointment and appointment.schedule == labels.get("schedule_id"):
+            push = partial(push, id=appointment.id, at=appointment.at)
+        else:
+            push = partial(push, delay=_read(labels, "delay", float))
+        key = _read(labels, "key", str)
+        receipt = await push(key=key)
+        if receipt.duplicate:
+            former = self._held.get(receipt.id)
+            if former is not None and former.headers.get(TASK_ID) == message.task_id:
+                await push()  # the retry of a task that fails just now and still has the key
+            else:
+                _log.info(
+                    "task %s was not queued: item %s has its key %r",
+                    message.task_id,
+                    receipt.id,
+                    key,
+                    extra=self._extra(queue.name),
+                )
+
+    async def listen(self) -> AsyncGenerator[AckableMessage, None]:
+        """Yield messages until the broker is shut down; whatever the servers do meanwhile, it continues.
+
+        A message that is not acknowledged goes back ``claim_timeout`` seconds after taskiq has dropped it, or when the
+        broker is shut down.
+        """
+        queues = map(self.queue, self.queue_names)
+        async with self.cluster.pop(*queues, prefetch=self._prefetch) as claims:
+            async for claim in claims:
+                self._held[claim.id] = claim
+                claim.on_lost(partial(self._report_lost, claim.queue, claim.id, claim.headers.get(TASK_ID)))
+                yield AckableMessage(data=claim.item, ack=self._ack_of(claim))
+
+    def _ack_of(self, claim: Claim[bytes]) -> Callable[[], Awaitable[None]]:
+        async def ack() -> None:
+            try:
+                await ack_while_held(claim)
+            except (ClaimLost, Closed) as error:  # taskiq has no use for it, and the loss was reported
+                _log.info("item %s could not be acked: %s", claim.id, error, extra=self._extra(claim.queue))
+
+        return ack
+
+    def _report_lost(self, queue: str, id: str, task: str | None, reason: str) -> None:
+        _log.warning(
+            "task %s (item %s) is no longer this worker's and may run elsewhere, too: %s",
+            task,
+            id,
+            reason,
+            extra=self._extra(queue),
+        )
+
+    def _extra(self, queue: str) -> dict[str, str]:
+        return {"cluster": self._cluster.namespace if self._cluster else "", "queue": queue}
+
+
+class ZkrqScheduleSource(LabelScheduleSource):
+    """Schedules from the labels of tasks, each moment of which is fired once, however many schedulers run.
+
+    So run several schedulers, without a lock: each pushes at every moment under the same id.  A schedule of a task
+    (``@broker.task(schedule=[{"cron": "0 7 * * *"}])``) is identified by its ``schedule_id``, or else by the task's
+    name and what the schedule says, so all schedulers must have the same code.  An ``interval`` fires at its multiples
+    since 1970 instead of counting from the start of a scheduler; with one below ``AHEAD_SECONDS`` keep taskiq's
+    ``--update-interval`` below that.  A moment that no scheduler fired in time is fired up to four minutes late, and
+    the last one only.  ``schedule_by_time`` needs no scheduler: the task is queued immediately, due at its time.
+    """
+
+    def __init__(self, broker: ZkrqBroker) -> None:
+        super().__init__(broker)
+        self._broker = broker
+
+    async def startup(self) -> None:
+        """Read the labels, and give each schedule an id that is the same in every process."""
+        for name, task in self._broker.get_all_tasks().items():
+            for schedule in task.labels.get("schedule", []):
+                schedule.setdefault("schedule_id", _schedule_id(name, schedule))
+        await super().startup()
+
+    async def get_schedules(self) -> list[ScheduledTask]:
+        """Return the schedules, those with an interval as their next moments."""
+        known, present = await super().get_schedules(), datetime.now(UTC)
+        return [
+            each for schedule in known for each in (_moments(schedule, present) if schedule.interval else [schedule])
+        ]
+
+    def pre_send(self, task: ScheduledTask) -> None:
+        """Let the push name the moment.  Raises ``ScheduledTaskCancelledError`` for a time that is long past."""
+        present = datetime.now(UTC)
+        moment = _aware(task.time) if task.time else present.replace(second=0, microsecond=0)  # cron: once a minute
+        if present - moment > timedelta(seconds=MAX_CATCH_UP):
+            raise ScheduledTaskCancelledError
+        _appointment.set(_Appointment(task.schedule_id, id_of(task.schedule_id, moment)))
+
+    async def add_schedule(self, schedule: ScheduledTask) -> None:
+        """Queue the task of ``schedule_by_time``, due at its time.
+
+        Raises ``NotImplementedError`` for a cron expression or an interval: declare these with the task.
+        """
+        if schedule.time is None:
+            raise NotImplementedError(
+                "a recurring schedule must be declared with its task: @broker.task(schedule=[...])"
+            )
+        item = _item_id(schedule.schedule_id)
+        before = _appointment.set(_Appointment(schedule.schedule_id, item, _aware(schedule.time)))
+        try:
+            await (
+                AsyncKicker[..., Any](schedule.task_name, self._broker, schedule.labels)
+                .with_labels(schedule_id=schedule.schedule_id)
+                .with_task_id(schedule.task_id)
+                .kiq(*schedule.args, **schedule.kwargs)
+            )
+        finally:
+            _appointment.reset(before)
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        """Remove a task of ``schedule_by_time`` from the broker's queues, unless it is done.  Raises as
+        ``Queue.cancel`` does."""
+        for name in self._broker.queue_names:
+            await self._broker.queue(name).cancel(_item_id(schedule_id))
+
+
+def _schedule_id(task: str, schedule: dict[str, Any]) -> str:
+    text = repr((task, sorted(schedule.items(), key=str)))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _item_id(schedule_id: str) -> str:
+    return f"schedule:{schedule_id}"
+
+
+def _moments(task: ScheduledTask, present: datetime) -> Iterator[ScheduledTask]:
+    """Yield a schedule's last moment, if it is not long past, and those of the next time, at least one."""
+    assert task.interval is not None
+    interval = timedelta(seconds=task.interval) if isinstance(task.interval, int) else task.interval
+    period = Period(round(interval / timedelta(milliseconds=1)), 0)
+    moment = latest(period, present - timedelta(seconds=MAX_CATCH_UP), present) or period.after(present)
+    while True:
+        id = f"{task.schedule_id}@{moment.isoformat()}"
+        yield task.model_copy(update={"interval": None, "time": moment, "schedule_id": id})
+        if moment > present + timedelta(seconds=AHEAD_SECONDS):
+            break
+        moment = period.after(moment)
+
+
+def _aware(moment: datetime) -> datetime:
+    """Give a naive moment the time zone that taskiq means: UTC."""
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _read(labels: Mapping[str, Any], name: str, read: Callable[[Any], T]) -> T | None:
+    """Read a label, which taskiq has made a text.  Raises ``ConfigError``."""
+    value = labels.get(name)
+    if value is None:
+        return None
+    try:
+        return read(value)
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise ConfigError(f"the label {name!r} is {value!r:.100}: {error}") from error
+
+
+def _read_headers(value: Any) -> Mapping[str, str]:
+    headers = ast.literal_eval(value) if isinstance(value, str) else value
+    if not isinstance(headers, Mapping):
+        raise TypeError("must be a dict of texts")
+    return cast("Mapping[str, str]", headers)
