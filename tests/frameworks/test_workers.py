@@ -13,14 +13,17 @@ from subprocess import Popen
 
 import pytest
 
-from tests.frameworks import by_taskiq
+from tests.frameworks import by_celery, by_taskiq
 from tests.frameworks.workers import Framework, Stage, ended, processes_of
 from tests.harness import SESSION_TIMEOUT, settled, until
 from zkrq import local
 
 pytestmark = pytest.mark.anyio
 
-FRAMEWORKS: dict[str, Callable[[Stage], AsyncGenerator[Framework]]] = {"taskiq": by_taskiq.framework}
+FRAMEWORKS: dict[str, Callable[[Stage], AsyncGenerator[Framework]]] = {
+    "taskiq": by_taskiq.framework,
+    "celery": by_celery.framework,
+}
 
 TASKS = 10
 
@@ -72,8 +75,14 @@ async def test_nothing_is_lost_while_everything_is_killed(stage: Stage, framewor
         for _ in range(2):
             await worker()
 
+        def is_busy(process: Popen[bytes]) -> bool:
+            group, done = processes_of(process.pid), {(entry.number, entry.process) for entry in diary.entries("end")}
+            begun = {(entry.number, entry.process) for entry in diary.entries("start") if entry.process in group}
+            return bool(begun - done)
+
         async def kill_worker() -> None:
             process = workers.pop(0)
+            await until(lambda: is_busy(process), 0.05)
             killed.update(processes_of(process.pid))
             stage.kill(process)
             await worker()

@@ -36,6 +36,10 @@ OUTCOMES = {
         r"20 requests were answered: 202",
         r"20 e-mails sent, 0 twice, 3 tries failed and were repeated, 0 left",
     ],
+    "celery_countdown.py": [
+        r"6 reminders sent",
+        r"6 run, 0 twice, 0 too early",
+    ],
     "signup.py": [
         r"25 requests were answered: 202 again",
         r"25 requests were answered: 202 welcome",

@@ -93,6 +93,16 @@ class Opened:
         Raises what it raises, ``Closed``, and ``WrongLoop`` in a forked process.
         """
         _check_thread()
+        future = self.start(act)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:  # the loop ended in the middle
+            raise Closed() from error
+        finally:
+            future.cancel()  # does nothing unless this thread was interrupted
+
+    def start(self, act: Callable[[], Awaitable[R]]) -> concurrent.futures.Future[R]:
+        """Await ``act()`` on the event loop, without waiting for it.  Raises ``Closed``, ``WrongLoop``."""
         if self._process != os.getpid():
             raise WrongLoop(f"made by process {self._process}, before a fork: pop a claim in the process that uses it")
 
@@ -102,13 +112,7 @@ class Opened:
         with self._submitting:
             if not self._is_open:
                 raise Closed()
-            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:  # the loop ended in the middle
-            raise Closed() from error
-        finally:
-            future.cancel()  # does nothing unless this thread was interrupted
+            return asyncio.run_coroutine_threadsafe(run(), self._loop)
 
     def read(self, look: Callable[[], R]) -> R:
         """Return ``look()``, called on the event loop.  Raises as ``call`` does."""

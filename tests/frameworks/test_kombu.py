@@ -1,0 +1,232 @@
+"""The transport for kombu on real servers: messages out and in, acks, prefetch, what it refuses; sending by Celery."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Exchange, Queue
+from kombu.transport.virtual import Message
+
+import zkrq
+from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
+from zkrq import local, sync
+from zkrq.kombu import BROKER_URL, TASK_ID
+
+
+@pytest.fixture
+def options(servers: local.Servers) -> dict[str, Any]:
+    """Transport options of a namespace of the test's own."""
+    return {
+        "redis": servers.redis_urls,
+        "zookeeper": servers.zookeeper_hosts,
+        "namespace": new_namespace(),
+        "found": True,
+        "session_timeout": SESSION_TIMEOUT,
+    }
+
+
+@pytest.fixture
+def connection(options: dict[str, Any]) -> Generator[Connection]:
+    with Connection(BROKER_URL, transport_options=options) as connection:
+        yield connection
+
+
+@pytest.fixture
+def jobs(options: dict[str, Any], connection: Connection) -> Generator[sync.Queue[bytes]]:
+    """The same queue without kombu."""
+    connection.connect()
+    with sync.connect(**options) as cluster:
+        yield cluster.queue("jobs", codec=zkrq.RAW)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + HANG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def publish(connection: Connection, body: object, **options: Any) -> None:
+    connection.Producer().publish(body, routing_key="jobs", **options)
+
+
+class Consumer:
+    """A consumer of the queue, whose messages are kept."""
+
+    def __init__(self, connection: Connection, prefetch: int = 0, **options: Any) -> None:
+        self.messages: list[Message] = []
+        self._connection = connection
+        queue = Queue("jobs", routing_key="jobs")
+        self.consumer = connection.Consumer(queue, callbacks=[self._keep], **options)
+        self.consumer.qos(prefetch_count=prefetch)
+
+    def _keep(self, body: object, message: Message) -> None:
+        self.messages.append(message)
+
+    def drain(self, count: int) -> list[Any]:
+        """Wait until there are so many messages; their bodies."""
+        end = time.monotonic() + HANG
+        while len(self.messages) < count:
+            assert time.monotonic() < end
+            self._connection.drain_events(timeout=HANG)
+        return [message.payload for message in self.messages]
+
+    def is_quiet(self) -> bool:
+        """Whether no message comes for a moment."""
+        try:
+            self._connection.drain_events(timeout=0.3)
+        except TimeoutError:
+            return True
+        return False
+
+
+def test_what_is_put_is_got_and_acked(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    queue = connection.SimpleQueue("jobs")
+    queue.put({"to": "ann", "at": 1})
+    queue.put("ümläut")
+    assert queue.qsize() == 2
+    first, second = queue.get(timeout=HANG), queue.get(timeout=HANG)
+    assert [first.payload, second.payload] == [{"to": "ann", "at": 1}, "ümläut"]
+    assert jobs.size() == (0, 0, 2, 0)
+    first.ack()
+    second.ack()
+    until(lambda: jobs.size() == (0, 0, 0, 0))
+    queue.close()
+    publish(connection, "x")
+    assert connection.channel().queue_purge("jobs") == 1
+    assert jobs.size() == (0, 0, 0, 0)
+
+
+def test_options_of_a_message(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    eta = (datetime.now(UTC) + timedelta(days=2)).isoformat()
+    publish(connection, "later", priority=7, headers={"eta": eta, "id": "the-task"}, expiration=3 * 86400)
+    (item,) = jobs.scan()
+    assert (item.state, item.priority, item.headers) == ("scheduled", 7, {TASK_ID: "the-task"})
+    assert item.seconds_left is not None
+    assert item.expires_in is not None
+    assert 86400 < item.seconds_left < 2 * 86400 < item.expires_in
+
+
+def test_no_more_than_the_prefetch_count_is_held(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    for number in range(9):
+        publish(connection, number, priority=number)
+    consumer = Consumer(connection, prefetch=2)
+    with consumer.consumer:
+        assert consumer.drain(2) == [8, 7], "the urgent ones first"
+        assert consumer.is_quiet()
+        consumer.messages[0].ack()
+        assert consumer.drain(3) == [8, 7, 6]
+        assert consumer.is_quiet()
+        consumer.consumer.qos(prefetch_count=4)
+        consumer.drain(5)
+        assert consumer.is_quiet()
+        for message in consumer.messages[1:]:
+            threading.Thread(target=message.ack).start()  # as Celery's pools do
+        consumer.drain(9)
+    until(lambda: jobs.size().ready == 0)
+
+
+def test_what_becomes_of_messages_that_are_not_acked(
+    options: dict[str, Any], connection: Connection, jobs: sync.Queue[bytes]
+) -> None:
+    for _ in range(4):
+        publish(connection, "x")
+    with Connection(BROKER_URL, transport_options=options) as other:
+        consumer = Consumer(other, prefetch=4)
+        with consumer.consumer:
+            consumer.drain(4)
+            rejected, requeued, *_ = consumer.messages
+            rejected.reject()
+            until(lambda: jobs.size().dead == 1)
+            requeued.reject(requeue=True)
+            consumer.drain(5)
+            again = consumer.messages[4]
+            assert again.delivery_info["redelivered"]
+            assert not requeued.delivery_info["redelivered"]
+        assert jobs.size() == (0, 0, 3, 1), "held until they are acked"
+    until(lambda: jobs.size() == (3, 0, 0, 1))
+
+
+def test_no_ack(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    publish(connection, 1)
+    publish(connection, 2)
+    assert connection.channel().basic_get("jobs", no_ack=True) is not None
+    consumer = Consumer(connection, no_ack=True)
+    with consumer.consumer:
+        assert consumer.drain(1) == [2]
+    until(lambda: jobs.size() == (0, 0, 0, 0))
+
+
+def test_messages_of_a_lost_claim_make_room(
+    connection: Connection, jobs: sync.Queue[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(connection, 1)
+    consumer = Consumer(connection, prefetch=1)
+    with consumer.consumer:
+        consumer.drain(1)
+        publish(connection, 2)
+        (held,) = jobs.scan("claimed")
+        assert jobs.cancel(held.id)
+        assert consumer.drain(2) == [1, 2]
+        assert "may be run elsewhere" in caplog.text
+        consumer.messages[0].ack()
+
+
+def test_a_waiting_consumer_times_out(connection: Connection) -> None:
+    with Consumer(connection).consumer, pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.1)
+
+
+def test_what_it_refuses(connection: Connection, options: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(zkrq.ConfigError, match="fanout"):
+        connection.channel().exchange_declare("events", type="fanout")
+    with pytest.raises(zkrq.ConfigError, match="the queue's name"):
+        connection.SimpleQueue("a@b").put(1)
+    with pytest.raises(zkrq.ConfigError, match="visibility_timeout"):
+        Connection(BROKER_URL, transport_options={**options, "visibility_timeout": 1}).connect()
+    connection.Producer().publish(1, exchange=Exchange("nowhere", type="topic"), routing_key="task.sent")
+    assert [record.levelno for record in caplog.records if "was dropped" in record.message] == [logging.WARNING]
+
+
+def test_a_fork_has_a_connection_of_its_own(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    publish(connection, "parent")
+    consumer = Consumer(connection, prefetch=1)
+    with consumer.consumer:
+        consumer.drain(1)
+        child = os.fork()
+        if not child:  # it must not settle its parent's claims
+            code = 1
+            try:
+                publish(connection, "child")
+                connection.channel().close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert jobs.size()[:3] == (1, 0, 1)
+        consumer.messages[0].ack()
+        assert consumer.drain(2) == ["parent", "child"]
+
+
+def test_celery_sends_what_is_due_later(options: dict[str, Any], jobs: sync.Queue[bytes]) -> None:
+    app = Celery("shop", broker=BROKER_URL, broker_transport_options=options, task_default_queue="jobs")
+
+    @app.task(name="remind")
+    def remind(who: str) -> None: ...
+
+    sent = remind.apply_async(("ann",), countdown=7 * 86400, priority=3)
+    (item,) = jobs.scan()
+    assert (item.state, item.priority, item.headers[TASK_ID]) == ("scheduled", 3, sent.id)
+    assert item.seconds_left is not None
+    assert item.seconds_left > 6 * 86400, "which no visibility time-out bears"
+    with pytest.raises(zkrq.ConfigError, match="remote control"):
+        app.control.ping(timeout=0.1)
+    app.pool.force_close_all()

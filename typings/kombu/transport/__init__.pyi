@@ -1,0 +1,1 @@
+TRANSPORT_ALIASES: dict[str, str]
