@@ -1,0 +1,4 @@
+class LazySettings:
+    def configure(self, **options: object) -> None: ...
+
+settings: LazySettings
