@@ -1,7 +1,7 @@
 """A Django view that pushes when its transaction is committed, by ``zkrq.sync``: calls without ``await``.
 
 The cluster and its queue are made when the module is imported, which connects to nothing; the first push of a process
-does. If the transaction fails, nothing is pushed; if the servers cannot be reached, the order is there all the same,
+does. If the transaction fails, nothing is pushed; if the servers cannot be reached, the order still exists,
 and the view's error says that its e-mail is not.
 
 Run it with ``python examples/django_view.py``. For servers of your own replace ``zkrq.sync.embedded()`` by
