@@ -19,7 +19,7 @@ from zkrq import local
 
 pytestmark = pytest.mark.anyio
 
-LONG_ONES = {"redis-stopped-5s", "redis-stopped-30s", MIXED}
+LONG_ONES = {"redis-stopped-1s", "redis-stopped-5s", "redis-stopped-30s", MIXED}
 
 
 def _hits_redis(name: str) -> bool:

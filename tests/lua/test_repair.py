@@ -491,7 +491,9 @@ def test_page_is_about_as_long_as_asked(flagged: OneServer) -> None:
     assert 200 <= len(page.found) < 300
 
 
-@pytest.mark.parametrize("count", [50, 200, 1_000])
+@pytest.mark.parametrize(
+    "count", [pytest.param(50, marks=pytest.mark.chaos), 200, pytest.param(1_000, marks=pytest.mark.chaos)]
+)
 def test_pages_visit_whoever_stays_while_the_queue_grows(flagged: OneServer, count: int) -> None:
     """Catch-up (4): the first page is read when the learner is given every write; what was there before is copied."""
     staying = flagged.put_numbered(1_500)
@@ -508,7 +510,9 @@ def test_pages_visit_whoever_stays_while_the_queue_grows(flagged: OneServer, cou
     assert set(staying) <= set(ids)
 
 
-@pytest.mark.parametrize("count", [50, 200, 1_000])
+@pytest.mark.parametrize(
+    "count", [pytest.param(50, marks=pytest.mark.chaos), 200, pytest.param(1_000, marks=pytest.mark.chaos)]
+)
 def test_pages_visit_whoever_stays_while_the_queue_shrinks(flagged: OneServer, count: int) -> None:
     """Tombstones are dropped meanwhile, so that the hash is made smaller between two pages."""
     for start in range(0, 20_000, 500):

@@ -29,7 +29,7 @@ from zkrq.protocol.calls import bundle_and_position, item_id
 from zkrq.protocol.records import Bundle, Record, State, Version
 
 STEPS = 300
-SEEDS = range(5)
+SEEDS = range(3)
 SINGLES = [f"i{n}" for n in range(30)]
 SIZES = {f"019aa5f2c31-3f9c2a71-1{n}": size for n, size in enumerate([2, 2, 3, 4, 5, 7, 9, 12])}
 """Bundles and their sizes."""

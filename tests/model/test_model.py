@@ -20,7 +20,7 @@ from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
-SCHEDULES = 300
+SCHEDULES = 200
 """In every run of the tests; 100,000 in the chaos run."""
 
 JOBS = 2
@@ -52,10 +52,11 @@ RARE = {
 but for the last, which a scenario of the simulation plays."""
 
 BEHIND_THE_DEADLINE = {
-    Rule.REPEATED_CLAIM_GETS_THE_SAME: SOON,
-    Rule.FENCED_TOKEN_IS_REFUSED: 300,
+    Rule.REPEATED_CLAIM_GETS_THE_SAME: 0,
+    Rule.FENCED_TOKEN_IS_REFUSED: 290,
 }
-"""Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none."""
+"""Without these an item waits for the deadline of a claim that nobody knows of: they are missed where there is none.
+Each with the first of the schedules that are searched."""
 
 NOT_MISSED = {
     Rule.SUPERSEDED_IS_TOLD: "only the end of its own lease can overtake a claim in the making, and a consumer of the "
@@ -159,12 +160,13 @@ def test_without_a_rule_a_promise_is_broken_where_much_fails(rule: Rule, first: 
 
 
 @pytest.mark.parametrize(
-    ("rule", "bound"), BEHIND_THE_DEADLINE.items(), ids=lambda given: getattr(given, "label", None)
+    ("rule", "first"), BEHIND_THE_DEADLINE.items(), ids=lambda given: getattr(given, "label", None)
 )
-def test_what_the_deadline_covers(rule: Rule, bound: int) -> None:
+def test_what_the_deadline_covers(rule: Rule, first: int) -> None:
     """There is a schedule in which the rule takes the place of the deadline, and one of the two is needed."""
     deadline = Rule.CLAIMS_HAVE_A_DEADLINE
-    assert any(violated(seed, rule, deadline) and not violated(seed, deadline) for seed in range(bound))
+    seeds = range(first, first + SOON)
+    assert any(violated(seed, rule, deadline) and not violated(seed, deadline) for seed in seeds)
 
 
 @pytest.fixture(scope="module")

@@ -62,7 +62,6 @@ MUTANTS: tuple[Mutant, ...] = (
         _WITHOUT_TOMBSTONES,
         "a late push finds the tombstone of what was removed",
         Suite("tests/lua/test_settle.py"),
-        quick=True,
     ),
     Mutant(
         "cancel-tells-of-no-earlier-removal",
@@ -381,7 +380,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if id not in {server for server, _ in covered}}",
         "a server that has come back empty in the middle of a push has not got the item",
         Suite("tests/simulation/test_scenarios.py", "-k", "came_back_during_a_push"),
-        quick=True,
     ),
     Mutant(
         "tombstones-go-while-a-copy-may-lack-them",
@@ -407,7 +405,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "frozenset({Status.OK, Status.BROKEN})",
         "what may have happened is never told as what did not",
         Suite("tests/unit/test_replies.py"),
-        quick=True,
     ),
     Mutant(
         "wrong-password-evicts",
@@ -458,7 +455,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if payload is None:",
         "an item that somebody has decided about since the claim is not handed out",
         Suite("tests/simulation/test_scenarios.py", "-k", "cancelled_while_it_is_claimed"),
-        quick=True,
     ),
     Mutant(
         "uncertain-session-hands-out",
@@ -509,7 +505,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return view",
         "a call from before a deletion is refused, and what is decided after it is above all from before",
         Suite("tests/behaviour/test_deleting.py", "-k", "makes_the_queue_again and testing"),
-        quick=True,
     ),
     Mutant(
         "deletion-leaves-the-followers",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.command import simulate
 
-SEEDS = 36
+SEEDS = 30
 """Enough for every fault and every kind of call; ``make simulate`` runs thousands."""
 
 FIRED = {
