@@ -18,7 +18,7 @@ from zkrq.environment import VARIABLES
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 UNITS = sorted(FOLDER.glob("*.service"))
 DRAIN = 15.0  # seconds that a process may take beyond the grace
-FLAGS = {"ZKRQ_WORKER_LOG_FORMAT"}
+FLAGS = {"ZKRQ_WORKER_LOG_FORMAT", "ZKRQ_SERVE_LOG_FORMAT"}
 
 
 def parse(command: list[str]) -> Any:
