@@ -165,9 +165,8 @@ class Prefetcher(Generic[T]):
         """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
         if not self._buffer or self._waiters or self._closed:
             return None
-        for claim in self._draw(1):
-            return claim
-        return None
+        drawn = self._draw(1)
+        return drawn[0] if drawn else None
 
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
