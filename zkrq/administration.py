@@ -104,7 +104,7 @@ class Administration(Inspection[T]):
         for _ in range(DELETE_ROUNDS):
             removed += await self._clear(clock.now_ms() + PUT_WINDOW_MS)  # also those of producers whose clock is ahead
             removed += await self.discard() + await self._cancel_claimed()
-            if not any(await self.size()):
+            if not any(await self._replicas.ask(calls.Count(self.name))):
                 break
         await self.resume()
         await self._replicas.forget_deleted(self.name)

@@ -22,7 +22,10 @@ SCAN_PAGE = 100
 
 
 class Sizes(NamedTuple):
-    """Count the items of a queue: ready, scheduled for later, claimed, and dead letters."""
+    """Count the items of a queue: ready, scheduled for later, claimed, and dead letters.
+
+    An item that has outlived its ``ttl`` is none of these, although it is stored until a consumer next asks for items.
+    """
 
     ready: int
     scheduled: int
@@ -34,7 +37,7 @@ class Statistics(NamedTuple):
     """Sum up a queue, as its primary knows it.
 
     ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
-    ``keyed`` and ``expiring``: items that have a key, and items that have a time to live.
+    ``keyed`` and ``expiring``: items that have a key, and items that have a time to live, over or not.
     ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
     ``held``: claims of this process, including those claimed ahead.
     """
@@ -71,7 +74,8 @@ class Inspection(Generic[T]):
     async def size(self) -> Sizes:
         """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
         self._check_open()
-        return Sizes(*await self._replicas.ask(calls.Count(self.name)))
+        counts = await self._replicas.ask(calls.Count(self.name))
+        return Sizes(counts.ready, counts.scheduled, counts.claimed, counts.dead)
 
     async def statistics(self) -> Statistics:
         """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -49,6 +50,36 @@ async def test_what_has_expired_is_not_delivered(keeping: zkrq.Queue[Any], kept:
         [(receipt.id, {"to": "ann"}, "expired", 0)] if kept else []
     )
     assert all(letter.died_at and letter.died_at > letter.pushed_at for letter in letters)
+
+
+async def test_what_has_expired_is_not_counted_although_nothing_claims(
+    keeping: zkrq.Queue[Any], kept: bool, pass_time: PassTime
+) -> None:
+    """An item in a consumer's hands still counts there, and a dead letter stays one."""
+    for label in ("dead", "retried later", "claimed"):
+        await keeping.push(label, ttl=SOON)
+    dead, later, claimed = [await take(keeping) for _ in range(3)]
+    await dead.bury("bad")
+    await later.nack(delay=60)
+    await keeping.push_many(["ready", "ready too"], ttl=SOON)
+    await keeping.push("later", delay=SHORT, ttl=SOON)
+    await keeping.push("immortal, later", delay=60)
+    assert await keeping.size() == (2, 3, 1, 1)
+    await pass_time(TOO_LATE)
+    statistics = await keeping.statistics()
+    assert (statistics.sizes, statistics.oldest_ready) == ((0, 1, 1, 1), None)
+    before = asyncio.get_running_loop().time()
+    await keeping.push("immortal")
+    statistics = await keeping.statistics()
+    waited = asyncio.get_running_loop().time() - before
+    assert statistics.sizes == await keeping.size() == (1, 1, 1, 1)
+    assert statistics.expiring == 5, "they are still there, and one is claimed"
+    assert statistics.oldest_ready is not None
+    assert statistics.oldest_ready <= waited + 0.05, "that of the item that is delivered"
+    assert (await take(keeping)).item == "immortal"
+    assert await keeping.size() == (0, 1, 2, 5 if kept else 1)
+    assert (await keeping.statistics()).expiring == 1
+    await claimed.ack()
 
 
 async def test_what_is_delivered_in_time_may_be_done_later(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
@@ -110,6 +141,14 @@ async def test_push_many_has_it_too(queue: zkrq.Queue[Any], pass_time: PassTime)
     assert (await queue.statistics()).expiring == 300
     await pass_time(LATER)
     assert (await take(queue)).item == "stays"
-    while any((await queue.size())[:2]):  # whoever claims looks after some of them
+    assert (await queue.size()).ready == 0
+    while (await queue.statistics()).expiring:  # each claim request drops some of them
         assert await queue.pop_one(timeout=0) is None
-    assert (await queue.statistics()).expiring == 0
+
+
+async def test_deleting_a_queue_of_which_all_has_expired(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
+    await queue.push_many(range(3), ttl=SHORT)
+    await pass_time(LATER)
+    assert await queue.size() == (0, 0, 0, 0)
+    assert await queue.delete() == 3
+    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)

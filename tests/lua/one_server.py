@@ -806,8 +806,14 @@ class OneServer(Connection):
         """Asked as a server outside the view is."""
         self.ask(calls.Reserve(repairer, hold_ms), epoch=0, generation="")
 
-    def count(self) -> calls.Counts:
-        return self.ask(calls.Count(self.queue))
+    def count(self) -> tuple[int, int, int, int]:
+        """Ready, scheduled, claimed and dead."""
+        return self.ask(calls.Count(self.queue))[:4]
+
+    @property
+    def expired(self) -> int:
+        """How many have expired, and are still there."""
+        return self.ask(calls.Count(self.queue)).expired
 
     def owners(self) -> set[str]:
         return self._names(calls.Owners(self.queue))
@@ -842,6 +848,11 @@ class OneServer(Connection):
             self.change(id, lambda bundle, expires_us=expires_us: bundle._replace(expires_us=expires_us))
             if float(cast("bytes", self.command("ZSCORE", self.key("expiring"), id))) > 0:  # not of one that is claimed
                 self.command("ZADD", self.key("expiring"), over_us, id)
+            for entry in (id.encode(), entry_of(id)):  # it stands in scheduled no longer than it lives
+                score = self.command("ZSCORE", self.key("scheduled"), entry)
+                if score is not None:
+                    begin = float(cast("bytes", score)) // 2**49 * 2**49
+                    self.command("ZADD", self.key("scheduled"), int(begin + over_us - 1.7e15), entry)
 
     def change(self, id: str, change: Callable[[Bundle], Bundle]) -> None:
         """Write another record, with the clock that it is by."""

@@ -153,6 +153,34 @@ def test_scheduled_item_that_outlives_its_time_is_dealt_with(server: OneServer, 
     assert server.contents().faults == []
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_item_that_is_due_after_its_end_is_scheduled_until_then(server: OneServer, copied: bool) -> None:
+    """So what is scheduled for later has not expired, and is counted once; and a consumer is told when to drop it."""
+    server.put(mortal(ttl_ms=5_000))
+    server.settle(claim_of(server).settle("nack", LONG_MS))
+    if copied:  # by another server's clock
+        copy_back(server, clock=False)
+    contents = server.contents()
+    assert contents.homes("a") == {"scheduled"}
+    assert contents.moment_us("a") == pytest.approx(contents.expiring["a"], abs=1)
+    assert (server.count(), server.expired) == ((0, 1, 0, 0), 0)
+    assert 0 < server.claim().next_ms <= 5_000
+    outlive(server, "a")
+    assert (server.count(), server.expired) == ((0, 0, 0, 0), 1)
+    assert server.statistics().waited_ms == -1
+
+
+def test_longest_wait_is_not_that_of_an_expired_item(server: OneServer) -> None:
+    server.put(*(mortal(f"i{n:02}") for n in range(20)), mortal("later", delay_ms=20))
+    wait_ms(30)
+    server.put(Put("a"))
+    before = server.now_ms()
+    outlive(server, *(f"i{n:02}" for n in range(20)), "later")
+    statistics = server.statistics()
+    assert (statistics.ready, statistics.expired) == (1, 21)
+    assert statistics.waited_ms <= server.now_ms() - before + 30
+
+
 def test_expired_item_is_dealt_with_while_the_queue_is_paused_and_by_a_claim_of_none(server: OneServer) -> None:
     server.put(mortal("a"), mortal("b"))
     outlive(server, "a")

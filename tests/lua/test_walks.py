@@ -462,9 +462,11 @@ class Walk:
         states = (State.QUEUED, State.CLAIMED, State.DEAD)
         ready_and_scheduled, claimed, dead = (len(contents.ids(state)) for state in states)
         counted = self.server.count()
-        assert (counted[0] + counted[1], counted[2], counted[3]) == (ready_and_scheduled, claimed, dead)
+        over = sum(self.items[id].over for id in contents.ids(State.QUEUED))
+        assert (counted[0] + counted[1], counted[2], counted[3]) == (ready_and_scheduled - over, claimed, dead)
+        assert self.server.expired == over
         glance = self.server.statistics()
-        assert (glance[:4], glance.paused) == (counted, self.paused)
+        assert (glance[:4], glance.expired, glance.paused) == (counted, over, self.paused)
         assert (glance.keyed, glance.expiring) == (len(contents.keys), len(contents.expiring))
         owners = [item.token.rpartition("/")[0] for item in self.items.values() if item.state is State.CLAIMED]
         assert self.server.holders() == {owner: owners.count(owner) for owner in owners}

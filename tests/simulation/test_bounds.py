@@ -277,7 +277,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     }
     | {"mixed": settle_mixed},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
-    "statistics": {"": lambda s: s.statistics()},
+    "statistics": {"": lambda s: s.statistics(), "of expired items": later(3600, lambda s: s.statistics())},
     "trim": {"after an hour": later(3600, asking(calls.Trim("q")))},
 }
 

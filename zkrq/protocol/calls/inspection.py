@@ -33,12 +33,13 @@ class Peek(Call[PeekReply]):
 
 
 class Counts(NamedTuple):
-    """Numbers of items by state."""
+    """Numbers of items by state; ``expired``: no claim request has dropped them yet."""
 
     ready: int
     scheduled: int
     claimed: int
     dead: int
+    expired: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class StatisticsReply(NamedTuple):
     scheduled: int
     claimed: int
     dead: int
+    expired: int
     paused: int
     waited_ms: int
     keyed: int

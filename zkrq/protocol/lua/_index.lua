@@ -59,6 +59,15 @@ local function enter_queue(entry, priority, due_us, was_queued)
   if was_queued then append(leaving, other, entry) end
 end
 
+-- Return when an item stands in ready or scheduled: when it is due.  One whose time to live ends before is dropped then,
+-- so that nothing stands in scheduled for later that has expired (_totals.lua).
+local function stands_at(r, moment)
+  local due_us = moment + r.shift
+  if r.marks % 2 ~= EXPIRES then return due_us end
+  local _, expires_us = read_tail(r.tail)
+  return math.min(due_us, expires_us + r.shift)
+end
+
 -- is_ready: the call found the entry in ready.  Otherwise it may be in either: a due item is promoted by a claim alone.
 local function leave_queue(entry, is_ready)
   append(leaving, ready, entry)
@@ -162,7 +171,7 @@ do
       local state = string.byte(r.states, position)
       if state == string.byte(b.states, position)
         and (b.is_lost or string.sub(r.own, at, at + OWN_BYTES - 1) ~= string.sub(b.own, at_b, at_b + OWN_BYTES - 1)) then
-        if state == REQUEUED then enter_queue(entry_of(r, position), r.priority, moment + r.shift, true) end
+        if state == REQUEUED then enter_queue(entry_of(r, position), r.priority, stands_at(r, moment), true) end
         if state == DEAD then append(entering, dead, moment + r.shift, entry_of(r, position)) end
       end
     end
@@ -173,7 +182,7 @@ do
     for position = from, to do
       local entry = entry_of(r, position)
       if state == REQUEUED then
-        enter_queue(entry, r.priority, own_of(r, position) + r.shift, old_state == REQUEUED)
+        enter_queue(entry, r.priority, stands_at(r, (own_of(r, position))), old_state == REQUEUED)
       elseif old_state == REQUEUED then
         leave_queue(entry, false)
       end
@@ -207,7 +216,7 @@ do
     local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
     if queued then
       if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority then
-        enter_queue(r.bundle, r.priority, r.due + r.shift, was_queued)
+        enter_queue(r.bundle, r.priority, stands_at(r, r.due), was_queued)
       end
     elseif was_queued then
       leave_queue(r.bundle, r.is_ready)

@@ -100,7 +100,7 @@ local function hand_out_ready()
       end
     end
     if waits then
-      redis.call('ZADD', scheduled, rank(r.priority, now_us + put_window_ms * 1000), entry)
+      redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
       append(leaving, ready, entry)
     end
   end

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- purpose: count the items of a queue by state.
--- KEYS: server scheduled lead
+-- KEYS: server scheduled expiring lead
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead
+-- reply: OK ready scheduled claimed dead expired
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index totals
-local ready_now, later, held, died = totals()
-return {'OK', ready_now, later, held, died}
+local ready_now, later, held, died, over = totals()
+return {'OK', ready_now, later, held, died, over}

@@ -43,14 +43,16 @@ for position, id in ipairs(ids) do
   elseif not seen[id] then
     seen[id] = true
     local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
+    local stands_us = due_us + shift
     if marked >= MARK then
       local r = read_record(record, shift)
       r.bundle = id
       look_after(r)
+      stands_us = stands_at(r, due_us)
     end
     append(new, 'records', id, struct.pack('<d', shift) .. record)
     append(new, 'payloads', id, payload)
-    enter_queue(id, marked % MARK, due_us + shift)
+    enter_queue(id, marked % MARK, stands_us)
     tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
   end
   at = at + 3

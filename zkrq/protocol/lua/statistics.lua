@@ -1,18 +1,32 @@
 #!lua flags=allow-oom
 -- purpose: sum up a queue: its items by state, whether it is paused, how long its oldest ready item has been due (-1:
--- none), how many items have a key or a time to live, how many tombstones there are.
+-- none; more than that if EXPIRED_MAX expired ones stand before it), how many items have a key or a time to live, how many tombstones there are.
 -- KEYS: server records ready scheduled tombstones keys expiring lead
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead paused waited_ms keyed expiring tombstones
+-- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index totals
 local packed = redis.call('HGET', records, PAUSE)
 local paused = packed and string.find(read_record(packed).states, 'P', 1, true) and 1 or 0
-local waited_us = -1
-for _, index in ipairs({ready, scheduled}) do
-  each_priority(index, function(priority, score) waited_us = math.max(waited_us, now_us - due_of(priority, score)) end)
+local ready_now, later, held, died, over = totals()
+local EXPIRED_MAX = 50 -- expired items passed over, of each priority
+
+-- Return the first score of this priority that is due, and not of an expired item; nil if there is none.
+local function first_living(index, priority, score)
+  local page = redis.call('ZRANGEBYSCORE', index, score, rank(priority, now_us), 'WITHSCORES', 'LIMIT', 0, EXPIRED_MAX)
+  for i = 1, #page, 2 do
+    local expires_us = tonumber(redis.call('ZSCORE', expiring, (read_entry(page[i]))) or -1)
+    if expires_us < 0 or expires_us > now_us or i == 2 * EXPIRED_MAX - 1 then return tonumber(page[i + 1]) end
+  end
 end
-local ready_now, later, held, died = totals()
-return {'OK', ready_now, later, held, died, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
+
+local waited_us = -1
+for _, index in ipairs(ready_now > 0 and {ready, scheduled} or {}) do
+  each_priority(index, function(priority, score)
+    if over > 0 then score = first_living(index, priority, score) end
+    waited_us = score and math.max(waited_us, now_us - due_of(priority, score)) or waited_us
+  end)
+end
+return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
   redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones)}
