@@ -4,20 +4,24 @@ The producer answers ``POST /jobs {"order": "..."}``. A job's id is made of its 
 may repeat its request: within five minutes the job exists once. The consumers ask a made-up API about each order; until
 it is done they raise ``RetryLater``, which frees them for other orders until this one is due again.
 
-Run it with ``python examples/poller.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
-``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``; then producer
-and consumers may be processes on many machines.
+Run it with ``python examples/poller.py``. For servers of your own replace ``zkrq.embedded()`` by
+``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop")``, start the producer with
+``uvicorn examples.poller:app``, and let workers in processes of their own (``zkrq worker``) do the polling.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
-import json
 from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Annotated
+
+import httpx
+from fastapi import Body, FastAPI, HTTPException, Request
 
 import zkrq
 
@@ -25,10 +29,38 @@ ORDERS = 30
 CONSUMERS = 8  # concurrent polls; many more jobs may be waiting for their next one
 POLL_EVERY = 0.3
 GIVE_UP_AFTER = timedelta(hours=1)
-MAX_BODY = 65_536
-REQUEST_TIMEOUT = 20.0
 
 Job = dict[str, str]
+
+# -- the producer ------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    """Connect with the service."""
+    async with zkrq.embedded() as cluster:
+        # Asking again is not a failure, but it counts as an attempt: a job's age limits it here, not the number.
+        app.state.jobs = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=None))
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.post("/jobs", status_code=202)
+async def post(request: Request, order: Annotated[str, Body(embed=True)]) -> dict[str, str]:
+    """Answer as soon as every in-sync server holds the job."""
+    jobs: zkrq.Queue[Job] = request.app.state.jobs
+    # An order is any text, but an id has at most 128 bytes: hence the digest.
+    id = f"order-{hashlib.sha256(order.encode()).hexdigest()}"
+    try:
+        receipt = await jobs.push({"order": order}, id=id)
+    except (zkrq.OutcomeUnknown, zkrq.NotEnoughReplicas, zkrq.Unavailable) as error:
+        raise HTTPException(503, f"repeat the request: {error}") from error  # harmless, the id is the same
+    return {"id": receipt.id}
+
+
+# -- the consumers -----------------------------------------------------------------------------------------------------
 
 
 class SlowApi:
@@ -45,60 +77,6 @@ class SlowApi:
         return now >= self._done_at.setdefault(order, now + 0.2 + 0.4 * (len(self._done_at) % 4))
 
 
-# -- the producer ------------------------------------------------------------------------------------------------------
-
-
-async def serve(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Serve one connection with one request."""
-    try:
-        async with asyncio.timeout(REQUEST_TIMEOUT):
-            status, answer = await respond(jobs, reader)
-            body = json.dumps(answer).encode()
-            head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
-            await writer.drain()
-    except (OSError, EOFError, asyncio.LimitOverrunError):  # TimeoutError is an OSError
-        pass  # the client is gone, slow, or not an HTTP client; it may repeat its request
-    finally:
-        writer.close()
-
-
-async def respond(jobs: zkrq.Queue[Job], reader: asyncio.StreamReader) -> tuple[str, dict[str, str]]:
-    """Handle a request; return status and body."""
-    request, *lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    if not request.startswith("POST /jobs "):
-        return "404 Not Found", {"error": "there is only POST /jobs"}
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    try:
-        length = int(headers.get("content-length", "0"))
-        if not 0 <= length <= MAX_BODY:
-            return "413 Content Too Large", {"error": f"at most {MAX_BODY} bytes"}
-        order = str(json.loads(await reader.readexactly(length))["order"])
-        # An order is any text, but an id has at most 128 bytes: hence the digest.
-        id = f"order-{hashlib.sha256(order.encode()).hexdigest()}"
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return "400 Bad Request", {"error": 'expected {"order": "..."}'}
-    try:
-        # When this returns, every in-sync server holds the job; only then the client gets its answer.
-        receipt = await jobs.push({"order": order}, id=id)
-    except (zkrq.OutcomeUnknown, zkrq.NotEnoughReplicas, zkrq.Unavailable) as error:
-        return "503 Service Unavailable", {"error": f"repeat the request: {error}"}  # harmless, the id is the same
-    return "202 Accepted", {"id": receipt.id}
-
-
-def post(port: int, order: str) -> int:
-    """Send a client's request; return the status of the answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_TIMEOUT)
-    try:
-        connection.request("POST", "/jobs", json.dumps({"order": order}))
-        return connection.getresponse().status
-    finally:
-        connection.close()
-
-
-# -- the consumers -----------------------------------------------------------------------------------------------------
-
-
 async def poll(api: SlowApi, done: asyncio.Queue[str], job: Job, claim: zkrq.Claim[Job]) -> None:
     """Ask once. Returning means ack."""
     if await api.is_done(job["order"]):
@@ -111,18 +89,16 @@ async def poll(api: SlowApi, done: asyncio.Queue[str], job: Job, claim: zkrq.Cla
 
 
 async def main() -> None:
-    api = SlowApi()
-    done: asyncio.Queue[str] = asyncio.Queue()
-    async with zkrq.embedded() as cluster:
-        # Asking again is not a failure, but it counts as an attempt: a job's age limits it here, not the number.
-        jobs: zkrq.Queue[Job] = cluster.queue("jobs", retry=zkrq.Retry(max_attempts=None))
-        server = await asyncio.start_server(partial(serve, jobs), "127.0.0.1", 0)
-        port: int = server.sockets[0].getsockname()[1]
-        print(f"POST /jobs is served on port {port}, {CONSUMERS} consumers")
-        async with server, zkrq.Worker(concurrency=CONSUMERS).add(jobs, partial(poll, api, done)):
+    api, done = SlowApi(), asyncio.Queue[str]()
+    async with lifespan(app):
+        jobs: zkrq.Queue[Job] = app.state.jobs
+        async with (
+            zkrq.Worker(concurrency=CONSUMERS).add(jobs, partial(poll, api, done)),
+            httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client,
+        ):
             orders = [f"order {number}" for number in range(ORDERS)] * 2  # everybody asks twice
-            statuses = await asyncio.gather(*(asyncio.to_thread(post, port, order) for order in orders))
-            print(f"{len(orders)} requests were answered: {dict(Counter(statuses))}")
+            answers = await asyncio.gather(*(client.post("/jobs", json={"order": order}) for order in orders))
+            print(f"{len(orders)} requests were answered: {dict(Counter(answer.status_code for answer in answers))}")
             finished = [await done.get() for _ in range(ORDERS)]
         finished += [done.get_nowait() for _ in range(done.qsize())]
         left = sum(await jobs.size())
