@@ -11,7 +11,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import anyio
 import pytest
@@ -19,6 +18,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 import zkrq
 from tests.harness import new_namespace
+from tests.snippets import PAGES, ROOT, Block, blocks, snippet
 from zkrq import local
 from zkrq.claims import Claim
 from zkrq.cli import running
@@ -26,33 +26,9 @@ from zkrq.cli.parsing import make_parser
 from zkrq.cluster import Cluster
 from zkrq.queue import Queue
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example
 MIN_CALLS = 12  # an example checker that finds nothing proves nothing
-
-
-class Block(NamedTuple):
-    """One fenced block of Python, by the page and the line where it begins."""
-
-    page: str
-    line: int
-    runnable: bool
-    code: str
-    output: str
-    """What it prints, if it is runnable: the block of text that follows it."""
-
-
-def blocks() -> Iterator[Block]:
-    for page in PAGES:
-        text = page.read_text()
-        for match in re.finditer(
-            r"^```python( runnable)?\n(.*?)^```$(?:\n\n^```text\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL
-        ):
-            line = text.count("\n", 0, match.start()) + 1
-            yield Block(page.name, line, bool(match[1]), match[2], match[3] or "sending to ann@example.org\n")
-
 
 BLOCKS = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks()]
 RUNNABLE = [pytest.param(block, id=f"{block.page} {block.line}") for block in blocks() if block.runnable]
@@ -122,8 +98,7 @@ async def test_runnable_examples_run(block: Block) -> None:
 @pytest.mark.anyio
 async def test_the_worker_runs_and_drains(servers: local.Servers, tmp_path: Path) -> None:
     """As a newcomer starts it, with the servers in the environment."""
-    (code,) = (block.code for block in blocks() if block.code.startswith("# jobs.py"))
-    (tmp_path / "jobs.py").write_text(code)
+    (tmp_path / "jobs.py").write_text(snippet("README.md", "# jobs.py"))
     namespace = new_namespace()
     await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace=namespace)
     environment = {

@@ -16,7 +16,11 @@ from tests.harness import in_process, new_namespace
 from tests.serving import Serving, serving
 from zkrq import local
 
-pytestmark = pytest.mark.anyio
+pytestmark = [
+    pytest.mark.anyio,
+    # Hypothesis sees that the server, which runs in the other thread, takes random numbers while it makes a request.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module"),
+]
 
 TOKEN = "a-long-random-text-that-nobody-guesses"
 

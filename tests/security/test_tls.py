@@ -17,6 +17,7 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, command, new_namespace, until
 from tests.load import Load
 from tests.security.conftest import Secured
+from tests.snippets import execute, pointed, snippet
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.tls import TLS, read_tls
@@ -64,6 +65,22 @@ async def test_items_flow_encrypted(secured: Secured) -> None:
             await until(load.progress(200))
         assert all(url.startswith("rediss://") for url in cluster.view.servers.values())
         assert cluster.health().ok
+
+
+async def test_the_snippet_of_the_docs(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
+    namespace = new_namespace()
+    monkeypatch.setenv("ZKRQ_NAMESPACE", namespace)
+    async with connect(secured, namespace):
+        pass
+    code = pointed(snippet("security.md", "files = zkrq.TLS("), list(secured.redis.values()), secured.zookeeper, "")
+    for named, file in {
+        "/etc/shop/ca.pem": secured.files("ca"),
+        "/etc/shop/client.pem": secured.files("client"),
+        "/etc/shop/client.key": secured.files.key("client"),
+    }.items():
+        code = code.replace(named, str(file))
+    async with (await execute(code, zkrq=zkrq))["cluster"] as cluster:
+        assert (await cluster.queue("jobs").push("x")).replicas == 3
 
 
 async def test_options_of_the_urls_do_for_redis(secured: Secured) -> None:

@@ -1,0 +1,305 @@
+"""The snippets of README and docs do what they say: those that are no whole programs, each with what it presumes.
+
+Programs run in test_readme.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import zkrq
+import zkrq.testing
+from tests.harness import HANG, new_namespace, settled, take, until
+from tests.snippets import blocks, execute, pointed, snippet
+from zkrq import local
+
+pytestmark = pytest.mark.anyio
+
+ELSEWHERE = {
+    ("README.md", "# jobs.py"): "test_readme.py",
+    ("migrating.md", "# arq"): "a program of arq",
+    ("security.md", "files = zkrq.TLS("): "tests/security/test_tls.py",
+    ("frameworks.md", ""): "tests/frameworks/test_page.py",
+}
+"""Snippets that do not run here, by page and first line, and where they do."""
+
+HERE: dict[tuple[str, str], Callable[..., Awaitable[None]]] = {}
+
+Test = Callable[..., Awaitable[None]]
+
+
+def runs(page: str, opening: str) -> Callable[[Test], Test]:
+    """Give a test the snippet of this page that begins so."""
+
+    def decorate(test: Test) -> Test:
+        HERE[page, opening] = test
+        return pytest.mark.parametrize("code", [pytest.param(snippet(page, opening), id=page)])(test)
+
+    return decorate
+
+
+def test_each_is_run_somewhere() -> None:
+    known = [*HERE, *ELSEWHERE]
+    for block in blocks():
+        if not block.runnable:
+            named = [each for each in known if each[0] == block.page and block.opening.startswith(each[1])]
+            assert len(named) == 1, f"{block.page}, line {block.line}: {named or 'not run'}"
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[zkrq.testing.TestCluster]:
+    async with zkrq.testing.cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def founded(servers: local.Servers, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A namespace on the shared servers, which the environment names, too."""
+    namespace = new_namespace()
+    await zkrq.found(list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace=namespace)
+    monkeypatch.setenv("ZKRQ_NAMESPACE", namespace)
+    return namespace
+
+
+def on(servers: local.Servers, namespace: str, code: str) -> str:
+    return pointed(code, list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace)
+
+
+async def handled(worker: zkrq.Worker, seen: list[Any], count: int) -> None:
+    """Run a worker until its handler has seen so many items."""
+    async with worker:
+        await until(lambda: len(seen) >= count)
+
+
+# -- README, guide -----------------------------------------------------------------------------------------------------
+
+
+@runs("README.md", "async with zkrq.connect(")
+async def test_a_client_founds_the_namespace(code: str, servers: local.Servers) -> None:
+    seen: list[bool] = []
+    code = on(servers, new_namespace(), code).replace("    ...\n", "    seen.append(cluster.health().ok)\n")
+    await execute(code, zkrq=zkrq, seen=seen)
+    assert seen == [True]
+
+
+@runs("guide.md", 'emails = cluster.queue("emails", claim_timeout=30')
+async def test_the_calls_of_a_queue(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    """Paragraph by paragraph: each finds what it is about."""
+    using, looking, pausing, dying = code.replace("    ...\n", "    break\n").split("\n\n")
+    reports: zkrq.Queue[Any] = cluster.queue("reports")
+    await reports.push("a report")
+    names = {"zkrq": zkrq, "cluster": cluster, "reports": reports, "datetime": datetime, "UTC": UTC}
+
+    names = await execute(using, **names)
+    assert (names["receipt"].duplicate, names["receipt"].done) == (False, False)
+    assert [claim.item for claim in (*names["claims"], names["claim"])] == [{"to": "eve@example.org"}, "a report"]
+    assert (names["lost"], names["sizes"].scheduled, names["removed"]) == ([], 2, 1)
+    emails: zkrq.Queue[Any] = names["emails"]
+    assert not any(await emails.size())
+
+    names["receipt"] = await emails.push("for a look")
+    names = await execute(looking, **names)
+    assert names["item"].item == "for a look"
+    assert not any(await emails.size()), "cancelled"
+
+    names = await execute(pausing, **names)
+    assert not (await emails.statistics()).paused
+
+    for number in range(2):
+        await emails.push(number)
+        await (await take(emails)).bury("bad")
+    names = await execute(dying, **names)
+    assert names["letter"].reason == "bad"
+    assert await emails.size() == (1, 0, 0, 0), "one queued again, one removed"
+
+
+@runs("guide.md", "await emails.work(")
+async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, reports = cluster.queue("emails"), cluster.queue("reports")
+    seen: list[Any] = []
+
+    async def send(item: Any) -> None:
+        seen.append(item)
+
+    names = {"zkrq": zkrq, "cluster": cluster, "emails": emails, "reports": reports, "send": send, "render": send}
+    one, several, recurring = code.split("\n\n")
+    for piece, queues in ((one, (emails,)), (several, (emails, reports))):
+        seen.clear()
+        for queue in queues:
+            await queue.push(queue.name)
+        running = asyncio.create_task(execute(piece, **names))
+        await until(lambda: len(seen) == len(queues))  # noqa: B023
+        running.cancel()
+        await asyncio.wait([running], timeout=HANG)
+        assert running.cancelled()
+        assert {*seen} == {queue.name for queue in queues}
+    await execute(recurring.replace("0 7 * * 1-5", "* * * * *"), **names)
+    await cluster.clock.advance(60)
+    async with asyncio.timeout(HANG):
+        pushed = {(await take(emails)).item["to"] for _ in range(2)}
+    assert pushed == {"ops@example.org", "all@example.org"}
+
+
+@runs("guide.md", "id = zkrq.new_id()")
+async def test_a_push_is_repeated_until_it_is_known(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, tries = cluster.queue("emails"), 0
+
+    async def push(item: Any, *, id: str) -> None:
+        nonlocal tries
+        tries += 1
+        await emails.push(item, id=id)
+        if tries < 3:
+            raise zkrq.OutcomeUnknown(ids=(id,))
+
+    async def sleep(seconds: float) -> None: ...
+
+    names = {"emails": SimpleNamespace(push=push), "asyncio": SimpleNamespace(sleep=sleep)}
+    await execute(code, zkrq=zkrq, **names)
+    assert (tries, await emails.size()) == (3, (1, 0, 0, 0))
+
+
+@runs("guide.md", "@contextlib.asynccontextmanager")
+async def test_a_worker_that_needs_a_pool(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    life: list[Any] = []
+
+    @contextlib.asynccontextmanager
+    async def connection_pool() -> AsyncGenerator[str]:
+        life.append("opened")
+        yield "pool"
+        life.append("closed")
+
+    def sender(pool: str) -> Callable[[Any], None]:
+        return lambda item: life.append((pool, item))
+
+    known = await execute(code, zkrq=zkrq, contextlib=contextlib, connection_pool=connection_pool, Sender=sender)
+    await cluster.queue("emails").push("x")
+    async with known["worker"](cluster) as worker:
+        await handled(worker, life, 2)
+    assert life == ["opened", ("pool", "x"), "closed"]
+
+
+@runs("guide.md", "# queues.py")
+async def test_views_and_scripts_without_an_event_loop(
+    code: str, servers: local.Servers, founded: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = on(servers, founded, code).replace("timeout=5", "timeout=0")
+    known = await execute(code)
+    try:
+        request = SimpleNamespace(POST={"address": "ann@example.org"})
+        await asyncio.to_thread(known["view"], request)
+        await asyncio.to_thread(known["script"])
+        assert not any(await asyncio.to_thread(known["emails"].size))
+    finally:
+        await asyncio.to_thread(known["cluster"].close)
+    assert capsys.readouterr().out == "sending to ann@example.org\n"
+
+
+# -- other pages -------------------------------------------------------------------------------------------------------
+
+
+@runs("migrating.md", "# zkrq: jobs.py")
+async def test_a_job_of_arq_as_a_worker(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    known = await execute(code, zkrq=zkrq, cluster=cluster)
+    assert await cluster.queue("emails").size() == (0, 1, 0, 0)
+    async with known["worker"](cluster):
+        await cluster.clock.advance(60)
+        await settled(lambda: is_empty(cluster.queue("emails")))
+
+
+async def is_empty(queue: zkrq.Queue[Any]) -> bool:
+    return not any(await queue.size())
+
+
+@runs("observability.md", "metrics = zkrq.prometheus.instrument(")
+async def test_metrics(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    from prometheus_client import REGISTRY
+
+    metrics = (await execute(code, zkrq=zkrq, cluster=cluster))["metrics"]
+    try:
+        await cluster.queue("emails").push("x")
+        assert b'zkrq_pushes_total{cluster="zkrq",outcome="pushed",queue="emails"} 1.0' in await metrics.expose()
+    finally:
+        REGISTRY.unregister(metrics)
+
+
+@runs("observability.md", "zkrq.opentelemetry.instrument(")
+async def test_traces(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider()
+    await execute(code.replace("(cluster)", "(cluster, provider)"), zkrq=zkrq, cluster=cluster, provider=provider)
+    assert {*(await pushed_and_taken(cluster)).headers} == {"traceparent"}
+
+
+async def pushed_and_taken(cluster: zkrq.Cluster) -> zkrq.Claim[Any]:
+    await cluster.queue("emails").push("x")
+    return await take(cluster.queue("emails"))
+
+
+@runs("observability.md", "class Stamp(zkrq.Observer)")
+async def test_an_observer(code: str, cluster: zkrq.testing.TestCluster, caplog: pytest.LogCaptureFixture) -> None:
+    paged: list[zkrq.Event] = []
+    known = await execute(
+        code,
+        zkrq=zkrq,
+        cluster=cluster,
+        current_request=lambda: "request-7",
+        audit=logging.getLogger("audit"),
+        page_the_operator=paged.append,
+    )
+    assert (await pushed_and_taken(cluster)).headers == {"request": "request-7"}
+    with pytest.raises(zkrq.CodecError):
+        await cluster.queue("emails").push(object())
+    assert [record.name for record in caplog.records if "not pushed into emails" in record.message] == ["audit"]
+    cluster.servers.kill("redis-1")
+    await cluster.queue("emails").push("y")
+    assert [type(event) for event in paged] == [zkrq.ServerEvicted]
+    known["stop"]()
+    await cluster.queue("later").push("z")
+    assert (await take(cluster.queue("later"))).headers == {}
+
+
+@runs("celery.md", "# tasks.py")
+async def test_a_task_of_celery(code: str, servers: local.Servers, founded: str) -> None:
+    code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
+    known = await execute(code)
+    await asyncio.to_thread(known["send"].delay, "ann@example.org")
+    async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
+        assert (await cluster.queue("celery").size()).ready == 1
+    await asyncio.to_thread(known["app"].close)
+
+
+@runs("taskiq.md", "# tasks.py")
+async def test_a_task_of_taskiq(code: str, servers: local.Servers, founded: str) -> None:
+    """With the scheduler, which is for the same broker."""
+    from taskiq import TaskiqScheduler
+
+    from zkrq.taskiq import ZkrqScheduleSource
+
+    known = await execute(on(servers, founded, code))
+    broker = known["broker"]
+    await broker.startup()
+    try:
+        await known["send"].kiq("ann@example.org")
+        assert (await broker.queue().size()).ready == 1
+        names = {"TaskiqScheduler": TaskiqScheduler, "ZkrqScheduleSource": ZkrqScheduleSource}
+        known = await execute(snippet("taskiq.md", "scheduler = "), broker=broker, **names)
+        (source,) = known["scheduler"].sources
+        await source.startup()
+        daily, *moments = await source.get_schedules()
+        assert (daily.cron, daily.args) == ("0 7 * * 1-5", [])
+        assert moments
+        assert all(task.time.second == 0 and task.args == [1] for task in moments), "each full minute"
+    finally:
+        await broker.shutdown()
+
+
+HERE["taskiq.md", "scheduler = "] = test_a_task_of_taskiq
