@@ -19,7 +19,7 @@ bench: setup   ## About 10 minutes, ARGS=--quick two; tables and pictures in bui
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: lint     ## ARGS="-k local" goes to pytest.
-	$(PYTHON) -m pytest -n 4 --dist loadfile -m "not chaos" $(ARGS)
+	$(PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)

@@ -17,6 +17,19 @@ from zkrq import local
 # interrupt would ignore it as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+LONGEST_FIRST = ("simulation", "mutants", "chaos", "faults", "model", "security", "coordination", "integration")
+"""Folders in the order in which they are run: what is long begins early, so that no processor idles at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(here).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:

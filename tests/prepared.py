@@ -6,12 +6,13 @@ testing the command line costs.  A server imports once and forks for each comman
     python -m tests.prepared SOCKET                      the server; it ends with the process that started it
     python -I -S tests/prepared.py SOCKET argument...    what a test starts in place of ``zkrq argument...``
 
-The second one hands its files, directory and environment to the command, and ends with its exit code.  If it is killed,
-so is the command; other signals are not passed on, so tests of those start ``zkrq`` itself.
+The second one hands its files, directory and environment to the command, passes on signals, and ends as the command
+does.  If it is killed, so is the command.  Variables that the interpreter reads (``PYTHONPATH``) have no effect.
 """
 
 import marshal
 import os
+import signal
 import sys
 from _socket import AF_UNIX, SCM_RIGHTS, SOCK_STREAM, SOL_SOCKET, socket  # `socket` would take longer than all the rest
 from array import array
@@ -19,6 +20,8 @@ from array import array
 FILES = (0, 1, 2)
 MAX_REQUEST = 1 << 20
 """Bytes of arguments and environment."""
+NUMBER_BYTES = 4
+PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 def ask(path: str, arguments: list[str]) -> int:
@@ -27,15 +30,27 @@ def ask(path: str, arguments: list[str]) -> int:
     connection.connect(path)
     request = marshal.dumps((os.getcwd(), dict(os.environ), arguments))
     connection.sendmsg([request], [(SOL_SOCKET, SCM_RIGHTS, array("i", FILES))])
-    return connection.recv(1)[0]
+    pid = _number(connection)
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    code = _number(connection)
+    if code < 0:  # ended by a signal
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _number(connection: socket) -> int:
+    return int.from_bytes(connection.recv(NUMBER_BYTES), signed=True)
 
 
 def serve(path: str) -> None:
     """Run commands, each in a fork, until the parent has gone."""
-    import signal
+    import gc
     import socket
     import socketserver
     import threading
+    from contextlib import suppress
 
     from zkrq.cli import main
 
@@ -44,17 +59,22 @@ def serve(path: str) -> None:
 
         def handle(self) -> None:
             request, files, *_ = socket.recv_fds(self.request, MAX_REQUEST, len(FILES))
-            directory, environment, arguments = marshal.loads(request)
+            pid = os.fork()
+            if not pid:
+                os._exit(self.run(files, *marshal.loads(request)))
+            self.tell(pid)
+            threading.Thread(target=self.end_with_the_asker, args=[os.pidfd_open(pid)], daemon=True).start()
+            self.tell(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+        def run(self, files: list[int], directory: str, environment: dict[str, str], arguments: list[str]) -> int:
+            self.request.close()
             for number, file in zip(FILES, files, strict=True):
                 os.dup2(file, number)
                 os.close(file)
             os.chdir(directory)
             os.environ.clear()
             os.environ.update(environment)
-            threading.Thread(target=self.end_with_the_asker, daemon=True).start()
-            self.request.send(bytes([self.run(arguments)]))
-
-        def run(self, arguments: list[str]) -> int:
+            sys.argv[1:] = arguments
             try:
                 return main(arguments)
             except SystemExit as ended:
@@ -65,9 +85,13 @@ def serve(path: str) -> None:
             finally:
                 sys.stdout.flush()
 
-        def end_with_the_asker(self) -> None:
+        def tell(self, number: int) -> None:
+            self.request.send(number.to_bytes(NUMBER_BYTES, signed=True))
+
+        def end_with_the_asker(self, process: int) -> None:
             self.request.recv(1)
-            os.kill(os.getpid(), signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
 
     class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         parent = os.getppid()
@@ -78,6 +102,7 @@ def serve(path: str) -> None:
                 sys.exit()
 
     with Server(path, Command) as server:
+        gc.freeze()  # what the forks share stays shared
         print("ready", flush=True)
         server.serve_forever()
 

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +22,9 @@ ROOT = Path(__file__).parents[2]
 WORKERS = 2
 BETWEEN = 60
 """Items done between two restarts, at least."""
+
+PAUSE = 0.005
+"""Seconds between two pushes: the restarts take most of the time, and need the processors too."""
 
 LONGER = 2 * HANG
 """Seconds of the workers' session time-out, and of their claims: an item that waited for either would fail the test."""
@@ -47,8 +49,9 @@ def worker(cluster):
 class Workers:
     """Processes of ``zkrq worker``, and what they have done."""
 
-    def __init__(self, folder: Path, servers: local.Servers, namespace: str) -> None:
+    def __init__(self, folder: Path, servers: local.Servers, namespace: str, prepared_zkrq: list[str]) -> None:
         self._folder = folder
+        self._zkrq = prepared_zkrq
         (folder / "jobs.py").write_text(JOBS)
         for name in ("done", "started"):
             (folder / name).touch()
@@ -56,7 +59,6 @@ class Workers:
         self._done = Counter[int]()
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
             "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
             "ZKRQ_NAMESPACE": namespace,
@@ -83,7 +85,7 @@ class Workers:
         before = self._started
         self._processes.append(
             await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "zkrq", "worker", "jobs:worker", "--log-level", "error"),
+                *(*self._zkrq, "worker", "jobs:worker", "--log-level", "error"),
                 cwd=self._folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
@@ -102,7 +104,9 @@ class Workers:
             process.kill()
 
 
-async def test_nothing_is_lost_and_nothing_waits_for_a_time_out(servers: local.Servers, tmp_path: Path) -> None:
+async def test_nothing_is_lost_and_nothing_waits_for_a_time_out(
+    servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]
+) -> None:
     namespace = new_namespace()
     pushed = 0
     stop = False
@@ -124,13 +128,14 @@ async def test_nothing_is_lost_and_nothing_waits_for_a_time_out(servers: local.S
                             await asyncio.sleep(0.05)
             finally:
                 pushed += 1
+            await asyncio.sleep(PAUSE)
 
     async def more_done() -> None:
         before = len(workers.done)
         await until(lambda: len(workers.done) >= before + BETWEEN, 0.1)
 
     async with over_zookeeper(servers, namespace) as cluster:
-        workers = Workers(tmp_path, servers, namespace)
+        workers = Workers(tmp_path, servers, namespace, prepared_zkrq)
         try:
             for _ in range(WORKERS):
                 await workers.start()

@@ -94,8 +94,9 @@ if __name__ == "__main__":
 class Stage:
     """A namespace, a folder with the module of a worker, and a client that looks on."""
 
-    def __init__(self, folder: Path, servers: local.Servers, cluster: zkrq.Cluster) -> None:
+    def __init__(self, folder: Path, servers: local.Servers, cluster: zkrq.Cluster, prepared_zkrq: list[str]) -> None:
         self.folder = folder
+        self._prepared_zkrq = prepared_zkrq
         self.cluster = cluster
         self.jobs = cluster.queue("jobs")
         (folder / "jobs.py").write_text(JOBS)
@@ -111,13 +112,14 @@ class Stage:
     @asynccontextmanager
     async def start(self, *arguments: str, **environment: str) -> AsyncGenerator[Process]:
         """``zkrq worker`` in the folder; killed at the end if it is still there."""
-        async with self.python("-m", "zkrq", "worker", *arguments, **environment) as process:
+        program = [sys.executable, "-m", "zkrq"] if "PYTHONPATH" in environment else self._prepared_zkrq
+        async with self.run(*program, "worker", *arguments, **environment) as process:
             yield process
 
     @asynccontextmanager
-    async def python(self, *arguments: str, **environment: str) -> AsyncGenerator[Process]:
+    async def run(self, *command: str, **environment: str) -> AsyncGenerator[Process]:
         async with await anyio.open_process(
-            [sys.executable, *arguments],
+            command,
             cwd=self.folder,
             env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
@@ -187,7 +189,7 @@ LOOPS = pytest.mark.parametrize(
 
 
 @pytest.fixture
-async def stage(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Stage]:
+async def stage(servers: local.Servers, tmp_path: Path, prepared_zkrq: list[str]) -> AsyncGenerator[Stage]:
     async with zkrq.connect(
         servers.redis_urls,
         servers.zookeeper_hosts,
@@ -195,7 +197,7 @@ async def stage(servers: local.Servers, tmp_path: Path) -> AsyncGenerator[Stage]
         found=True,
         description="onlooker",
     ) as cluster:
-        yield Stage(tmp_path, servers, cluster)
+        yield Stage(tmp_path, servers, cluster, prepared_zkrq)
 
 
 @LOOPS
@@ -277,11 +279,11 @@ async def test_a_burst_ends_when_the_queues_are_empty(stage: Stage) -> None:
 
 
 async def test_a_script(stage: Stage) -> None:
-    async with stage.python("jobs.py") as process:
+    async with stage.run(sys.executable, "jobs.py") as process:
         await stage.jobs.push(1)
         await stage.until_done(1)
         assert await stage.end(process, signal.SIGTERM) == Exit.DONE
-    async with stage.python("jobs.py") as process:
+    async with stage.run(sys.executable, "jobs.py") as process:
         await stage.jobs.push("for ever")
         await stage.begun("for ever")
         assert await stage.end(process, signal.SIGTERM) == Exit.CUT_OFF
@@ -298,10 +300,10 @@ async def test_a_script(stage: Stage) -> None:
         ("jobs:nothing", "the function must return a zkrq.Worker, not NoneType"),
     ],
 )
-async def test_a_wrong_target_is_one_line(stage: Stage, target: str, says: str) -> None:
+async def test_a_wrong_target_is_one_line(stage: Stage, prepared_zkrq: list[str], target: str, says: str) -> None:
     with anyio.fail_after(HANG):
         result = await anyio.run_process(
-            [sys.executable, "-m", "zkrq", "worker", target, "--log-level", "error"],
+            [*prepared_zkrq, "worker", target, "--log-level", "error"],
             cwd=stage.folder,
             env=stage.environment,
             check=False,

@@ -128,7 +128,12 @@ def urls(servers: local.Servers, password: str) -> dict[str, str]:
 
 
 async def test_no_secret_is_shown(
-    servers: local.Servers, namespace: str, findings: Findings, logs: Everything, tmp_path: Path
+    servers: local.Servers,
+    namespace: str,
+    findings: Findings,
+    logs: Everything,
+    prepared_zkrq: list[str],
+    tmp_path: Path,
 ) -> None:
     events: list[zkrq.Event] = []
     async with connect(servers, namespace, found=True, on_event=events.append) as cluster:
@@ -139,7 +144,7 @@ async def test_no_secret_is_shown(
                 await mistakes(servers, namespace, findings)
                 look_at_objects(findings)
             await look_at_znodes(findings, await link_of(cluster), f"/{namespace}")
-            await look_at_processes(findings, servers, namespace, tmp_path)
+            await look_at_processes(findings, servers, namespace, prepared_zkrq, tmp_path)
             await until(load.progress(100))
         findings.look("health", cluster.health(), cluster.view, *(await cluster.consumers()).values())
     findings.look("event", *map(str, events), *map(repr, events))
@@ -241,7 +246,9 @@ async def look_at_znodes(findings: Findings, link: ZooKeeperLink, path: str) -> 
         await look_at_znodes(findings, link, f"{path}/{name}")
 
 
-async def look_at_processes(findings: Findings, servers: local.Servers, namespace: str, folder: Path) -> None:
+async def look_at_processes(
+    findings: Findings, servers: local.Servers, namespace: str, prepared_zkrq: list[str], folder: Path
+) -> None:
     """A worker with two processes, and commands that succeed and fail; their arguments and output."""
     (folder / "jobs.py").write_text(WORKER)
     (folder / "redis").write_text(f"{USER}:{REDIS}\n")
@@ -255,13 +262,12 @@ async def look_at_processes(findings: Findings, servers: local.Servers, namespac
         "ZKRQ_ZOOKEEPER_AUTH_FILE": str(folder / "zookeeper"),
         "ZKRQ_NAMESPACE": namespace,
     }
-    program = [sys.executable, "-m", "zkrq"]
     log = folder / "log"
     with log.open("wb") as output:
-        worker = [*program, "worker", "jobs:worker", "--processes", "2"]
+        worker = [sys.executable, "-m", "zkrq", "worker", "jobs:worker", "--processes", "2"]
         async with await anyio.open_process(worker, env=environment, stdout=output, stderr=output) as process:
             await until(lambda: len(descendants(process.pid)) >= 3)
-            await anyio.run_process([*program, "push", "printed", '"x"'], env=environment)
+            await anyio.run_process([*prepared_zkrq, "push", "printed", '"x"'], env=environment)
             pids = [*descendants(process.pid), *(server.pid for server in servers.all)]
             findings.look("process", *(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in pids))
             process.terminate()
@@ -275,7 +281,7 @@ async def look_at_processes(findings: Findings, servers: local.Servers, namespac
         (["stats"], {"ZKRQ_REDIS_AUTH": WRONG, "ZKRQ_REDIS_AUTH_FILE": ""}),
         (["--help"], {"ZKRQ_REDIS_AUTH": f"{USER}:{WRONG}"}),
     ):
-        done = await anyio.run_process([*program, *words], env={**environment, **more}, check=False)
+        done = await anyio.run_process([*prepared_zkrq, *words], env={**environment, **more}, check=False)
         findings.look("output", done.stdout.decode(), done.stderr.decode())
 
 
