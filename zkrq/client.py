@@ -309,8 +309,8 @@ class Client:
 
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 
-    def view_changed(self) -> None:
-        """Read the view: the register was written."""
+    def register_changed(self, register: str) -> None:
+        """Read the view: it was written."""
         self.tasks.start(self._read_view(), "read the view")
 
     async def _read_view(self) -> None:

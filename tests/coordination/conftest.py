@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from typing import cast
@@ -13,7 +14,7 @@ import pytest
 
 from tests.proxy import Proxy
 from zkrq import local
-from zkrq.coordination.coordinator import Coordinator, Session, SessionState
+from zkrq.coordination.coordinator import VIEW, Coordinator, Session, SessionState
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
@@ -32,7 +33,7 @@ class Recorder:
     def __init__(self, coordinator: Coordinator) -> None:
         self.sessions: list[Session] = []
         self.leading: list[bool] = []
-        self.views = 0
+        self.changes = Counter[str]()
         self.consumers = 0
         self._news = asyncio.Event()
         coordinator.subscribe(self)
@@ -41,8 +42,12 @@ class Recorder:
     def states(self) -> list[SessionState]:
         return [session.state for session in self.sessions]
 
-    def view_changed(self) -> None:
-        self.views += 1
+    @property
+    def views(self) -> int:
+        return self.changes[VIEW]
+
+    def register_changed(self, register: str) -> None:
+        self.changes[register] += 1
         self._news.set()
 
     def consumers_changed(self) -> None:

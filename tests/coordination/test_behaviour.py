@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, World
-from zkrq.coordination.coordinator import Coordinator, SessionState, Versioned
+from zkrq.coordination.coordinator import VIEW, Coordinator, SessionState, Versioned
 from zkrq.errors import Closed, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -31,19 +31,19 @@ async def until_consumers(coordinator: Coordinator, recorder: Recorder, owners: 
 
 async def test_register_is_empty_then_created_then_swapped(world: World) -> None:
     async with await world.coordinator() as one:
-        assert await one.read_view() == Versioned(None, -1)
-        assert await one.swap_view(b"a", -1) == Versioned(b"a", 0)
-        assert await one.swap_view(b"b", 0) == Versioned(b"b", 1)
-        assert await one.read_view() == Versioned(b"b", 1)
+        assert await one.read(VIEW) == Versioned(None, -1)
+        assert await one.swap(VIEW, b"a", -1) == Versioned(b"a", 0)
+        assert await one.swap(VIEW, b"b", 0) == Versioned(b"b", 1)
+        assert await one.read(VIEW) == Versioned(b"b", 1)
 
 
 async def test_swap_from_another_version_changes_nothing(world: World) -> None:
     async with await world.coordinator() as one, await world.coordinator() as two:
-        assert await one.swap_view(b"early", 0) is None
-        await one.swap_view(b"a", -1)
-        assert await two.swap_view(b"b", -1) is None
-        assert await two.swap_view(b"b", 5) is None
-        assert await two.read_view() == Versioned(b"a", 0)
+        assert await one.swap(VIEW, b"early", 0) is None
+        await one.swap(VIEW, b"a", -1)
+        assert await two.swap(VIEW, b"b", -1) is None
+        assert await two.swap(VIEW, b"b", 5) is None
+        assert await two.read(VIEW) == Versioned(b"a", 0)
 
 
 async def test_one_winner_for_each_version(world: World) -> None:
@@ -53,13 +53,13 @@ async def test_one_winner_for_each_version(world: World) -> None:
 
     async def contend(number: int, client: Coordinator) -> None:
         async with client:
-            view = await client.read_view()
+            view = await client.read(VIEW)
             while view.version < rounds - 1:
                 data = b"%d writes %d" % (number, view.version + 1)
-                written = await client.swap_view(data, view.version)
+                written = await client.swap(VIEW, data, view.version)
                 if written is not None:
                     wins[written.version].append(data)
-                view = written or await client.read_view()
+                view = written or await client.read(VIEW)
 
     await asyncio.gather(*(contend(number, client) for number, client in enumerate(clients)))
     assert [len(winners) for winners in wins.values()] == [1] * rounds
@@ -70,10 +70,10 @@ async def test_lost_reply_to_a_swap_is_recognised_as_won(world: World, expected:
     """Hazard 7: one's own write comes back as NodeExists or BadVersion."""
     async with await world.coordinator() as one, await world.coordinator() as two:
         if expected == 0:
-            await one.swap_view(b"first", -1)
+            await one.swap(VIEW, b"first", -1)
         world.lose_reply_to(one, b"mine!")
-        assert await one.swap_view(b"mine!", expected) == Versioned(b"mine!", expected + 1)
-        assert await two.read_view() == Versioned(b"mine!", expected + 1)
+        assert await one.swap(VIEW, b"mine!", expected) == Versioned(b"mine!", expected + 1)
+        assert await two.read(VIEW) == Versioned(b"mine!", expected + 1)
 
 
 async def test_view_changes_are_told_to_everybody(world: World) -> None:
@@ -81,9 +81,38 @@ async def test_view_changes_are_told_to_everybody(world: World) -> None:
         recorders = [Recorder(one), Recorder(two)]
         for version in range(-1, 3):
             seen = [recorder.views for recorder in recorders]
-            assert await one.swap_view(b"%d" % version, version)
+            assert await one.swap(VIEW, b"%d" % version, version)
             for recorder, before in zip(recorders, seen, strict=True):
                 await recorder.until(lambda recorder=recorder, before=before: recorder.views > before)
+
+
+OTHER = "others/one"
+
+
+async def test_registers_are_apart(world: World) -> None:
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        assert await one.swap(OTHER, b"a", -1) == Versioned(b"a", 0)
+        assert await two.read(VIEW) == Versioned(None, -1)
+        assert await two.swap(VIEW, b"b", -1) == Versioned(b"b", 0)
+        assert await one.swap(OTHER, b"c", 0) == Versioned(b"c", 1)
+        assert await two.read(OTHER) == Versioned(b"c", 1)
+
+
+async def test_changes_of_a_register_are_told_to_those_who_follow_it(world: World) -> None:
+    """Also of one that is not there yet, and after a cut."""
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        follower, other = Recorder(two), Recorder(one)
+        two.follow(OTHER)
+        for version in range(-1, 2):
+            seen = follower.changes[OTHER]
+            assert await one.swap(OTHER, b"%d" % version, version)
+            await follower.until(lambda seen=seen: follower.changes[OTHER] > seen)
+        await world.suspend(two)
+        assert await one.swap(OTHER, b"meanwhile", 2)
+        seen = follower.changes[OTHER]
+        await world.resume(two)
+        await follower.until(lambda: follower.changes[OTHER] > seen)
+        assert not other.changes[OTHER]
 
 
 # -- the registry -----------------------------------------------------------------------------------------------------
@@ -179,8 +208,8 @@ async def test_suspended_session_goes_on(world: World) -> None:
         owner = await one.enrol("one")
         await world.suspend(one)
         await recorder.until_state(SessionState.SUSPENDED)
-        waiting = asyncio.create_task(one.read_view())
-        assert await two.swap_view(b"new", -1)
+        waiting = asyncio.create_task(one.read(VIEW))
+        assert await two.swap(VIEW, b"new", -1)
         await asyncio.sleep(0.1)
         assert not waiting.done()
         seen = recorder.views
@@ -229,7 +258,7 @@ async def test_cut_off_beyond_the_session_timeout(world: World) -> None:
         await world.suspend(one)
         async with asyncio.timeout(HANG):
             with pytest.raises(Unavailable):
-                await one.read_view()
+                await one.read(VIEW)
         await until_consumers(two, others, set())
         assert one.valid_until < now()
         assert one.session.state is SessionState.SUSPENDED
@@ -254,14 +283,14 @@ async def test_before_the_start_and_after_the_end(world: World) -> None:
     assert one.session.state is SessionState.CONNECTING
     assert one.valid_until < now()
     with pytest.raises(Unavailable):
-        await one.read_view()
+        await one.read(VIEW)
     async with one:
-        await one.read_view()
+        await one.read(VIEW)
     assert one.session.state is SessionState.CLOSED
     assert one.valid_until < now()
     for call in (
-        one.read_view(),
-        one.swap_view(b"x", -1),
+        one.read(VIEW),
+        one.swap(VIEW, b"x", -1),
         one.enrol("x"),
         one.consumers(),
         one.consumers(proved=True),
@@ -320,7 +349,7 @@ async def test_close_while_calls_wait(world: World) -> None:
     await one.__aenter__()
     await world.suspend(one)
     await recorder.until_state(SessionState.SUSPENDED)
-    waiting = asyncio.create_task(one.read_view())
+    waiting = asyncio.create_task(one.read(VIEW))
     await asyncio.sleep(0)
     async with asyncio.timeout(HANG):
         await one.__aexit__(None, None, None)
@@ -333,20 +362,20 @@ async def test_close_while_calls_wait(world: World) -> None:
 async def test_entered_and_left_by_different_tasks(world: World) -> None:
     one = await world.coordinator()
     await asyncio.create_task(one.__aenter__())
-    assert await one.read_view() == Versioned(None, -1)
+    assert await one.read(VIEW) == Versioned(None, -1)
     await asyncio.create_task(one.__aexit__(None, None, None))
     assert one.session.state is SessionState.CLOSED
 
 
 async def test_listener_that_raises_harms_nobody(world: World) -> None:
     class Rude(Recorder):
-        def view_changed(self) -> None:
+        def register_changed(self, register: str) -> None:
             raise ValueError("rude")
 
     async with await world.coordinator() as one:
         Rude(one)
         polite = Recorder(one)
-        await one.swap_view(b"a", -1)
+        await one.swap(VIEW, b"a", -1)
         await polite.until(lambda: polite.views == 1)
-        await one.swap_view(b"b", 0)
+        await one.swap(VIEW, b"b", 0)
         await polite.until(lambda: polite.views == 2)

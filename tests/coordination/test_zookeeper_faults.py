@@ -20,7 +20,7 @@ import zkrq.tasks
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, ZooKeeperWorld
 from tests.proxy import Connection, Proxy
 from zkrq import local
-from zkrq.coordination.coordinator import SessionState, Versioned
+from zkrq.coordination.coordinator import VIEW, SessionState, Versioned
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper import coordinator as coordinator_module
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
@@ -51,8 +51,8 @@ async def within(seconds: float, condition: Callable[[], bool]) -> None:
 
 
 async def works(coordinator: ZooKeeperCoordinator) -> None:
-    view = await coordinator.read_view()
-    assert await coordinator.swap_view(b"%d works" % view.version, view.version)
+    view = await coordinator.read(VIEW)
+    assert await coordinator.swap(VIEW, b"%d works" % view.version, view.version)
 
 
 # -- connections that break -------------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ async def test_reconnecting_may_break_too(zookeeper: ZooKeeperWorld) -> None:
         await recorder.until(lambda: one.session.state is SessionState.CONNECTED)
         for version in range(-1, 2):
             seen = recorder.views
-            assert await two.swap_view(b"%d" % version, version)
+            assert await two.swap(VIEW, b"%d" % version, version)
             await recorder.until(lambda seen=seen: recorder.views > seen)
 
 
@@ -349,7 +349,7 @@ async def test_ensemble_that_lost_its_data() -> None:
             await recorder.until_state(SessionState.LOST)
             await recorder.until_state(SessionState.CONNECTED, 2)
             await recorder.until(lambda: recorder.views > seen)
-            assert await one.read_view() == Versioned(None, -1)
+            assert await one.read(VIEW) == Versioned(None, -1)
             assert await one.consumers() == {}
             assert await one.enrol("one") != old
             await works(one)
@@ -365,10 +365,10 @@ async def test_nothing_piles_up(zookeeper: ZooKeeperWorld) -> None:
         for number in range(50):
             owner = await two.enrol("two", number + 1)
             assert set(await one.consumers()) == {owner}
-            call = asyncio.create_task(one.read_view())
+            call = asyncio.create_task(one.read(VIEW))
             await asyncio.sleep(0)
             call.cancel()
-        await one.read_view()
+        await one.read(VIEW)
         link = one._session._link  # pyright: ignore[reportPrivateUsage]
         assert link is not None
         connection = link._connection  # pyright: ignore[reportPrivateUsage]
@@ -416,7 +416,7 @@ async def test_lost_notice_is_made_up_for(zookeeper: ZooKeeperWorld, monkeypatch
 
         for proxy in zookeeper.proxies[one]:
             proxy.on_reply = without_watch_events
-        assert await two.swap_view(b"a", -1)
+        assert await two.swap(VIEW, b"a", -1)
         await two.enrol("two")
         await recorder.until(lambda: recorder.views > 0 and recorder.consumers > 0)
         await within(HANG, lambda: swallowed > 0)
@@ -490,7 +490,7 @@ async def test_not_a_zookeeper_server() -> None:
 async def test_too_large_is_refused_before_the_server_hangs_up(zookeeper: ZooKeeperWorld) -> None:
     async with zookeeper.direct() as one:
         with pytest.raises(PayloadTooLarge):
-            await one.swap_view(b"x" * 1_100_000, -1)
+            await one.swap(VIEW, b"x" * 1_100_000, -1)
 
 
 # -- who may do what --------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ async def test_znodes_belong_to_the_identity_that_made_them(zookeeper: ZooKeeper
             async with asyncio.timeout(HANG):
                 with pytest.raises(ConfigError, match="credentials"):
                     await zookeeper.direct(auth=auth).__aenter__()
-        assert (await one.read_view()).version == 2
+        assert (await one.read(VIEW)).version == 2
         async with ZooKeeperCoordinator(zookeeper.servers.zookeeper_hosts, namespace="elsewhere") as stranger:
             link = await stranger._session.link()  # pyright: ignore[reportPrivateUsage]
             for path in ("", "/view", "/consumers", f"/consumers/{owner}", "/election", "/election/leader"):
@@ -567,5 +567,5 @@ async def test_one_dead_host_among_others(zookeeper: ZooKeeperWorld, caplog: pyt
     with caplog.at_level(logging.WARNING):
         hosts = f"127.0.0.1:1,{zookeeper.servers.zookeeper_hosts}"
         async with ZooKeeperCoordinator(hosts, namespace=zookeeper.namespace, session_timeout=SESSION_TIMEOUT) as one:
-            assert await one.read_view() == Versioned(None, -1)
+            assert await one.read(VIEW) == Versioned(None, -1)
     assert not caplog.records

@@ -16,6 +16,7 @@ from tests.harness import command, in_process, new_namespace, over_zookeeper, se
 from tests.load import QUEUE, Load
 from zkrq import events, local
 from zkrq.cluster import Cluster
+from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, join
@@ -356,7 +357,7 @@ async def test_a_recovery_that_was_left_in_the_middle_is_carried_on_though_the_v
         renewed = restored(view.members[ServerId("redis-1")])
         await command(servers.redis[0], "HSET", f"{{{namespace}}}:server", "generation", renewed)
         later = evict(view, [ServerId("redis-3")], by="late")
-        assert hub.swap(encode(later), hub.register.version)
+        assert hub.swap(VIEW, encode(later), hub.read(VIEW).version)
         async with in_process(servers, namespace, hub) as cluster:
             assert cluster.view.members[ServerId("redis-1")].generation == renewed
             assert await drain(cluster) == list(range(100))

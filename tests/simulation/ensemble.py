@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tests.simulation.loop import PROCESS, WORLD, Loop, Process
 from tests.simulation.trace import Trace
 from zkrq.coordination.coordinator import SessionState, Versioned, session_of
-from zkrq.coordination.memory import MARGIN, Hub, MemoryCoordinator
+from zkrq.coordination.memory import MARGIN, NEVER_WRITTEN, Hub, MemoryCoordinator
 from zkrq.errors import Unavailable
 
 T = TypeVar("T")
@@ -36,9 +37,9 @@ class SimHub(Hub):
         self.loop = loop
         self.stale = 0.0
         self.slow = 0.0
-        self.history: list[Versioned] = [Versioned(None, -1)]
-        self.told_version = -1
-        """The latest version of the register of which some writer or reader has been told."""
+        self.history: dict[str, list[Versioned]] = defaultdict(lambda: [NEVER_WRITTEN])
+        self.told_versions: dict[str, int] = defaultdict(lambda: -1)
+        """By register: its latest version of which some writer or reader has been told."""
         self.told_owners: set[str] = set()
         self.ended: list[str] = []
         """Sessions that are over, the latest last."""
@@ -48,12 +49,12 @@ class SimHub(Hub):
         usual = 0.0002 + 0.004 * self.chance.random() ** 2
         return usual + self.slow * self.chance.random() if self.slow else usual
 
-    def swap(self, data: bytes, expected: int) -> Versioned | None:
-        before = self.register
-        written = super().swap(data, expected)
-        if self.register is not before:
-            self.history.append(self.register)
-            self.trace.note(f"view is now {data.decode()}")
+    def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+        before = self.read(register)
+        written = super().swap(register, data, expected)
+        if self.read(register) is not before:
+            self.history[register].append(self.read(register))
+            self.trace.note(f"{register} is now {data.decode()}")
         return written
 
     def leave(self, session_id: str) -> None:
@@ -134,7 +135,7 @@ class SimCoordinator(MemoryCoordinator):
         """Since when the hub has not heard of this client, which has not noticed."""
         self.deaf = False
         self.swaps_to_lose = 0
-        self._seen_version = -1
+        self._seen_versions: dict[str, int] = defaultdict(lambda: -1)
 
     @property
     def valid_until(self) -> float:
@@ -142,30 +143,31 @@ class SimCoordinator(MemoryCoordinator):
             return self.silent_since + self.hub.session_timeout * (1 - MARGIN)
         return super().valid_until
 
-    async def read_view(self) -> Versioned:
-        floor = max(self.hub.told_version, self._seen_version)
+    async def read(self, register: str) -> Versioned:
+        floor = max(self.hub.told_versions[register], self._seen_versions[register])
 
         def read() -> Versioned:
             hub = self.hub
-            oldest = next(at for at, old in enumerate(hub.history) if old.version >= floor)
-            if oldest < len(hub.history) - 1 and hub.chance.random() < hub.stale:
-                hub.trace.count("stale view")
-                return hub.history[hub.chance.randrange(oldest, len(hub.history))]
-            return hub.register
+            history = hub.history[register]
+            oldest = next(at for at, old in enumerate(history) if old.version >= floor)
+            if oldest < len(history) - 1 and hub.chance.random() < hub.stale:
+                hub.trace.count(f"stale {register}")
+                return history[hub.chance.randrange(oldest, len(history))]
+            return hub.read(register)
 
         seen = await self._ask(read)
-        self._seen_version = max(self._seen_version, seen.version)
+        self._seen_versions[register] = max(self._seen_versions[register], seen.version)
         return seen
 
-    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
         if self.swaps_to_lose:
             self.swaps_to_lose -= 1
             self.replies_to_lose += 1
             self.hub.trace.count("reply to a compare-and-set lost", self.process.name)
-        written = await super().swap_view(data, expected)
+        written = await super().swap(register, data, expected)
         if written is not None:
-            self.hub.told_version = max(self.hub.told_version, written.version)
-            self._seen_version = max(self._seen_version, written.version)
+            self.hub.told_versions[register] = max(self.hub.told_versions[register], written.version)
+            self._seen_versions[register] = max(self._seen_versions[register], written.version)
         return written
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:

@@ -502,15 +502,15 @@ async def _claim_before_a_push(world: World) -> None:
     await _ack(far, far_queue, "y")
 
     # The server that is to decide again has been given everything, and becomes a member a little later.
-    swap_view, copied, go_on = near.coordinator.swap_view, asyncio.Event(), asyncio.Event()
+    swap, copied, go_on = near.coordinator.swap, asyncio.Event(), asyncio.Event()
 
-    async def swap_later(data: bytes, expected: int) -> Versioned | None:
+    async def swap_later(register: str, data: bytes, expected: int) -> Versioned | None:
         if primary in decode(data).members:
             copied.set()
             await go_on.wait()
-        return await swap_view(data, expected)
+        return await swap(register, data, expected)
 
-    with patch.object(near.coordinator, "swap_view", swap_later):
+    with patch.object(near.coordinator, "swap", swap_later):
         world.servers[primary].start(None)
         await copied.wait()
 
@@ -547,12 +547,12 @@ async def _promoted_too_late(world: World) -> None:
     # A server has been given everything, and is to be a member, when it loses its memory, and the last member its own.
     swap, lost = world.hub.swap, list[str]()
 
-    def swap_too_late(data: bytes, expected: int) -> Versioned | None:
+    def swap_too_late(register: str, data: bytes, expected: int) -> Versioned | None:
         if not lost and learner in decode(data).members:
             for server in (learner, last):
                 world.servers[server].redis.flush()
                 lost.append(server)
-        return swap(data, expected)
+        return swap(register, data, expected)
 
     with patch.object(world.hub, "swap", swap_too_late):
         world.servers[learner].start(None)

@@ -73,8 +73,8 @@ def removal_leaves_no_tombstone() -> AbstractContextManager[object]:
 def view_is_written_without_comparing() -> AbstractContextManager[object]:
     """Rule 7: the view changes only by compare-and-set."""
 
-    def swap(self: SimHub, data: bytes, expected: int) -> Versioned | None:
-        return compared(self, data, self.register.version)
+    def swap(self: SimHub, register: str, data: bytes, expected: int) -> Versioned | None:
+        return compared(self, register, data, self.read(register).version)
 
     compared = SimHub.swap
     return patch.object(SimHub, "swap", swap)

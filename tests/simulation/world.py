@@ -31,6 +31,7 @@ from zkrq import (
     ZkrqError,
 )
 from zkrq.cluster import Cluster
+from zkrq.coordination.coordinator import VIEW
 from zkrq.protocol.view import ServerId, View, decode
 from zkrq.retry import constant
 from zkrq.settings import Settings
@@ -268,7 +269,7 @@ class World:
     @property
     def view(self) -> View | None:
         """The view as the hub has it."""
-        data = self.hub.register.data
+        data = self.hub.read(VIEW).data
         view = None if data is None else decode(data)
         return None if view is None or view.epoch == 0 else view
 

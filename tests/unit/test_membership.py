@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.by_hand import A, B, C, view_of
 from tests.unit.fake_redis import Redis, fleet_of
+from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.events import Event, Events, NotWritable, ViewChanged
@@ -138,11 +139,11 @@ async def test_a_view_that_went_back_is_reported(membership: Membership) -> None
 async def test_a_register_that_holds_no_view_is_reported(
     membership: Membership, coordinator: MemoryCoordinator
 ) -> None:
-    await coordinator.swap_view(b"{}", 0)
+    await coordinator.swap(VIEW, b"{}", 0)
     with pytest.raises(ConfigError, match="namespace 'n' in ZooKeeper: the register holds no view"):
         await membership.refresh(WHOLE)
 
 
 async def test_what_is_written_is_what_is_read(membership: Membership, coordinator: MemoryCoordinator) -> None:
-    assert (await coordinator.read_view()).data == encode(WHOLE)
+    assert (await coordinator.read(VIEW)).data == encode(WHOLE)
     assert await membership.write(WHOLE, 5) is None, "the register has another version"

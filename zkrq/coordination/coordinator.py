@@ -2,7 +2,7 @@
 
 A coordinator provides four things, and knows nothing about items:
 
-- one *register*, the view, changed only by compare-and-set;
+- *registers*, the view among them, each changed only by compare-and-set;
 - a *registry* of live consumers, whose entries end with their sessions;
 - an *election*, so that housekeeping has one owner at a time (correctness never depends on there being only one);
 - the state of the client's own *session*, with a monotonic deadline until which it is certainly alive.
@@ -59,9 +59,13 @@ def session_of(owner: str) -> str:
     return owner.partition(".")[0]
 
 
+VIEW = "view"
+"""Name of the register that every namespace has: it holds the view, and the namespace exists once it is written."""
+
+
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """The register's content: ``data`` is None and ``version`` -1 until it is first written."""
+    """A register's content: ``data`` is None and ``version`` -1 until it is first written."""
 
     data: bytes | None
     version: int
@@ -87,7 +91,7 @@ class Listener(Protocol):
     A call means "look again" and carries no state; several changes may arrive as one call.
     """
 
-    def view_changed(self) -> None: ...
+    def register_changed(self, register: str) -> None: ...
 
     def consumers_changed(self) -> None: ...
 
@@ -133,11 +137,16 @@ class Coordinator(Protocol):
         """Notify ``listener`` of further changes; it is not called for the present state."""
         ...
 
-    async def read_view(self) -> Versioned:
-        """Read the register, at least as new as any write that had returned anywhere before this call."""
+    def follow(self, register: str) -> None:
+        """Notify listeners of changes of this register, too, from now on, and perhaps once of none; ``VIEW`` is
+        always followed."""
         ...
 
-    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+    async def read(self, register: str) -> Versioned:
+        """Read a register, at least as new as any write that had returned anywhere before this call."""
+        ...
+
+    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
         """Write ``data`` if the register still has version ``expected`` (-1: create it).
 
         Returns what was written, or None if another client was faster.  ``data`` must be unique to this attempt (a view

@@ -61,8 +61,8 @@ class Lifecycle:
         self.log.info("session %s %s the election", self.session.id, "leads" if leading else "no longer leads")
         self._tell(lambda listener: listener.leading_changed(leading))
 
-    def view_changed(self) -> None:
-        self._tell(lambda listener: listener.view_changed())
+    def register_changed(self, register: str) -> None:
+        self._tell(lambda listener: listener.register_changed(register))
 
     def consumers_changed(self) -> None:
         self._tell(lambda listener: listener.consumers_changed())

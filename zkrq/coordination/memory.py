@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
-from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, owner_id, session_of
+from zkrq.coordination.coordinator import VIEW, Listener, Session, SessionState, Versioned, owner_id, session_of
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.errors import Closed, Unavailable
 
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 SESSION_TIMEOUT = 10.0  # seconds from the last contact until a session ends
 MARGIN = 0.1  # part of the session timeout by which the client considers its session over earlier than the hub does
+
+NEVER_WRITTEN = Versioned(data=None, version=-1)
 
 _T = TypeVar("_T")
 
@@ -38,7 +40,7 @@ def no_latency() -> float:
 
 
 class Hub:
-    """Play the ensemble: the register, the live sessions, and which of them are enrolled.
+    """Play the ensemble: the registers, the live sessions, and which of them are enrolled.
 
     session_timeout: seconds that a session stays alive during a cut.
     latency: returns the seconds that a request, an answer or a notice travels; called for each.
@@ -53,7 +55,7 @@ class Hub:
         random: _random.Random | None = None,
     ) -> None:
         self.session_timeout = session_timeout
-        self.register = Versioned(data=None, version=-1)
+        self.registers: dict[str, Versioned] = {VIEW: NEVER_WRITTEN}
         self.enrolled: dict[str, str] = {}
         self.sessions: dict[str, MemoryCoordinator] = {}  # oldest first: the first one leads
         self._latency = latency
@@ -62,7 +64,7 @@ class Hub:
         self._expiries: dict[str, asyncio.TimerHandle] = {}
 
     def __repr__(self) -> str:
-        return f"<Hub register={self.register.version} sessions={len(self.sessions)} enrolled={len(self.enrolled)}>"
+        return f"<Hub view={self.read(VIEW).version} sessions={len(self.sessions)} enrolled={len(self.enrolled)}>"
 
     # -- faults -------------------------------------------------------------------------------------------------
 
@@ -112,12 +114,15 @@ class Hub:
             self.withdraw(owner)
         self._notify(MemoryCoordinator.look_who_leads)
 
-    def swap(self, data: bytes, expected: int) -> Versioned | None:
+    def read(self, register: str) -> Versioned:
+        return self.registers.get(register, NEVER_WRITTEN)
+
+    def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
         written = Versioned(data, expected + 1)
-        if self.register.version == expected:
-            self.register = written
-            self._notify(MemoryCoordinator.view_changed)
-        return written if self.register == written else None
+        if self.read(register).version == expected:
+            self.registers[register] = written
+            self._notify(lambda coordinator: coordinator.register_changed(register))
+        return written if self.read(register) == written else None
 
     def enrol(self, session_id: str, description: str, incarnation: int) -> str:
         if incarnation > 1:
@@ -160,6 +165,7 @@ class MemoryCoordinator:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self._life = Lifecycle(_log)
+        self._followed = dict.fromkeys([VIEW])
         self._reachable = asyncio.Event()
         self._reachable.set()
         self._cuts = 0  # grows with every cut; a message that travels during a cut is lost
@@ -218,11 +224,14 @@ class MemoryCoordinator:
     def subscribe(self, listener: Listener) -> None:
         self._life.subscribe(listener)
 
-    async def read_view(self) -> Versioned:
-        return await self._ask(lambda: self._hub.register)
+    def follow(self, register: str) -> None:
+        self._followed[register] = None
 
-    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
-        return await self._ask(lambda: self._hub.swap(data, expected))
+    async def read(self, register: str) -> Versioned:
+        return await self._ask(lambda: self._hub.read(register))
+
+    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+        return await self._ask(lambda: self._hub.swap(register, data, expected))
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))
@@ -304,16 +313,17 @@ class MemoryCoordinator:
     def _look_again(self) -> None:
         """Report that everything may have changed, because changes during a cut were not reported."""
         self.look_who_leads()
-        self.view_changed()
+        for register in self._followed:
+            self.register_changed(register)
         self.consumers_changed()
 
     def look_who_leads(self) -> None:
         if self._listening:
             self._life.lead(self._hub.leader() == self.session.id)
 
-    def view_changed(self) -> None:
-        if self._listening:
-            self._life.view_changed()
+    def register_changed(self, register: str) -> None:
+        if self._listening and register in self._followed:
+            self._life.register_changed(register)
 
     def consumers_changed(self) -> None:
         if self._listening:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
-from zkrq.coordination.coordinator import Coordinator
+from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.events import Events, NotWritable, ViewChanged
 from zkrq.protocol.steps import Register
@@ -24,11 +24,14 @@ from zkrq.replication.fleet import Fleet
 class Membership:
     """Hold the present view and change it; ``fleet`` follows it.  Call ``begin`` first."""
 
-    def __init__(self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events) -> None:
+    def __init__(
+        self, coordinator: Coordinator, fleet: Fleet, *, namespace: str, events: Events, register: str = VIEW
+    ) -> None:
         self.fleet: Final = fleet
         self.changing: Final = asyncio.Lock()
         """Held during a change of the view."""
         self._coordinator = coordinator
+        self._register = register
         self._namespace = namespace
         self._events = events
         self._view: View | None = None
@@ -128,7 +131,7 @@ class Membership:
 
     async def read(self) -> Register:
         """Read the register.  Raises ``ConfigError`` if it holds no view of zkrq, ``Unavailable``."""
-        register = await self._coordinator.read_view()
+        register = await self._coordinator.read(self._register)
         try:
             return Register(None if register.data is None else decode(register.data), register.version)
         except ValueError as error:
@@ -137,5 +140,5 @@ class Membership:
     async def write(self, view: View, version: int) -> int | None:
         """Write the register if it still has this version; return its new version, None if it has another one.
         Raises ``Unavailable``: it may have been written."""
-        written = await self._coordinator.swap_view(encode(view), version)
+        written = await self._coordinator.swap(self._register, encode(view), version)
         return None if written is None else written.version

@@ -1,6 +1,6 @@
 """Implement the coordinator on ZooKeeper: a register, a registry, an election and a session, as znodes.
 
-    /<chroot>/<namespace>/view                 the register; its version is the znode's
+    /<chroot>/<namespace>/<register>           a register; its version is the znode's
     /<chroot>/<namespace>/consumers/<owner>    ephemeral, one for each enrolled session; the data is its description
     /<chroot>/<namespace>/election/leader      ephemeral; its creator leads
 
@@ -21,9 +21,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from zkrq.checks import check_kind
-from zkrq.coordination.coordinator import Listener, Session, SessionState, Versioned, no_namespace, owner_id
+from zkrq.coordination.coordinator import VIEW, Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
 from zkrq.coordination.zookeeper.link import (
@@ -52,6 +53,10 @@ READ_AHEAD = 64  # znodes read concurrently
 NAMESPACES_LOOKED_AT = 512  # to list the existing ones in the error for a missing one
 HIDDEN = Node(b"(enrolled with other credentials)", Stat(0, 0, 0))  # a consumer of another identity; it lives
 ANY_VERSION = -1  # writes a znode whatever it holds
+
+NEVER_SEEN = -1  # no transaction has this number: a register that is followed later is reported once
+
+Look = Callable[[ZooKeeperLink], Awaitable[None]]
 
 _T = TypeVar("_T")
 
@@ -93,7 +98,7 @@ class ZooKeeperCoordinator:
         self._with_auth = source is not None
         self._protects = protect
         self._warned = False  # that anybody may change the znodes
-        self._view = f"{base}/view"
+        self._view = self._path(VIEW)
         self._enrolled = f"{base}/consumers"
         self._leader = f"{base}/election/leader"
         self._parents = (self._enrolled, f"{base}/election")
@@ -103,12 +108,13 @@ class ZooKeeperCoordinator:
         self._session = ZooKeeperSession(
             ensemble, session_timeout, source, tls, self._life, on_event=self._on_event, on_connected=self._look_again
         )
-        self._seen_view: int | None = None  # the transaction that last wrote the register
+        self._seen: dict[str, int | None] = {VIEW: None}  # by followed register: the transaction that last wrote it
         self._seen_consumers: frozenset[str] = frozenset()
         self._descriptions: dict[str, str] = {}  # of live consumers; an entry never changes
         self._prepared = asyncio.Event()
         self._stop = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
+        self._tasks: TaskGroup | None = None
 
     def __repr__(self) -> str:
         return f"<ZooKeeperCoordinator {self._ensemble} session={self.session.id or None} {self.session.state.value}>"
@@ -145,36 +151,50 @@ class ZooKeeperCoordinator:
     def subscribe(self, listener: Listener) -> None:
         self._life.subscribe(listener)
 
-    # -- the register ---------------------------------------------------------------------------------------------
+    def _path(self, register: str) -> str:
+        return f"{self._base}/{register}"
 
-    async def read_view(self) -> Versioned:
+    # -- registers ------------------------------------------------------------------------------------------------
+
+    def follow(self, register: str) -> None:
+        if register in self._seen:
+            return
+        path = self._path(register)
+        self._seen[register] = NEVER_SEEN
+        self._changed[path] = asyncio.Event()
+        self._start_watching(path, partial(self._look_at_register, register))
+
+    async def read(self, register: str) -> Versioned:
+        path = self._path(register)
+
         async def attempt(link: ZooKeeperLink) -> Versioned:
             await link.sync()
-            node = await link.read(self._view)
+            node = await link.read(path)
             return Versioned(None, -1) if node is None else Versioned(node.data, node.stat.version)
 
         return await self._ask(attempt)
 
-    async def swap_view(self, data: bytes, expected: int) -> Versioned | None:
+    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
         """See ``Coordinator``.  Returns None also if this write succeeded, its answer was lost, and another write
         followed: in either case the caller starts again from the present register."""
         _check_size(data)
-        written = Versioned(data, expected + 1)
+        path, written = self._path(register), Versioned(data, expected + 1)
 
         async def attempt(link: ZooKeeperLink) -> Versioned | None:
             try:
                 if expected == -1:
-                    await link.create(self._view, data)
+                    await link.create(path, data)
                 else:
-                    await link.write(self._view, data, expected)
+                    await link.write(path, data, expected)
             except (NodeExists, BadVersion):  # by another client, or by this one with the answer lost
-                node = await link.read(self._view)
+                node = await link.read(path)
                 mine = node is not None and Versioned(node.data, node.stat.version) == written
                 return written if mine else None
             except NoNode:
-                if expected == -1:
-                    raise  # the parents are missing
-                return None
+                if expected != -1:
+                    return None
+                await self._make(link, path.rpartition("/")[0])
+                raise  # and try again
             return written
 
         return await self._ask(attempt)
@@ -259,8 +279,9 @@ class ZooKeeperCoordinator:
         if not self._may_found:
             await self._check_founded(link)
         await self._make_parents(link)
-        for look in (self._look_at_view, self._look_at_consumers, self._look_at_leader):
-            await look(link)
+        await self._look_at_register(VIEW, link)
+        await self._look_at_consumers(link)
+        await self._look_at_leader(link)
         if self._with_auth:
             await self._look_at_rights(link)
 
@@ -314,19 +335,22 @@ class ZooKeeperCoordinator:
 
     async def _run(self) -> None:
         """Run everything for this coordinator; it all ends with this task."""
-        looks = {
-            self._view: self._look_at_view,
-            self._enrolled: self._look_at_consumers,
-            self._leader: self._look_at_leader,
-        }
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(supervise, self._session.run, "the ZooKeeper session")
-            for path, look in looks.items():
-                watch = partial(self._watch, self._changed[path], look)
-                tasks.start_soon(supervise, watch, f"watching {path}")
+            self._tasks = tasks
+            self._start_watching(self._enrolled, self._look_at_consumers)
+            self._start_watching(self._leader, self._look_at_leader)
+            for register in self._seen:
+                self._start_watching(self._path(register), partial(self._look_at_register, register))
             await self._stop.wait()
+            self._tasks = None
             await self._session.end()
             tasks.cancel_scope.cancel()
+
+    def _start_watching(self, path: str, look: Look) -> None:
+        if self._tasks:
+            watch = partial(self._watch, self._changed[path], look)
+            self._tasks.start_soon(supervise, watch, f"watching {path}")
 
     async def _close(self) -> None:
         """End everything, bounded, and to the end even if the caller is cancelled meanwhile."""
@@ -335,7 +359,7 @@ class ZooKeeperCoordinator:
         if self._runner is not None:
             await see_through(self._runner)
 
-    async def _watch(self, changed: asyncio.Event, look: Callable[[ZooKeeperLink], Awaitable[None]]) -> None:
+    async def _watch(self, changed: asyncio.Event, look: Look) -> None:
         """Look whenever something may have changed: a watch fired, the link is new, or no notice arrived for a long
         time."""
         await self._prepared.wait()
@@ -371,12 +395,12 @@ class ZooKeeperCoordinator:
         for changed in self._changed.values():
             changed.set()
 
-    async def _look_at_view(self, link: ZooKeeperLink) -> None:
-        stat = await link.stat(self._view, watch=True)
+    async def _look_at_register(self, register: str, link: ZooKeeperLink) -> None:
+        stat = await link.stat(self._path(register), watch=True)
         seen = None if stat is None else stat.modified
-        if seen != self._seen_view:
-            self._seen_view = seen
-            self._tell(self._life.view_changed)
+        if seen != self._seen[register]:
+            self._seen[register] = seen
+            self._tell(partial(self._life.register_changed, register))
 
     async def _look_at_consumers(self, link: ZooKeeperLink) -> None:
         owners = await link.children(self._enrolled, watch=True)
