@@ -260,37 +260,40 @@ class Metrics(Observer, Collector):
         """Ask the servers for the depth of the queues, within ``READ_SECONDS``.  Without an answer there is none."""
         cluster = self._opened()
         if cluster is not None:
-            await self._read(cluster)
+            self._reading = await self._read(cluster)
 
-    async def _read(self, cluster: asynchronous.Cluster) -> None:
-        self._reading = None
+    async def _read(self, cluster: asynchronous.Cluster) -> _Reading | None:
+        """Ask the servers; None if they do not answer."""
         with suppress(TimeoutError, ZkrqError):
             async with asyncio.timeout(READ_SECONDS):
                 names = sorted(await cluster.queues() if self._every_queue else cluster.queues_in_use)
                 shown = [name for name in names if self._label(name) is not OTHER]
-                self._reading = _Reading(await cluster.statistics(shown), len(names))
+                return _Reading(await cluster.statistics(shown), len(names))
+        return None
 
     def _opened(self) -> asynchronous.Cluster | None:
         """Return the cluster on its event loop, None while it is not open."""
         found = self._cluster if isinstance(self._cluster, asynchronous.Cluster) else opened_of(self._cluster)
         return found if found is not None and client_of(found).is_open else None
 
-    def _ask(self, cluster: asynchronous.Cluster) -> Health | None:
-        """Read what there is to know, from any thread; None while the event loop is blocked."""
+    def _ask(self, cluster: asynchronous.Cluster) -> tuple[Health | None, _Reading | None]:
+        """Read what there is to know, from any thread; None while the event loop is blocked.
+
+        Each scrape in a thread has a reading of its own: two that overlap must not take each other's away.
+        """
         loop = client_of(cluster).home.loop
         if loop is None or running_loop() is loop:
-            return cluster.health()
+            return cluster.health(), self._reading
 
-        async def read() -> Health:
-            await self._read(cluster)
-            return cluster.health()
+        async def read() -> tuple[Health, _Reading | None]:
+            reading = await self._read(cluster)
+            return cluster.health(), reading
 
         asked = asyncio.run_coroutine_threadsafe(read(), loop)
         try:
             return asked.result(READ_SECONDS + 1)
         except NotInTime:
-            self._reading = None
-            return None
+            return None, None
         finally:
             asked.cancel()
 
@@ -305,12 +308,12 @@ class Metrics(Observer, Collector):
         cluster = self._opened()
         if cluster is None:
             return
-        health = self._ask(cluster)
+        health, reading = self._ask(cluster)
         namespace = cluster.namespace
         for server in health.servers if health else ():
             self._counters["evictions"].setdefault((server,), 0.0)  # so that the first one is a change from zero
         yield from self._counted(namespace)
-        yield from self._asked(namespace, self._reading)
+        yield from self._asked(namespace, reading)
         if health is not None:
             yield from _healthy(namespace, health, cluster.view)
 

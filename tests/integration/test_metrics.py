@@ -6,11 +6,12 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import zkrq
@@ -56,6 +57,25 @@ class Scrape:
 
 async def scraped(metrics: Metrics) -> Scrape:
     return Scrape(await metrics.expose())
+
+
+async def test_scrapes_that_overlap_do_not_disturb_each_other(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two Prometheus servers scrape in threads; one that gets no answer must not say so for the other."""
+    metrics = instrument(cluster, registry)
+    await cluster.queue("jobs").push(1)
+
+    def up(families: Iterable[Metric]) -> list[float]:
+        return [sample.value for family in families if family.name == "zkrq_up" for sample in family.samples]
+
+    first = iter(metrics.collect())
+    await asyncio.to_thread(next, first)
+    monkeypatch.setattr(prometheus, "READ_SECONDS", 0.1)
+    for name in cluster.view.members:
+        cluster.servers.kill(name)
+    assert await asyncio.to_thread(lambda: up(metrics.collect())) == [0]
+    assert await asyncio.to_thread(up, first) == [1]
 
 
 async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:

@@ -332,6 +332,38 @@ async def test_bodies_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch)
     assert not any(await stage.queue.size())
 
 
+async def test_bodies_count_while_they_arrive(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many that are sent slowly take memory like those that have arrived; a connection that ends gives it back."""
+    monkeypatch.setattr(guard, "BODIES_MAX", 1_000)
+    head = f"POST /v1{stage.path}/push HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+    async def begin() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.http.server.port)
+        writer.write(f"{head}Content-Length: 700\r\n\r\n".encode() + b" " * 600)
+        return reader, writer
+
+    begun = [await begin() for _ in range(2)]
+    answers = [asyncio.create_task(reader.readuntil(b"\r\n\r\n")) for reader, _ in begun]
+    try:
+        done, waiting = await asyncio.wait(answers, timeout=HANG, return_when=asyncio.FIRST_COMPLETED)
+        assert [answer.result().split()[1] for answer in done] == [b"503"]
+        assert len(waiting) == 1
+    finally:
+        for answer, (_, writer) in zip(answers, begun, strict=True):
+            answer.cancel()
+            writer.close()
+
+    async def has_room() -> bool:
+        return (await stage.http.post(f"{stage.path}/push", {"item": "x" * 500})).status_code == 200
+
+    await settled(has_room)
+
+
+async def test_what_needs_no_token_has_small_bodies(stage: Stage) -> None:
+    response = await stage.http.client.post("/login", data={"token": "x" * guard.OPEN_BODY_MAX})
+    await refused(response, 413, "BodyTooLarge")
+
+
 async def test_work_at_one_time_is_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     await stage.queue.push_many([1, 2, 3])
     monkeypatch.setattr(holding, "HELD_MAX", stage.http.server.held + 2)

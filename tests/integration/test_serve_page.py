@@ -325,6 +325,13 @@ async def test_pages_that_are_kept_up_to_date_are_bounded(stage: Stage, monkeypa
     assert (await stage.http.client.get("/live")).status_code == 503
 
 
+async def test_a_stream_ends_so_that_the_session_is_asked_for_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zkrq.serve.watching.STREAM_SECONDS", 0.0)
+    assert "data: " in (await stage.http.client.get("/live")).text
+
+
 async def test_a_stream_brings_each_look(stage: Stage) -> None:
     async with stage.http.client.stream("GET", "/live") as stream:
         events = (line async for line in stream.aiter_lines() if line.startswith('data: <p class="as-of">'))
@@ -337,7 +344,7 @@ async def test_the_page_tells_what_happens_while_servers_are_away(servers: local
     hub, namespace = Hub(), new_namespace()
     async with (
         in_process(servers, namespace, hub, command_timeout=0.5) as cluster,
-        serving(in_process(servers, namespace, hub, command_timeout=0.5, operation_timeout=2.0)) as http,
+        serving(in_process(servers, namespace, hub, command_timeout=0.5, operation_timeout=HANG)) as http,
     ):
         queue = cluster.queue("orders")
         await queue.push(1)

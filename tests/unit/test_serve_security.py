@@ -67,6 +67,7 @@ def test_a_proxys_name_can_be_added_and_a_token_makes_every_name_good() -> None:
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
         ({"origin": ""}, 403),
+        ({"origin": "http://["}, 403),
     ],
 )
 def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], expected: int) -> None:
@@ -117,7 +118,20 @@ def test_a_session_is_for_a_time_and_for_holders_of_a_token() -> None:
 def test_read_only_refuses_whatever_changes() -> None:
     shown = policy_for("127.0.0.1", (), (), read_only=True)
     assert (status(shown), status(shown, "POST"), status(shown, "DELETE")) == (200, 403, 403)
-    assert status(shown, "POST", "/login") == 200
+    assert status(shown, "POST", "/login") == status(shown, "POST", "/logout") == 200
+
+
+def test_an_address_of_ipv6_is_a_name_too_and_nonsense_is_none() -> None:
+    own = policy_for("::1", (), ("queue.example",))
+    assert (status(own, host="[::1]:8080"), status(own, host="queue.example")) == (200, 200)
+    assert (status(own, host=""), status(own, host="[::1")) == (421, 421)
+    named = policy_for("fd00::5", (TOKEN,), ("queue.example",))
+    assert status(named, host="[fd00::5]:8080", authorization=f"Bearer {TOKEN}") == 200
+
+
+def test_a_page_that_names_no_server_is_not_its_own() -> None:
+    for origin in ("null", "http://"):
+        assert status(CLOSED, "POST", host="", origin=origin, authorization=f"Bearer {TOKEN}") == 403
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "::", "example.org"])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import MutableHeaders
@@ -27,13 +29,16 @@ from zkrq.serve.problems import (
     headers_of,
     kind_of,
 )
-from zkrq.serve.security import COOKIE, Asked, Policy, judge
+from zkrq.serve.security import COOKIE, OPEN_PATHS, Asked, Policy, judge
 
 BODY_MAX = 4 << 20
 """Bytes of one request's body."""
 
 BODIES_MAX = 64 << 20
 """Bytes of the bodies of all requests at one time."""
+
+OPEN_BODY_MAX = 4 << 10
+"""Bytes of the body of a request that needs no token: anyone may send those."""
 
 BODY_SECONDS = 30.0
 """Seconds for a body to arrive."""
@@ -82,13 +87,10 @@ class Guard:
 
         asked = _asked(scope)
         self._requests += 1
-        taken = 0
         try:
             self._check(asked)
-            body = await self._read(asked, receive)
-            taken = len(body)
-            self._bytes += taken
-            await self._app(scope, _replay(body, receive), send_with_headers)
+            async with self._body(asked, receive) as body:
+                await self._app(scope, _replay(body, receive), send_with_headers)
         except _Refused as refused:
             await _answer(asked, refused)(scope, receive, send_with_headers)
         except ZkrqError as error:
@@ -97,7 +99,6 @@ class Guard:
             pass
         finally:
             self._requests -= 1
-            self._bytes -= taken
 
     def _check(self, asked: Asked) -> None:
         """Raise ``_Refused``, or ``Busy``, for a request that is not let in."""
@@ -106,31 +107,46 @@ class Guard:
         if self._requests > REQUESTS_MAX:
             raise Busy
 
-    async def _read(self, asked: Asked, receive: Receive) -> bytes:
-        """Read the body.  Raises ``_Refused``, ``Busy``, ``ClientDisconnect``."""
+    @asynccontextmanager
+    async def _body(self, asked: Asked, receive: Receive) -> AsyncGenerator[bytes]:
+        """Read the body; each byte counts among those of all requests from its arrival until the context is left.
+
+        Raises ``_Refused``, ``Busy``, ``ClientDisconnect``.
+        """
+        most = OPEN_BODY_MAX if asked.path.startswith(OPEN_PATHS) else BODY_MAX
         announced = asked.headers.get("content-length", "0")
-        if not announced.isdecimal() or int(announced) > BODY_MAX:
-            raise _Refused(TOO_LARGE, f"a body has at most {BODY_MAX:,} bytes")
+        if not announced.isdecimal() or int(announced) > most:
+            raise _Refused(TOO_LARGE, f"a body has at most {most:,} bytes")
         parts: list[bytes] = []
         size, more = 0, True
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientDisconnect
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    more = message.get("more_body", False)
-                    if size > BODY_MAX:
-                        raise _Refused(TOO_LARGE, f"a body has at most {BODY_MAX:,} bytes")
-                    if self._bytes + size > BODIES_MAX:
-                        raise Busy
-        except TimeoutError:
-            raise _Refused(TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s") from None
-        if size and asked.path.startswith("/v1/") and not _is_json(asked.headers.get("content-type", "")):
-            raise _Refused(NOT_JSON, "the body is not announced as JSON")
-        return b"".join(parts)
+            deadline = asyncio.get_running_loop().time() + BODY_SECONDS
+            while more:
+                part, more = await _receive(receive, deadline)
+                parts.append(part)
+                size += len(part)
+                self._bytes += len(part)
+                if size > most:
+                    raise _Refused(TOO_LARGE, f"a body has at most {most:,} bytes")
+                if self._bytes > BODIES_MAX:
+                    raise Busy
+            if size and asked.path.startswith("/v1/") and not _is_json(asked.headers.get("content-type", "")):
+                raise _Refused(NOT_JSON, "the body is not announced as JSON")
+            yield b"".join(parts)
+        finally:
+            self._bytes -= size
+
+
+async def _receive(receive: Receive, deadline: float) -> tuple[bytes, bool]:
+    """Return the next part of a body, and whether more follow.  Raises ``_Refused``, ``ClientDisconnect``."""
+    try:
+        async with asyncio.timeout_at(deadline):
+            message = await receive()
+    except TimeoutError:
+        raise _Refused(TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s") from None
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _asked(scope: Scope) -> Asked:

@@ -7,6 +7,7 @@ ordinary form, which works without scripts too.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -28,7 +29,7 @@ from zkrq.serve.curves import Curve, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
-from zkrq.serve.watching import Look, Watching
+from zkrq.serve.watching import PATIENCE, Look, Watching
 
 HERE = Path(__file__).parent
 
@@ -188,12 +189,13 @@ class Page:
         """Return what the page of a queue shows."""
         values: dict[str, Any] = {**self._common(look), "letters": (), "claimed": ()}
         try:
-            values["queue"] = self._shown(queue.name, await queue.statistics())
-            values["letters"] = await queue.dead_letters(ITEMS_SHOWN)
-            values["claimed"] = await queue.peek(ITEMS_SHOWN, "claimed")
-        except ZkrqError as error:
+            async with asyncio.timeout(PATIENCE):
+                values["queue"] = self._shown(queue.name, await queue.statistics())
+                values["letters"] = await queue.dead_letters(ITEMS_SHOWN)
+                values["claimed"] = await queue.peek(ITEMS_SHOWN, "claimed")
+        except (ZkrqError, TimeoutError) as error:
             values.setdefault("queue", self._shown(queue.name, look.queues.get(queue.name, NO_FIGURES)))
-            values["look"] = replace(look, trouble=str(error))
+            values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
         return values
 
     def _common(self, look: Look) -> dict[str, Any]:

@@ -136,6 +136,7 @@ def _listen(options: Options) -> Generator[socket.socket]:
 def _configuration(app: ASGIApp, options: Options) -> uvicorn.Config:
     configuration = uvicorn.Config(
         app,
+        http="h11",  # it bounds the head of a request; httptools, which uvicorn takes where it is installed, does not
         log_config=None,
         log_level="warning",
         access_log=False,

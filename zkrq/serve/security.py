@@ -99,7 +99,7 @@ def policy_for(host: str, tokens: Iterable[str], hosts: Iterable[str], *, read_o
         )
     if accepted and not named:
         return Policy(accepted, None, read_only)
-    return Policy(accepted, named | LOOPBACK | {host_of(host)}, read_only)
+    return Policy(accepted, named | LOOPBACK | {host_of(f"[{host}]" if ":" in host else host)}, read_only)
 
 
 def is_loopback(host: str) -> bool:
@@ -129,7 +129,7 @@ def judge(policy: Policy, asked: Asked, now: float) -> Refusal | None:
         return None
     if policy.tokens and not _has_token(policy, asked) and not is_session(policy, asked.cookie, now):
         return Refusal(UNAUTHORIZED, "a token is needed")
-    if policy.read_only and not asked.is_safe:
+    if policy.read_only and not asked.is_safe and asked.path != "/logout":
         return Refusal(FORBIDDEN, "this server only shows: it was started with --read-only")
     return None
 
@@ -140,7 +140,12 @@ def _is_own(asked: Asked, host: str) -> bool:
     if site is not None:
         return site in ("same-origin", "none")
     origin = asked.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == host
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc == host != ""
+    except ValueError:
+        return False
 
 
 def _has_token(policy: Policy, asked: Asked) -> bool:

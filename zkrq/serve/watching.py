@@ -38,6 +38,9 @@ PATIENCE = 1.0
 CONSUMERS_SECONDS = 10.0
 """Seconds between two counts of what consumers hold, which reads all claims."""
 
+STREAM_SECONDS = 3600.0
+"""Seconds for which a page is kept up to date; then the browser asks again, so its session must still hold."""
+
 STREAMS_MAX = 100
 """Pages that are kept up to date at one time."""
 
@@ -95,13 +98,17 @@ class Watching:
         self._wanted.set()
 
     async def looks(self) -> AsyncGenerator[Look]:
-        """Yield what is seen, again and again, until the server stops."""
+        """Yield what is seen, again and again, until the server stops or ``STREAM_SECONDS`` have passed."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + STREAM_SECONDS
         self._streams += 1
         self.soon()
         try:
             while not self._stopping.is_set():
                 looked = self._looked
                 yield self._look
+                if loop.time() >= end:
+                    return
                 await looked.wait()
         finally:
             self._streams -= 1
