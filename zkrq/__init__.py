@@ -56,6 +56,7 @@ from zkrq.events import (
     ViewChanged,
     WakeupsRefused,
 )
+from zkrq.flow import Flow, Passed
 from zkrq.health import Health, ServerHealth
 from zkrq.ids import new_id
 from zkrq.inspection import Sizes, Statistics
@@ -102,6 +103,7 @@ __all__ = [
     "Duration",
     "Ending",
     "Event",
+    "Flow",
     "Handler",
     "Headers",
     "Health",
@@ -118,6 +120,7 @@ __all__ = [
     "OutcomeUnknown",
     "Outgoing",
     "OwnerFenced",
+    "Passed",
     "PayloadTooLarge",
     "Progress",
     "Queue",

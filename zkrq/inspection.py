@@ -7,6 +7,7 @@ from typing import Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
 from zkrq.errors import ConfigError
+from zkrq.flow import NO_FLOW, Flow
 from zkrq.items import Item, ItemState, items_of
 from zkrq.parts import QueueParts
 from zkrq.protocol import calls
@@ -40,6 +41,7 @@ class Statistics(NamedTuple):
     ``keyed`` and ``expiring``: items that have a key, and items that have a time to live, over or not.
     ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
     ``held``: claims of this process, including those claimed ahead.
+    ``flow``: items that came and left; those of two looks tell what passed between them.
     """
 
     sizes: Sizes
@@ -49,6 +51,7 @@ class Statistics(NamedTuple):
     expiring: int
     tombstones: int
     held: int
+    flow: Flow = NO_FLOW
 
 
 class Inspection(Generic[T]):
@@ -137,10 +140,15 @@ class Inspection(Generic[T]):
 
 async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:
     """Read the statistics of a queue from its primary.  Raises ``Unavailable``."""
-    told = await replicas.ask(calls.Statistics(queue))
+    while True:
+        primary = replicas.primary(queue)
+        told = await replicas.ask(calls.Statistics(queue))
+        if replicas.primary(queue) == primary:  # otherwise another server may have answered
+            break
     oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
-    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, held)
+    flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
+    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, held, flow)
 
 
 def _check_state(state: ItemState) -> None:

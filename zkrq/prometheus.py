@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +36,7 @@ from zkrq.consuming.lease import Verb
 from zkrq.coordination.coordinator import SessionState
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted
+from zkrq.flow import Flow, Passed
 from zkrq.health import Health
 from zkrq.home import running_loop
 from zkrq.inspection import Statistics
@@ -148,10 +151,12 @@ class _Histogram:
 
 
 class _Reading(NamedTuple):
-    """What a scrape has read from the servers: the statistics of each queue, and the number of all queues."""
+    """What a scrape has read from the servers: the statistics of each queue, the number of all queues, and what has
+    passed through each since the first look."""
 
     queues: Mapping[str, Statistics]
     every: int
+    passed: Mapping[str, Passed]
 
 
 class Metrics(Observer, Collector):
@@ -168,6 +173,9 @@ class Metrics(Observer, Collector):
         self._every_queue = every_queue
         self._labels = dict[str, str]()
         self._reading: _Reading | None = None
+        self._flows = dict[str, Flow]()
+        self._passed = dict[str, Passed]()
+        self._counted_at = -math.inf
         self._began = dict[int, float]()
         self._counters: Final = {name: defaultdict[tuple[str, ...], float](float) for name in COUNTERS}
         self._histograms: Final = {name: dict[tuple[str, ...], _Histogram]() for name in HISTOGRAMS}
@@ -264,12 +272,25 @@ class Metrics(Observer, Collector):
 
     async def _read(self, cluster: asynchronous.Cluster) -> _Reading | None:
         """Ask the servers; None if they do not answer."""
+        started = time.monotonic()
         with suppress(TimeoutError, ZkrqError):
             async with asyncio.timeout(READ_SECONDS):
                 names = sorted(await cluster.queues() if self._every_queue else cluster.queues_in_use)
                 shown = [name for name in names if self._label(name) is not OTHER]
-                return _Reading(await cluster.statistics(shown), len(names))
+                queues = await cluster.statistics(shown)
+                if started >= self._counted_at:  # otherwise the figures of an overlapping scrape may be newer
+                    self._count_passed(queues)
+                return _Reading(queues, len(names), {name: self._passed[name] for name in queues})
         return None
+
+    def _count_passed(self, queues: Mapping[str, Statistics]) -> None:
+        """Add what has passed through each queue since the last look to what had before."""
+        self._counted_at = time.monotonic()
+        for queue, statistics in queues.items():
+            flow, so_far = statistics.flow, self._passed.get(queue, Passed(0, 0))
+            passed = flow.since(self._flows.get(queue, flow)) or Passed(0, 0)
+            self._flows[queue] = flow
+            self._passed[queue] = Passed(so_far.pushed + passed.pushed, so_far.removed + passed.removed)
 
     def _opened(self) -> asynchronous.Cluster | None:
         """Return the cluster on its event loop, None while it is not open."""
@@ -345,17 +366,29 @@ class Metrics(Observer, Collector):
         )
         paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
         held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
+        pushed = CounterMetricFamily(
+            "zkrq_queue_pushed_items",
+            "Items that came since this process first looked, whoever pushed them.",
+            labels=of_queue,
+        )
+        removed = CounterMetricFamily(
+            "zkrq_queue_removed_items",
+            "Items that left since this process first looked: acked, cancelled, discarded, dropped, expired.",
+            labels=of_queue,
+        )
         for queue, statistics in reading.queues.items():
             for state, count in statistics.sizes._asdict().items():
                 items.add_metric((namespace, queue, state), count)
             oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
             paused.add_metric((namespace, queue), statistics.paused)
             held.add_metric((namespace, queue), statistics.held)
+            pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
+            removed.add_metric((namespace, queue), reading.passed[queue].removed)
         queues = GaugeMetricFamily(
             "zkrq_queues", f"Queues that are looked at; at most {MAX_QUEUES} are reported.", labels=("cluster",)
         )
         queues.add_metric((namespace,), reading.every)
-        yield from (items, oldest, paused, held, queues)
+        yield from (items, oldest, paused, held, pushed, removed, queues)
 
 
 def _healthy(namespace: str, health: Health, view: View) -> Iterable[Metric]:

@@ -11,13 +11,14 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import bury
 from tests.harness import settled, take
+from zkrq.flow import NO_FLOW
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_statistics_of_a_queue(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
     nothing = zkrq.Statistics(zkrq.Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
-    assert await queue.statistics() == nothing
+    assert (await queue.statistics())._replace(flow=NO_FLOW) == nothing
     await bury(queue, 2)
     await queue.push_many(range(4))
     await pass_time(0.1)
@@ -30,10 +31,38 @@ async def test_statistics_of_a_queue(queue: zkrq.Queue[Any], pass_time: PassTime
     told = await queue.statistics()
     assert told.oldest_ready is not None
     assert told.oldest_ready >= 0.1, "of whatever priority"
-    assert told._replace(oldest_ready=None) == (zkrq.Sizes(5, 1, 1, 2), True, None, 2, 2, 0, 1)
+    assert told._replace(oldest_ready=None) == (zkrq.Sizes(5, 1, 1, 2), True, None, 2, 2, 0, 1, told.flow)
     await claim.ack()
     await queue.clear()
-    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 4, 0)
+    flow = (await queue.statistics()).flow
+    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 2), True, None, 0, 0, 4, 0, flow)
+    assert flow.since(told.flow) == (0, 7)
+
+
+async def test_what_passes_between_two_looks(cluster: zkrq.Cluster, queue: zkrq.Queue[Any]) -> None:
+    """Whoever pushes, however an item goes, and whatever happens to it before."""
+    first = (await queue.statistics()).flow
+    await queue.push_many(range(30))
+    await queue.push("keyed", key="k")
+    await queue.push("keyed", key="k")
+    claims = await queue.pop_many(20, timeout=60)
+    second = (await queue.statistics()).flow
+    assert second.since(first) == (31, 0)
+    await claims[0].nack()
+    await claims[1].release()
+    await claims[2].bury("bad")
+    await claims[3].bury("bad")
+    await queue.redrive([claims[3].id])
+    assert (await queue.statistics()).flow.since(second) == (0, 0)
+    assert not await queue.ack_many(claims[4:])
+    await queue.cancel(claims[0].id)
+    await queue.discard()
+    assert (await queue.statistics()).flow.since(second) == (0, len(claims) - 4 + 2)
+    await queue.clear()
+    last = (await queue.statistics()).flow
+    assert last.since(first) == (31, 31)
+    assert first.since(last) is None, "counted anew"
+    assert last._replace(server="another").since(first) is None
 
 
 async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> None:
@@ -43,7 +72,8 @@ async def test_statistics_of_all_queues(cluster: zkrq.Cluster, name: str) -> Non
     claim = await take(two)
     told = await cluster.statistics()
     assert list(told) == await cluster.queues()
-    assert told[one.name] == await one.statistics() == (zkrq.Sizes(0, 1, 0, 0), False, None, 0, 0, 0, 0)
+    assert told[one.name] == await one.statistics()
+    assert told[one.name]._replace(flow=NO_FLOW) == (zkrq.Sizes(0, 1, 0, 0), False, None, 0, 0, 0, 0, NO_FLOW)
     assert (told[two.name].sizes, told[two.name].held) == (zkrq.Sizes(1, 0, 1, 0), 1)
     await claim.ack()
 

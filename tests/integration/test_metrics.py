@@ -78,6 +78,31 @@ async def test_scrapes_that_overlap_do_not_disturb_each_other(
     assert await asyncio.to_thread(up, first) == [1]
 
 
+async def test_what_passes_through_a_queue_is_counted_whoever_counts_it(
+    cluster: zkrq.testing.TestCluster, registry: CollectorRegistry
+) -> None:
+    """The counters never fall: not with another primary, nor with a queue that was forgotten."""
+    metrics, jobs = instrument(cluster, registry), cluster.queue("jobs")
+    await jobs.push_many(range(10))
+    assert [(await scraped(metrics))[f"queue_{what}_items_total", "jobs"] for what in ("pushed", "removed")] == [0, 0]
+    async with cluster.servers.connect() as other:
+        await other.queue("jobs").push_many(range(20))
+        assert not await other.queue("jobs").ack_many(await other.queue("jobs").pop_many(5, timeout=HANG))
+    seen = await scraped(metrics)
+    assert (seen["queue_pushed_items_total", "jobs"], seen["queue_removed_items_total", "jobs"]) == (20, 5)
+    cluster.servers.kill(cluster.view.primary("jobs"))
+    await jobs.push("by the next primary")
+    seen = await scraped(metrics)
+    assert (seen["queue_pushed_items_total", "jobs"], seen["queue_removed_items_total", "jobs"]) == (20, 5)
+    await jobs.delete()
+    await scraped(metrics)
+    await jobs.push("anew")
+    await scraped(metrics)
+    await jobs.clear()
+    seen = await scraped(metrics)
+    assert (seen["queue_pushed_items_total", "jobs"], seen["queue_removed_items_total", "jobs"]) == (21, 6)
+
+
 async def test_items_are_counted_and_timed(cluster: zkrq.testing.TestCluster, registry: CollectorRegistry) -> None:
     metrics = instrument(cluster, registry)
     queue = cluster.queue("jobs", retry=zkrq.Retry(backoff=zkrq.constant(0)))

@@ -46,9 +46,11 @@ async def test_a_run_with_faults_is_shown(cluster: zkrq.testing.TestCluster) -> 
     assert row(text, "letters")[4] == "2"
     assert row(text, "paused")[-1] == "paused"
     assert "10 of jobs" in text
-    later = now._replace(at=now.at + 2, queues={"jobs": now.queues["jobs"]})
-    grown = later._replace(queues={"jobs": now.queues["jobs"]._replace(sizes=zkrq.Sizes(60, 0, 10, 4))})
-    assert row(as_text(show(grown, now)), "jobs")[1:3] == ["60", "+20.0"]
+    assert not await jobs.ack_many(claims[:4])
+    await jobs.push_many(range(7))
+    later = (await take_snapshot(cluster))._replace(at=now.at + 2)
+    assert row(as_text(show(later, now)), "jobs")[1:7] == ["27", "0", "6", "0", "3.5", "2.0"]
+    assert row(as_text(show(later, later)), "jobs")[5:] == row(as_text(show(later, None)), "jobs")[5:]
 
     cluster.servers.kill("redis-1")
     await jobs.push("y")

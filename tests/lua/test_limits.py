@@ -218,7 +218,7 @@ def test_only_tombstones_remain(server: OneServer) -> None:
     contents = server.contents()
     assert len(contents.tombstones) == len(contents.records) == len(contents.ids(State.GONE)) == 400
     assert server.command("HLEN", server.key("owners")) == 1
-    assert server.command("HLEN", server.key("lead")) == 3 + 3  # counters
+    assert server.command("HLEN", server.key("lead")) == 4 + 3  # counters
     server.fence("ann")
     server.retire("ann")
     assert server.owners() == set()

@@ -16,7 +16,7 @@ LONG_MS = 60_000
 
 
 def test_nothing_is_known_of_an_empty_queue(server: OneServer) -> None:
-    assert server.statistics() == StatisticsReply(0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+    assert server.statistics() == StatisticsReply(0, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0)
 
 
 def test_everything_is_counted(server: OneServer) -> None:
@@ -27,7 +27,7 @@ def test_everything_is_counted(server: OneServer) -> None:
     server.push(Put("k1", key="k1"), Put("k2", key="k2", ttl_ms=LONG_MS, delay_ms=1_000))
     glance = server.statistics()
     assert glance[:6] == (4, 2, 2, 1, 0, 0)
-    assert (glance.keyed, glance.expiring, glance.tombstones) == (2, 2, 1)
+    assert (glance.keyed, glance.expiring, glance.tombstones, glance.removed) == (2, 2, 1, 1)
     assert glance[:4] == server.count()
 
 

@@ -8,42 +8,69 @@ from typing import Any
 import pytest
 
 from zkrq.consumers import Consumer
+from zkrq.flow import Flow
 from zkrq.health import Health, ServerHealth
 from zkrq.inspection import Sizes, Statistics
 from zkrq.repair.progress import Progress
 from zkrq.serve import curves
-from zkrq.serve.curves import HEIGHT, WIDTH, History, Point, draw, rates
-from zkrq.serve.page import PLACES, Shown, make_templates, show_duration, show_number, show_payload, show_rate
+from zkrq.serve.curves import HEIGHT, WIDTH, History, Point, Rate, draw, rates
+from zkrq.serve.page import (
+    NO_FIGURES,
+    PLACES,
+    Shown,
+    make_templates,
+    show_duration,
+    show_number,
+    show_payload,
+    show_rate,
+)
 from zkrq.serve.watching import Look
 
 
 def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
     history = History()
     for at in range(0, 1000, 100):
-        history.add(at, {"a": at, "b": 1} if at < 500 else {"a": at})
-    assert history.points("a") == tuple(Point(at, at) for at in range(0, 1000, 100))
+        history.add(at, {"a": seen(at), "b": seen(1)} if at < 500 else {"a": seen(at)})
+    assert history.points("a") == tuple(Point(at, at, at) for at in range(0, 1000, 100))
     assert history.points("b") == ()
-    history.add(950 + curves.HISTORY_SECONDS, {"a": 0})
-    assert history.points("a") == (Point(950 + curves.HISTORY_SECONDS, 0),)
+    history.add(950 + curves.HISTORY_SECONDS, {"a": seen(0, removed=900)})
+    assert history.points("a") == (Point(950 + curves.HISTORY_SECONDS, 0, 900, 900),)
     for at in range(curves.POINTS_MAX + 10):
-        history.add(2000 + at / 10, {"a": 1})
+        history.add(2000 + at / 10, {"a": seen(1)})
     assert len(history.points("a")) == curves.POINTS_MAX
 
 
+def seen(ready: int, *, removed: int = 0, dead: int = 0, server: str = "redis-1") -> Statistics:
+    """A queue as its primary counts it."""
+    flow = Flow(ready + dead + removed, removed, server)
+    return NO_FIGURES._replace(sizes=Sizes(ready, 0, 0, dead), flow=flow)
+
+
+def test_what_passes_is_added_up_whoever_counts() -> None:
+    """Between the looks at two primaries, and of a queue that began anew, it is not known."""
+    history = History()
+    looks = [seen(5), seen(8, removed=2), seen(50, server="redis-2"), seen(49, removed=1, server="redis-2"), seen(3)]
+    for at, look in enumerate([*looks, seen(2, removed=2, dead=1)]):
+        history.add(at, {"a": look})
+    passed = [(0, 0), (5, 2), (5, 2), (5, 3), (5, 3), (7, 5)]
+    assert [point[2:] for point in history.points("a")] == passed
+
+
 def test_a_rate_is_of_the_last_seconds() -> None:
-    points = [Point(at, depth) for at, depth in ((0, 0), (5, 10), (10, 20), (20, 120), (30, 20))]
-    assert rates(points) == [(5, 2.0), (10, 2.0), (20, 10.0), (30, -10.0)]
+    passed = ((0, 0, 0), (5, 10, 0), (10, 20, 5), (20, 120, 5), (30, 120, 25))
+    points = [Point(at, 0, pushed, removed) for at, pushed, removed in passed]
+    assert rates(points) == [(5, 2.0, 0.0), (10, 2.0, 0.5), (20, 10.0, 0.0), (30, 0.0, 2.0)]
     assert rates(points[:1]) == rates([]) == []
 
 
 def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
-    assert draw([(0, 5.0)]) is None
-    up = draw([(0, 5.0), (10, 10.0)])
-    assert up == (f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0", 10.0, 0.0)
-    both = draw([(0, -5.0), (10, 5.0)])
-    assert both == (f"0.0,{HEIGHT}.0 {WIDTH}.0,0.0", 5.0, -5.0)
-    flat = draw([(3, 0.0), (3, 0.0)])
-    assert flat == (f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0", 0.0, 0.0)
+    assert draw([0], [5.0]) is draw([], [], []) is None
+    assert draw([0, 10], [5.0, 10.0]) == ([f"0.0,{HEIGHT / 2} {WIDTH}.0,0.0"], 10.0)
+    assert draw([0, 10], [0.0, 5.0], [10.0, 0.0]) == (
+        [f"0.0,{HEIGHT}.0 {WIDTH}.0,{HEIGHT / 2}", f"0.0,0.0 {WIDTH}.0,{HEIGHT}.0"],
+        10.0,
+    )
+    assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0)
 
 
 @pytest.mark.parametrize(
@@ -62,11 +89,13 @@ def test_numbers_are_for_people(value: float, text: str) -> None:
 
 
 def test_a_rate_is_told_in_words() -> None:
-    assert [show_rate(changes) for changes in ([], [(0, 0.01)], [(0, 2.0)], [(0, 0.0), (1, -20.4)])] == [
-        "steady",
-        "steady",
-        "grows by 2 a second",
-        "shrinks by 20.4 a second",
+    assert [
+        show_rate(passed) for passed in ([], [Rate(0, 0.01, 0)], [Rate(0, 2, 0)], [Rate(0, 9, 9), Rate(1, 0, 20.4)])
+    ] == [
+        "idle",
+        "idle",
+        "2 pushed and 0 removed a second",
+        "0 pushed and 20.4 removed a second",
     ]
 
 
@@ -107,9 +136,9 @@ LETTER: dict[str, Any] = {
 @pytest.mark.parametrize("read_only", [False, True])
 @pytest.mark.parametrize("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
-    shown = Shown("emails", FIGURES, draw([(0, 1.0), (1, 2.0)]), draw([(0, 1.0), (1, -2.0)]), "steady")
+    shown = Shown("emails", FIGURES, draw([0, 1], [1.0, 2.0]), draw([0, 1], [1.0, 2.0], [0.0, 1.0]), "idle")
     if not full:
-        shown = Shown("emails", FIGURES._replace(oldest_ready=None, paused=False), None, None, "steady")
+        shown = Shown("emails", FIGURES._replace(oldest_ready=None, paused=False), None, None, "idle")
     look = Look(
         health,
         datetime(2026, 1, 2, tzinfo=UTC),

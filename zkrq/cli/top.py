@@ -55,7 +55,12 @@ class Snapshot(NamedTuple):
                 for id, server in self.health.servers.items()
             },
             "queues": {
-                name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
+                name: {
+                    **each.sizes._asdict(),
+                    "paused": each.paused,
+                    "oldest_ready": each.oldest_ready,
+                    "flow": each.flow._asdict(),
+                }
                 for name, each in self.queues.items()
             },
             "consumers": {
@@ -88,7 +93,10 @@ async def copied_by_learners(cluster: Cluster, queues: Mapping[str, Statistics])
 
 
 def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> RenderableType:
-    """Draw a snapshot.  ``before``: an earlier one, for the changes per second.  ``trouble``: why none is newer."""
+    """Draw a snapshot.
+
+    ``before``: an earlier one, for what is pushed and removed per second.  ``trouble``: why none is newer.
+    """
     from rich.console import Group
     from rich.text import Text
 
@@ -115,20 +123,23 @@ def _servers(now: Snapshot) -> Table:
 
 
 def _queues(now: Snapshot, before: Snapshot | None) -> Table:
-    table = _table("queue", "ready", "per s", "scheduled", "claimed", "dead", "per s", "oldest", "")
+    table = _table("queue", "ready", "scheduled", "claimed", "dead", "pushed/s", "removed/s", "oldest", "")
     largest = sorted(now.queues.items(), key=lambda each: (-sum(each[1].sizes), each[0]))
     for name, each in largest[:SHOWN]:
-        earlier = before.queues.get(name) if before else None
-        seconds = now.at - before.at if before else 0.0
+        earlier = before and before.queues.get(name)
+        passed = before and earlier and now.at > before.at and each.flow.since(earlier.flow)
+        pushed, removed = (
+            (f"{count / (now.at - before.at):,.1f}" for count in passed) if before and passed else ("", "")
+        )
         sizes = each.sizes
         table.add_row(
             name,
             f"{sizes.ready:,}",
-            _rate(sizes.ready, earlier and earlier.sizes.ready, seconds),
             f"{sizes.scheduled:,}",
             f"{sizes.claimed:,}",
             f"[red]{sizes.dead:,}[/]" if sizes.dead else "0",
-            _rate(sizes.dead, earlier and earlier.sizes.dead, seconds),
+            pushed,
+            removed,
             "" if each.oldest_ready is None else f"{each.oldest_ready:,.1f} s",
             "[yellow]paused[/]" if each.paused else "",
         )
@@ -159,10 +170,6 @@ def _safe(text: str) -> str:
     from rich.markup import escape
 
     return escape("".join(letter if letter.isprintable() else "?" for letter in text))
-
-
-def _rate(now: int, before: int | None, seconds: float) -> str:
-    return "" if before is None or seconds <= 0 else f"{(now - before) / seconds:+,.1f}"
 
 
 async def _top(args: Namespace) -> Lines:

@@ -19,8 +19,8 @@ expiring        zset   ids of items with a time to live by when that ends; negat
 owners          hash   owner -> number of its last claim request
 fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes
 lead            hash   since when this server leads the queue; floor_ms, before which no put is taken; whether
-                       payloads are large; how many items are queued, claimed and dead; the calls
-                       executed last of those that name no items
+                       payloads are large; how many items are queued, claimed and dead, and were ever
+                       removed; the calls executed last of those that name no items
 waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
 =============== ====== ===============================================================================
 """

@@ -25,7 +25,7 @@ from zkrq.cluster import Cluster
 from zkrq.errors import ConfigError, ZkrqError
 from zkrq.inspection import Sizes, Statistics
 from zkrq.queue import Queue
-from zkrq.serve.curves import Curve, draw, rates
+from zkrq.serve.curves import Curve, Rate, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
@@ -47,8 +47,8 @@ PAYLOAD_SHOWN = 1_000
 PLACES = {"member": "in sync", "learner": "being caught up", "eligible": "out, has all items", "out": "out"}
 """What the page calls the places of servers."""
 
-STEADY = 0.05
-"""Items per second; a queue that changes by less is steady."""
+IDLE = 0.05
+"""Items per second; a queue through which fewer pass is idle."""
 
 NO_FIGURES = Statistics(Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
 """What is shown of a queue while nothing is known of it."""
@@ -60,7 +60,7 @@ class Shown(NamedTuple):
     name: str
     figures: Statistics
     depth: Curve | None
-    change: Curve | None
+    flow: Curve | None
     rate: str
 
 
@@ -210,8 +210,10 @@ class Page:
 
     def _shown(self, name: str, figures: Statistics) -> Shown:
         points = self._watching.history.points(name)
-        changes = rates(points)
-        return Shown(name, figures, draw(points), draw(changes), show_rate(changes))
+        passed = rates(points)
+        depth = draw([point.at for point in points], [point.depth for point in points])
+        moments, *lines = zip(*passed, strict=True) if passed else ((), (), ())
+        return Shown(name, figures, depth, draw(moments, *lines), show_rate(passed))
 
     def _named(self, request: Request) -> Queue[bytes] | None:
         """Return the queue that the path names, None if nothing can have that name."""
@@ -318,12 +320,11 @@ def show_duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def show_rate(changes: Sequence[tuple[float, float]]) -> str:
-    """Say whether a queue grows."""
-    now = changes[-1][1] if changes else 0.0
-    if abs(now) < STEADY:
-        return "steady"
-    return f"{'grows' if now > 0 else 'shrinks'} by {show_number(abs(now))} a second"
+def show_rate(passed: Sequence[Rate]) -> str:
+    """Say how many items pass through a queue now."""
+    if not passed or max(passed[-1].pushed, passed[-1].removed) < IDLE:
+        return "idle"
+    return f"{show_number(passed[-1].pushed)} pushed and {show_number(passed[-1].removed)} removed a second"
 
 
 def show_payload(payload: bytes) -> str:

@@ -145,7 +145,7 @@ class Watching:
         look = self._look
         try:
             look = replace(look, queues=await self._cluster.statistics(), as_of=clock.now(), trouble="")
-            self.history.add(now, {name: sum(each.sizes) - each.sizes.dead for name, each in look.queues.items()})
+            self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
                 look = replace(look, consumers=await self._cluster.consumers())
                 self._consumers_at = now

@@ -54,7 +54,8 @@ class Count(Call[Counts]):
 
 
 class StatisticsReply(NamedTuple):
-    """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready."""
+    """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
+    ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there."""
 
     ready: int
     scheduled: int
@@ -66,6 +67,7 @@ class StatisticsReply(NamedTuple):
     keyed: int
     expiring: int
     tombstones: int
+    removed: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ local function each_priority(index, visit)
 end
 
 local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
-local entering, leaving, new, tally = {}, {}, {}, {bytes = 0} -- what to write at the end
+local entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0} -- what to write at the end
 local removals, readied = 0, 0 -- bundles of which nothing is left, and items queued, by this call
 
 -- Add one value, or two, to what is to be written.
@@ -194,6 +194,8 @@ do
     end
   end
 
+  local LIVE = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true, [DEAD] = true}
+
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
     local b, began, ended = r.before or NOTHING, {}, {}
@@ -202,6 +204,7 @@ do
       local size = to - from + 1
       tally[old_state] = (tally[old_state] or 0) - size
       tally[state] = (tally[state] or 0) + size
+      if LIVE[old_state] and not LIVE[state] then tally.removed = tally.removed + size end
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
@@ -319,8 +322,9 @@ do
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)
     add_number('dead', tally[DEAD] or 0)
+    add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
     write_numbers()
-    entering, leaving, new, tally = {}, {}, {}, {bytes = 0}
+    entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0}
   end
 end

@@ -1,11 +1,12 @@
 -- purpose: read the numbers of a queue's lead once, and write once what a call changes.
 -- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
 -- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
--- queued, claimed, dead: how many items; tombstone_bytes.
+-- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes.
 local numbers, changed = nil, {}
 
 local function read_numbers()
-  local names = {'queued', 'claimed', 'dead', 'tombstone_bytes', 'floor_ms', 'forgot_ms', 'large', 'epoch', 'since_us', 'seen_ms'}
+  local names = {'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms', 'large', 'epoch', 'since_us',
+    'seen_ms'}
   numbers = {}
   for i, value in ipairs(redis.call('HMGET', lead, unpack(names))) do numbers[names[i]] = value end
 end

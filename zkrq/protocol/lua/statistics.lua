@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- purpose: sum up a queue: its items by state, whether it is paused, how long its oldest ready item has been due (-1:
--- none; more than that if EXPIRED_MAX expired ones stand before it), how many items have a key or a time to live, how many tombstones there are.
+-- none; more than that if EXPIRED_MAX expired ones stand before it), how many items have a key or a time to live, how many tombstones there are,
+-- how many items have ever been removed.
 -- KEYS: server records ready scheduled tombstones keys expiring lead
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones
+-- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index totals
@@ -29,4 +30,4 @@ for _, index in ipairs(ready_now > 0 and {ready, scheduled} or {}) do
   end)
 end
 return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
-  redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones)}
+  redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed')}
