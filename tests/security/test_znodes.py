@@ -94,6 +94,16 @@ async def test_others_are_told_what_to_give(
         assert await opened(cluster) == []
 
 
+async def test_a_namespace_of_others_hides_none_of_those_that_exist(servers: local.Servers, namespace: str) -> None:
+    """In the error about a misspelt one."""
+    await found(servers, namespace, AUTH)
+    await found(servers, f"{namespace}-open", None)
+    with pytest.raises(zkrq.ConfigError, match=rf"there are: .*{namespace}-open") as failed:
+        async with connect(servers, f"{namespace}-opem", None):
+            pass
+    assert f"{namespace}," in str(failed.value)
+
+
 async def test_a_namespace_without_auth_gets_it(
     servers: local.Servers, namespace: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -136,7 +146,7 @@ async def test_a_consumer_of_another_identity_is_not_declared_dead(servers: loca
         claim = await after.queue("jobs").pop_one(timeout=HANG)
         assert claim is not None
         for _ in range(3):
-            before._client.reaper.look()  # pyright: ignore[reportPrivateUsage]
+            before._client.shard.reaper.look()  # pyright: ignore[reportPrivateUsage]
             await asyncio.sleep(0.3)
         assert await before.queue("jobs").pop_one(timeout=0) is None
         assert claim.holds

@@ -51,7 +51,7 @@ MAX_DATA_BYTES = 1_000_000  # of one znode; above 1 MiB a server hangs up withou
 RESYNC_INTERVAL = 30.0  # seconds after which everything is read again even without a notice
 READ_AHEAD = 64  # znodes read concurrently
 NAMESPACES_LOOKED_AT = 512  # to list the existing ones in the error for a missing one
-HIDDEN = Node(b"(enrolled with other credentials)", Stat(0, 0, 0))  # a consumer of another identity; it lives
+HIDDEN = Node(b"(enrolled with other credentials)", Stat(0, 0, 0))  # what another identity owns; it exists
 ANY_VERSION = -1  # writes a znode whatever it holds
 
 NEVER_SEEN = -1  # no transaction has this number: a register that is followed later is reported once
@@ -295,7 +295,8 @@ class ZooKeeperCoordinator:
             names = sorted(await link.children(self._ensemble.chroot or "/"))[:NAMESPACES_LOOKED_AT]
             for start in range(0, len(names), READ_AHEAD):
                 some = names[start : start + READ_AHEAD]
-                views = await link.read_all([f"{self._ensemble.chroot}/{name}/view" for name in some])
+                paths = [f"{self._ensemble.chroot}/{name}/{VIEW}" for name in some]
+                views = await link.read_all(paths, unreadable=HIDDEN)
                 found += [name for name, view in zip(some, views, strict=True) if view is not None]
         raise no_namespace(self._namespace, found)
 
