@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -19,11 +18,10 @@ import anyio
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.prefetch import Prefetcher
-from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, ZkrqError
 from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
-from zkrq.health import Health, ServerHealth, place_of
+from zkrq.health import Health
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observers
@@ -31,31 +29,12 @@ from zkrq.parts import QueueParts
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
 from zkrq.protocol import calls
-from zkrq.protocol.eviction import Evicting
-from zkrq.protocol.founding import Founding, Location
-from zkrq.protocol.operations import OPERATIONS
-from zkrq.protocol.recovery import has_live_member
-from zkrq.protocol.replies import Answer
-from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.view import Life, ServerId, View
-from zkrq.protocol.witness import Witness
+from zkrq.protocol.view import ServerId
 from zkrq.queue import Queue
-from zkrq.repair.fencing import Reaper
-from zkrq.repair.probe import Probe
-from zkrq.repair.repairer import Repairer
-from zkrq.repair.roster import Roster
-from zkrq.replication.attendance import Attendance
-from zkrq.replication.cutting import Cutter
-from zkrq.replication.fleet import Fleet
-from zkrq.replication.membership import Membership
-from zkrq.replication.obstacles import KnownObstacles
-from zkrq.replication.replicas import Replicas
-from zkrq.replication.runner import Runner
-from zkrq.replication.server import Server
-from zkrq.replication.urls import redact, without_credentials
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QueueSettings, Settings
+from zkrq.shard import NOT_OPEN, Shard
 from zkrq.stalls import watch_for_stalls
 from zkrq.tasks import Tasks, see_through
 
@@ -64,11 +43,6 @@ CLOSE_TIMEOUT = 5.0
 
 Claims that are left then come back when the session has ended.
 """
-
-NOT_OPEN = (
-    "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`, "
-    "or `await cluster.open()`"
-)
 
 _log = logging.getLogger("zkrq")
 
@@ -92,30 +66,7 @@ class Client:
         self.observers: Final = Observers(self.events)
         self.tasks: Final = Tasks(f"zkrq {namespace}")
         self.home: Final = Home()
-        make_server = partial(
-            Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=self.tasks, dial=dial
-        )
-        self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
-        self.membership: Final = Membership(coordinator, self.fleet, namespace=namespace, events=self.events)
-        self.witness: Final = Witness(secrets.token_hex(8))
-        self.obstacles: Final = KnownObstacles(self.fleet, self.witness, namespace=namespace, events=self.events)
-        self.cutter: Final = Cutter(self.membership, self.tasks)
-        evicting = Evicting(self.witness)
-        runner = Runner(
-            self.membership,
-            self.obstacles,
-            evicting,
-            settings=settings,
-            events=self.events,
-            removed=self.cutter.note,
-        )
-        self.attendance: Final = Attendance(runner, evicting, self.obstacles, namespace=namespace)
-        self.replicas: Final = Replicas(runner)
-        self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=self.tasks, events=self.events)
-        self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=self.events)
-        self.repairer: Final = Repairer(coordinator, self.replicas, self.witness, cluster=namespace, events=self.events)
-        self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
-        self.roster: Final = Roster(self.membership, namespace=namespace)
+        self.shard: Final = Shard(servers, coordinator, settings, tasks=self.tasks, events=self.events, dial=dial)
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
@@ -125,13 +76,6 @@ class Client:
         self._session_state = SessionState.CONNECTED
         self._stack = AsyncExitStack()
         self._closing: asyncio.Task[None] | None = None
-
-    @property
-    def view(self) -> View:
-        """Latest view that this client knows.  Raises ``Closed`` before there is one."""
-        if not self.membership.has_view:  # events are told, and may ask for it, before the client is open
-            raise Closed(NOT_OPEN)
-        return self.membership.view
 
     def check_open(self) -> None:
         """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
@@ -151,43 +95,16 @@ class Client:
             raise Closed("a cluster is opened once: make another one with connect()")
         self._entered = True
         self.home.settle()
-        recovered = False
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.tasks)
             await stack.enter_async_context(self.coordinator)
-            self.membership.watch(self._follow)
-            if not await self._join():
-                recovered = bool(recover_with)
-                if recovered:
-                    await self.repairer.recover_with(recover_with)
-                else:
-                    await self.repairer.wait_recovered(self.settings.operation_timeout)
+            recovered = await self.shard.open(recover_with)
             self.coordinator.subscribe(self)
-            self.tasks.supervise(self.attendance.run, "answer accusations")
-            self.tasks.supervise(self.probe.run, "probe the servers")
-            self.tasks.supervise(self.reaper.run, "look for orphans")
-            self.tasks.supervise(self.repairer.run, "look after the servers")
-            self.tasks.supervise(self.repairer.scrub_now_and_then, "scrub")
+            self.shard.start()
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
         return recovered
-
-    async def _join(self) -> bool:
-        """Read the view, or found the namespace if that is allowed.
-
-        Returns whether a member was found in the life that the view names.  Raises ``ConfigError``, ``Unavailable``.
-        """
-        locations = {id: Location(redact(url), without_credentials(url)) for id, url in self.fleet.urls.items()}
-        view, version, identities = await self.replicas.repair(Founding(self.settings, locations).join())
-        for id, who in identities.items():
-            if isinstance(who, ServerInfo):
-                self.witness.meet(id, Life(who.run_id, who.generation))
-        self.membership.begin(view, version)
-        for id in view.receivers:
-            if isinstance(answer := identities.get(id), Answer):
-                self.obstacles.note_failure(id, answer)
-        return has_live_member(view, identities)
 
     async def aclose(self) -> None:
         """Close once, to the end even if the caller is cancelled; does nothing unless open."""
@@ -207,7 +124,7 @@ class Client:
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(parts.aclose() for parts in every))
                 await asyncio.gather(*map(self._retire, self.queues))
-                await self.cutter.flush()
+                await self.shard.cutter.flush()
         finally:
             for parts in every:
                 parts.abandon()
@@ -220,8 +137,8 @@ class Client:
         if owner is None:
             return
         try:
-            if owner in await self.replicas.names(calls.Owners(queue)):
-                await self.replicas.fence(queue, owner)
+            if owner in await self.shard.replicas.names(calls.Owners(queue)):
+                await self.shard.replicas.fence(queue, owner)
         except ZkrqError as error:
             _log.info("queue %s: %s", queue, error, extra={"cluster": self.namespace, "queue": queue})
 
@@ -242,7 +159,7 @@ class Client:
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
         dead_letters = settings.dead_letters or DeadLetters()
         leases = Leases(
-            self.replicas,
+            self.shard.replicas,
             cluster=self.namespace,
             queue=name,
             claim_timeout=settings.claim_timeout,
@@ -257,16 +174,16 @@ class Client:
         pusher: Pusher[Any] = Pusher(
             name,
             codec=settings.codec,
-            replicas=self.replicas,
+            replicas=self.shard.replicas,
             tasks=self.tasks,
             max_payload_bytes=settings.max_payload_bytes,
             max_size=settings.max_size,
             observers=self.observers,
         )
         prefetcher: Prefetcher[Any] = Prefetcher(
-            self.replicas,
+            self.shard.replicas,
             leases,
-            self.wakeups,
+            self.shard.wakeups,
             cluster=self.namespace,
             queue=name,
             codec=settings.codec,
@@ -277,25 +194,20 @@ class Client:
             events=self.events,
             home=self.home,
         )
-        self.wakeups.register(name, prefetcher.wake, leases.cancelled)
-        return QueueParts(name, settings.codec, self.home, self.replicas, leases, prefetcher, pusher)
+        self.shard.wakeups.register(name, prefetcher.wake, leases.cancelled)
+        return QueueParts(name, settings.codec, self.home, self.shard.replicas, leases, prefetcher, pusher)
 
     # -- health --------------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server."""
-        view, progress = self.view, self.repairer.progress
-        servers: dict[str, ServerHealth] = {
-            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id))
-            for id, server in sorted(self.fleet.servers.items())
-        }
-        trouble = self.obstacles.trouble + self.wakeups.trouble
+        view, trouble = self.shard.view, self.shard.trouble
         ok = self.is_open and view.writable and not trouble
-        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
+        return Health(ok, self.coordinator.session.state.value, view.epoch, self.shard.server_health(), trouble)
 
     async def ping(self) -> None:
         """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
-        await self.replicas.run(OPERATIONS.ask_for_room())
+        await self.shard.ask_for_room()
         if self.identity.owner is None:  # ZooKeeper is needed to enter this consumer before its first claim
             await self.coordinator.consumers()
 
@@ -311,31 +223,16 @@ class Client:
 
     def register_changed(self, register: str) -> None:
         """Read the view: it was written."""
-        self.tasks.start(self._read_view(), "read the view")
-
-    async def _read_view(self) -> None:
-        try:
-            await self.membership.refresh(self.view)
-        except ZkrqError as error:
-            _log.info("the view could not be read: %s", error, extra={"cluster": self.namespace})
-
-    def _follow(self, view: View) -> None:
-        """Adapt this client to a newer view."""
-        self.wakeups.listen_only_to(frozenset(view.receivers))
-        self.wakeups.wake_all()
-        self.repairer.view_changed(view)
-        self.probe.view_changed()
+        self.shard.view_changed()
 
     def consumers_changed(self) -> None:
         """Look for orphans: a consumer came or went."""
-        self.reaper.look()
-        self.probe.look()
+        self.shard.consumers_changed()
 
     def leading_changed(self, leading: bool) -> None:
         """Look at everything after winning the election, because the leader acts first."""
         if leading:
-            self.consumers_changed()
-            self.repairer.look()
+            self.shard.leads()
 
     def session_changed(self, session: Session) -> None:
         """Report the state of the session; lose all claims when it is over."""

@@ -186,21 +186,21 @@ class Cluster:
     async def queues(self) -> list[str]:
         """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""
         self._client.check_open()
-        return await self._client.replicas.names(calls.Queues())
+        return await self._client.shard.replicas.names(calls.Queues())
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> View:
         """Which servers are in sync, as this client knows it.  Raises ``Closed`` if the cluster was never opened."""
-        return self._client.view
+        return self._client.shard.view
 
     async def consumers(self) -> Mapping[str, Consumer]:
         """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
-        claims = await count_claims(self._client.replicas, await self.queues())
+        claims = await count_claims(self._client.shard.replicas, await self.queues())
         alive = await self._client.coordinator.consumers()
         return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
 
@@ -211,7 +211,9 @@ class Cluster:
         used = self._client.queues
 
         async def read(name: str) -> Statistics:
-            return await read_statistics(self._client.replicas, name, used[name].queue.held if name in used else 0)
+            return await read_statistics(
+                self._client.shard.replicas, name, used[name].queue.held if name in used else 0
+            )
 
         found: dict[str, Statistics] = {}
         for start in range(0, len(names), READ_AT_ONCE):
@@ -259,9 +261,9 @@ class Cluster:
         client.check_open()
         check_url(url)
         id = ServerId(check_id("a server's name", name) if name is not None else address(url))
-        await client.roster.add(id, url, force=force)
-        client.repairer.want(id)
-        while not await client.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
+        await client.shard.roster.add(id, url, force=force)
+        client.shard.repairer.want(id)
+        while not await client.shard.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
             client.check_open()
         return id
 
@@ -272,7 +274,7 @@ class Cluster:
         servers would be left; ``Unavailable`` without ZooKeeper: the server may be removed.
         """
         self._client.check_open()
-        await self._client.roster.remove(ServerId(name))
+        await self._client.shard.roster.remove(ServerId(name))
 
     async def recover(self, servers: Sequence[str]) -> None:
         """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
@@ -284,7 +286,7 @@ class Cluster:
         named = frozenset(map(ServerId, servers))
         if self._client.is_open:
             self._client.check_open()
-            await self._client.repairer.recover_with(named)
+            await self._client.shard.repairer.recover_with(named)
             return
         try:
             if not await self._client.open(recover_with=named):

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 async def stored(cluster: zkrq.Cluster, queue: str) -> set[str]:
     """What some server has of a queue: the register's entry, and what a copy of it would begin with."""
-    replicas = cluster._client.replicas  # pyright: ignore[reportPrivateUsage]
+    replicas = cluster._client.shard.replicas  # pyright: ignore[reportPrivateUsage]
     found = {"entry"} if queue in await replicas.names(calls.Queues(), everywhere=True) else set[str]()
     if isinstance(cluster, zkrq.testing.TestCluster):
         for name in cluster.servers.names:

@@ -203,7 +203,7 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
         await queue.push("x")
         put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
         with patch.object(Push, "under", again):
-            pushed = await one._client.replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
+            pushed = await one._client.shard.replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
         assert isinstance(pushed.of(0, 1)[0], zkrq.QueueFull)
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:

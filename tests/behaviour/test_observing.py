@@ -78,7 +78,7 @@ async def test_an_observer_sees_pushes_claims_and_settlements(cluster: zkrq.test
     await claims[5].bury("bad")
     await claims[6].release()
     await claims[7].extend()
-    await cluster._client.replicas.fence("jobs", claims[8].owner)  # pyright: ignore[reportPrivateUsage]
+    await cluster._client.shard.replicas.fence("jobs", claims[8].owner)  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(zkrq.ClaimLost):
         await claims[8].ack()
     assert watcher.counts == {

@@ -95,14 +95,14 @@ async def test_an_old_failure_does_not_shorten_the_grace_of_a_new_one(servers: l
         second.resume()
         await pushing
         assert len(cluster.view.members) == 2, "it was back within the grace"
-        assert not cluster._client.witness._failing_since  # pyright: ignore[reportPrivateUsage]
+        assert not cluster._client.shard.witness._failing_since  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(servers: local.Servers) -> None:
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs", claim_timeout=5)
         await queue.push("x")
-        replicas = cluster._client.replicas  # pyright: ignore[reportPrivateUsage]
+        replicas = cluster._client.shard.replicas  # pyright: ignore[reportPrivateUsage]
         owner = await cluster._client.identity.get()  # pyright: ignore[reportPrivateUsage]
         await replicas.decide(Claim("jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0))
         await asyncio.sleep(1.0)
@@ -180,7 +180,7 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
     async with in_process(servers, new_namespace()) as cluster:
         queue = cluster.queue("jobs")
         await queue.push_many(range(3))
-        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+        membership: Membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
         send, dropped = Runner._send, 0  # pyright: ignore[reportPrivateUsage]
 
         async def drop_first_applies(runner: Runner, step: Ask, call: Call[Any]) -> Answers:
@@ -195,13 +195,13 @@ async def test_what_was_decided_before_a_retry_reaches_every_server(
         assert dropped == 2
         count = Count("jobs")
         answers = await membership.fleet.ask_in(cluster.view, cluster.view.members, count)
-        assert [count.read(answer.body) for answer in answers.values()] == [(0, 0, 0, 0)] * 3
+        assert [count.read(answer.body) for answer in answers.values()] == [(0, 0, 0, 0, 0)] * 3
 
 
 async def test_answers_that_have_arrived_count_though_this_process_was_late(servers: local.Servers) -> None:
     """An event loop that was blocked finds the time-out due and the answers in the sockets, at once."""
     async with in_process(servers, new_namespace(), command_timeout=BLOCKED_SECONDS) as cluster:
-        membership: Membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+        membership: Membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
         members = list(cluster.view.members)
         for late in (1.05, 1.5):
             asking = asyncio.create_task(membership.fleet.ask_in(cluster.view, members, Seal()))
@@ -262,7 +262,7 @@ async def test_a_queue_that_cannot_be_fenced_does_not_keep_the_others_waiting(
                 await dies.queue(name).push(name)
                 await take(dies.queue(name))
             monkeypatch.setattr(dies._client, "_retire", AsyncMock())  # pyright: ignore[reportPrivateUsage]
-            reaper = lives._client.reaper  # pyright: ignore[reportPrivateUsage]
+            reaper = lives._client.shard.reaper  # pyright: ignore[reportPrivateUsage]
             fence, failing = Replicas.fence, ["a"]
 
             async def fence_some(replicas: Replicas, queue: str, owner: str) -> int:
@@ -372,8 +372,8 @@ async def test_a_dead_consumer_of_a_queue_that_never_had_an_item_is_forgotten(se
             known = [await owners_of(servers, namespace, name) for name in names]
             return not any(owner.encode() in each for each in known)
 
-        other._client.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
-        await other._client.reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        other._client.shard.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await other._client.shard.reaper.reap()  # pyright: ignore[reportPrivateUsage]
         await settled(forgotten)
 
 
@@ -384,6 +384,6 @@ async def test_a_dead_consumer_that_only_a_follower_knows_is_forgotten(servers: 
         await cluster.queue("jobs").push("x")
         follower = next(server for server in servers.redis if server.name != cluster.view.primary("jobs"))
         await command(follower, "HSET", key(namespace, "jobs", "owners"), "dead", "7")
-        cluster._client.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
-        await cluster._client.reaper.reap()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.reaper._looks = 0  # pyright: ignore[reportPrivateUsage]
+        await cluster._client.shard.reaper.reap()  # pyright: ignore[reportPrivateUsage]
         assert b"dead" not in await owners_of(servers, namespace, "jobs")

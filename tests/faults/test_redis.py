@@ -51,7 +51,7 @@ async def test_an_idle_client_notices_a_dead_server(servers: local.Servers) -> N
     async with over_zookeeper(servers, new_namespace()) as cluster:
         victim = follower(servers, cluster)
         await victim.kill()
-        cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: victim.name not in cluster.view.members)
 
 

@@ -130,10 +130,10 @@ async def test_a_catch_up_goes_on_where_it_was_while_the_view_moves(servers: loc
     async with in_process(servers, namespace, hub, on_event=told.append) as cluster:
         await cluster.queue(QUEUE).push_many(range(30_000), ttl=3600)  # none in a bundle: so this takes a while
         await servers.redis[0].restart(wipe=True)
-        cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: ServerId("redis-1") in cluster.view.learners)
         moves = 0
-        membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+        membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
         while ServerId("redis-1") not in cluster.view.members:
             view = await membership.change(cluster.view, move)
             await membership.fleet.ask_in(view, view.members, calls.Seal())
@@ -178,7 +178,7 @@ async def test_a_server_that_evicts_keys_is_not_taken_back(servers: local.Server
         victim.config["maxmemory-policy"] = "allkeys-lru"
         try:
             await victim.start()
-            cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
             await until(lambda: ServerId(victim.name) not in cluster.view.members)
             await asyncio.sleep(2)  # looks are a second apart
             assert ServerId(victim.name) not in cluster.view.receivers
@@ -234,7 +234,7 @@ async def test_pushes_go_on_once_one_of_two_lost_servers_is_back(servers: local.
         queue = cluster.queue(QUEUE)
         await queue.push("before")
         await asyncio.gather(servers.redis[0].kill(), servers.redis[1].kill())
-        cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: len(cluster.view.members) == 1)
         assert cluster.view.eligible, "both, or the second where they were found dead one after the other"
         await servers.redis[0].restart(wipe=True)
@@ -254,7 +254,7 @@ async def test_an_eligible_server_that_was_only_out_of_reach_is_not_wiped(server
         for server in hung:
             await command(server, "CONFIG", "RESETSTAT")
             server.pause()
-        cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: len(cluster.view.eligible) == 2)
         for _ in range(10):
             await (await take(queue)).ack()
@@ -387,7 +387,7 @@ async def test_the_greatest_version_wins() -> None:
             queue = cluster.queue(QUEUE)
             await queue.push_many(range(10))
             await asyncio.gather(servers.redis[0].kill(), servers.redis[1].kill())
-            cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
             await until(lambda: len(cluster.view.eligible) == 2)
             for _ in range(4):
                 await (await take(queue)).ack()
@@ -426,7 +426,7 @@ async def test_a_named_server_that_was_outside_for_long_brings_nothing_back() ->
             queue = cluster.queue(QUEUE)
             await queue.push_many(range(20))
             await servers.redis[0].kill()
-            cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
             await until(lambda: len(cluster.view.members) == 2)
             assert len(await drain(cluster)) == 20
         for server in servers.redis[1:]:  # as an hour of work does
@@ -452,7 +452,7 @@ async def test_only_servers_that_were_outside_are_left() -> None:
         async with in_process(servers, namespace, hub) as cluster:
             await cluster.queue(QUEUE).push_many(range(20))
             await servers.redis[0].kill()
-            cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+            cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
             await until(lambda: len(cluster.view.members) == 2)
             await cluster.queue(QUEUE).push("missed")
         await kill_all(servers)
@@ -561,7 +561,7 @@ async def test_a_listed_server_that_another_deployment_has_taken_is_not_wiped(
     async with over_zookeeper(servers, namespace) as cluster:
         await cluster.queue(QUEUE).push("ours")
         await victim.kill()
-        cluster._client.probe.look()  # pyright: ignore[reportPrivateUsage]
+        cluster._client.shard.probe.look()  # pyright: ignore[reportPrivateUsage]
         await until(lambda: len(cluster.view.members) == 2)
     await victim.restart(wipe=True)
     one = replace(servers, redis=servers.redis[:1])
@@ -616,13 +616,13 @@ class PutOfOld(calls.PutAll):
 
 
 async def run_script(cluster: Cluster, server: ServerId, call: calls.Call[Any]) -> None:
-    membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+    membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
     (answer,) = (await membership.fleet.ask_in(cluster.view, [server], call)).values()
     assert answer.status.value == "OK"
 
 
 async def scrub(cluster: Cluster) -> None:
-    await cluster._client.repairer.scrub()  # pyright: ignore[reportPrivateUsage]
+    await cluster._client.shard.repairer.scrub()  # pyright: ignore[reportPrivateUsage]
 
 
 async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Servers) -> None:

@@ -215,7 +215,7 @@ async def test_what_else_a_consumer_held_that_was_declared_dead_in_one_queue(ser
         queue, other = cluster.queue(QUEUE), cluster.queue("other", claim_timeout=10 * HANG)
         await asyncio.gather(queue.push("x"), other.push("y"))
         claim, elsewhere = await take(queue), await take(other)
-        await cluster._client.replicas.fence(QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
+        await cluster._client.shard.replicas.fence(QUEUE, claim.owner)  # pyright: ignore[reportPrivateUsage]
         taking = asyncio.create_task(take(queue))
         with pytest.raises(zkrq.ClaimLost):
             async with elsewhere:
@@ -265,7 +265,7 @@ async def test_what_a_dead_consumer_had_decided_on_the_primary_alone(servers: lo
         queue = cluster.queue(QUEUE, claim_timeout=10 * HANG)
         await queue.push_many(range(3))
         claims = await queue.pop_many(3, timeout=HANG)
-        membership = cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+        membership = cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
         view = cluster.view
         for claim in claims[:2]:
             how = "ack" if verb == "ack" else f"{verb} 0 "

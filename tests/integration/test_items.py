@@ -446,7 +446,7 @@ async def caller(servers: local.Servers) -> AsyncGenerator[tuple[Stage, Decide],
         stage = Stage(cluster, servers)
 
         async def decide(call: calls.Call[Any]) -> Any:
-            membership, view = cluster._client.membership, cluster.view  # pyright: ignore[reportPrivateUsage]
+            membership, view = cluster._client.shard.membership, cluster.view  # pyright: ignore[reportPrivateUsage]
             (answer,) = (await membership.fleet.ask_in(view, [view.primary("jobs")], call)).values()
             assert answer.status is Status.OK
             return call.read(answer.body)
@@ -481,7 +481,7 @@ async def test_what_a_dead_caller_had_decided_is_carried_on(
             case _:
                 await decide(calls.Cancel("jobs", "D", 500, ""))
         at_once = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
-        await stage.cluster._client.replicas.repair(Scrub().run("jobs"))  # pyright: ignore[reportPrivateUsage]
+        await stage.cluster._client.shard.replicas.repair(Scrub().run("jobs"))  # pyright: ignore[reportPrivateUsage]
         await stage.primary.kill()
         left = await stage.queue.size(), (await stage.queue.statistics()).paused, await stage.ids()
         assert sorted(left[2]) == sorted(at_once[2])

@@ -110,7 +110,7 @@ async def test_everything_works_with_these_rights(servers: local.Servers, namesp
         await working(cluster)
         await asyncio.to_thread(threads, servers, namespace)
         await command_line(servers, namespace)
-        await cluster._client.repairer.scrub()  # pyright: ignore[reportPrivateUsage]
+        await cluster._client.shard.repairer.scrub()  # pyright: ignore[reportPrivateUsage]
         await log_is_empty(servers)
         used = set[str]().union(*[await called(server) for server in servers.redis])
         await death_and_return(servers, cluster, told)

@@ -659,7 +659,7 @@ async def _old_view(world: World) -> None:
     old = near.cluster.view
     world.servers[next(iter(old.members))].kill()
     await _run(near, queue.push("x"))
-    membership = near.cluster._client.membership  # pyright: ignore[reportPrivateUsage]
+    membership = near.cluster._client.shard.membership  # pyright: ignore[reportPrivateUsage]
     present = membership.view
     assert present.epoch > old.epoch
     changed = await _run(near, membership.change(old, partial(extend, server=ServerId("d"), url="redis://d")))

@@ -79,7 +79,7 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
 
 async def copied_by_learners(cluster: Cluster, queues: Mapping[str, Statistics]) -> Mapping[str, float]:
     """Return how much of the items each learner has, in percent."""
-    view, fleet = cluster.view, client_of(cluster).fleet
+    view, fleet = cluster.view, client_of(cluster).shard.fleet
     if not view.learners:
         return {}
     whole = sum(sum(each.sizes) for each in queues.values())
