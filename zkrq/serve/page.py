@@ -29,7 +29,7 @@ from zkrq.serve.curves import Curve, Rate, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
-from zkrq.serve.watching import PATIENCE, Look, Watching
+from zkrq.serve.watching import Look, Watching
 
 HERE = Path(__file__).parent
 
@@ -43,6 +43,9 @@ ITEMS_SHOWN = 50
 
 PAYLOAD_SHOWN = 1_000
 """Characters of a dead letter's payload."""
+
+CONTENTS_SECONDS = 5.0
+"""Seconds that the page of a queue waits for its dead letters and claimed items; then it shows what is known."""
 
 PLACES = {"member": "in sync", "learner": "being caught up", "eligible": "out, has all items", "out": "out"}
 """What the page calls the places of servers."""
@@ -189,7 +192,7 @@ class Page:
         """Return what the page of a queue shows."""
         values: dict[str, Any] = {**self._common(look), "letters": (), "claimed": ()}
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(CONTENTS_SECONDS):
                 values["queue"] = self._shown(queue.name, await queue.statistics())
                 values["letters"] = await queue.dead_letters(ITEMS_SHOWN)
                 values["claimed"] = await queue.peek(ITEMS_SHOWN, "claimed")

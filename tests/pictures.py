@@ -1,0 +1,122 @@
+"""Make the pictures of docs/images again: ``python -m tests.pictures``, after a change of the page or of ``zkrq top``.
+
+A run with faults on three Redis and three ZooKeeper servers: dead letters, a pause, a server killed, then another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+import re
+import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+import zkrq
+from tests.browser import Browser, browse
+from tests.harness import settled
+from tests.serving import serving
+from zkrq import local
+from zkrq.cli.top import show, take_snapshot
+
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+WARM_UP = 60.0  # seconds, so that the curves have a past
+
+
+async def send(item: int) -> None:
+    await asyncio.sleep(random.uniform(0.02, 0.1))
+
+
+async def load(item: int) -> None:
+    raise zkrq.Reject("line 7 has no column 'price'")
+
+
+async def produce(emails: zkrq.Queue[int]) -> None:
+    """Push in bursts."""
+    number = 0
+    while True:
+        for _ in range(random.choice((2, 5, 25))):
+            number += 1
+            await emails.push(number)
+        await asyncio.sleep(random.uniform(0.1, 0.6))
+
+
+@asynccontextmanager
+async def busy(cluster: zkrq.Cluster) -> AsyncGenerator[None]:
+    """Three queues: one with traffic, one with dead letters, one that is paused."""
+    emails, imports, reports = (cluster.queue(name) for name in ("emails", "imports", "reports"))
+    await imports.push_many(range(3))
+    await reports.push_many(range(4_200))
+    await reports.pause()
+    async with zkrq.Worker(concurrency=2).add(emails, send).add(imports, load):
+        producing = asyncio.create_task(produce(emails))
+        yield
+        producing.cancel()
+
+
+def picture(browser: Browser, url: str, name: str, *, height: int, width: int = 1280, dark: bool = False) -> None:
+    browser.open(url, width=width, dark=dark)
+    browser.wait(lambda: browser.text(".as-of"))
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.driver.execute_cdp_cmd("Emulation.setScrollbarsHidden", {"hidden": True})
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.driver.save_screenshot(str(IMAGES / name))
+
+
+async def draw_top(cluster: zkrq.Cluster) -> None:
+    """What a terminal shows, as rich writes it."""
+    before = await take_snapshot(cluster)
+    await asyncio.sleep(5)
+    console = Console(record=True, width=90, file=io.StringIO())
+    console.print(show(await take_snapshot(cluster), before))
+    drawing = console.export_svg(title="zkrq top")
+    drawing = re.sub(r"@font-face \{.*?\}\s*", "", drawing, flags=re.DOTALL)  # they would come from another site
+    (IMAGES / "top.svg").write_text(drawing)
+
+
+async def main() -> None:
+    do = asyncio.to_thread
+    async with local.servers(redis=3, zookeeper=3) as servers:
+        connect = partial(
+            zkrq.connect, servers.redis_urls, servers.zookeeper_hosts, namespace="shop", session_timeout=3, found=True
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            async with (
+                connect(description="worker on host-7:4121") as cluster,
+                serving(connect(description="zkrq serve")) as http,
+            ):
+                browser = await do(browse, Path(folder))
+                try:
+                    async with busy(cluster):
+                        await do(browser.open, http.url)  # looked at, so that looks are frequent
+                        await asyncio.sleep(WARM_UP)
+                        await servers.redis[0].kill()
+
+                        async def is_out() -> bool:
+                            return len(cluster.view.members) == 2
+
+                        await settled(is_out)
+                        await draw_top(cluster)
+                        await do(picture, browser, http.url, "page-desktop.png", height=680)
+                        await do(picture, browser, f"{http.url}/queues/emails", "page-queue.png", height=400)
+                        await servers.redis[1].kill()
+                        await settled(lambda: not_writable(cluster))
+                        await asyncio.sleep(3)
+                        await do(picture, browser, http.url, "page-phone.png", height=1000, width=390, dark=True)
+                        await servers.start()
+                        await settled(is_out)
+                finally:
+                    await do(browser.driver.quit)
+
+
+async def not_writable(cluster: zkrq.Cluster) -> bool:
+    return not cluster.view.writable
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
