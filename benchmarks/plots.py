@@ -41,7 +41,8 @@ def _draw(topic: Topic, rows: Mapping[str, Mapping[str, Spread]], foot: str, fil
 
     picture: Any
     axes: Any
-    picture, axes = pyplot.subplots(figsize=(WIDTH, max(HEIGHT, 0.35 * len(rows) + 1.6)))  # pyright: ignore[reportUnknownMemberType]
+    height = HEIGHT if topic.plot == "lines" else max(HEIGHT, 0.35 * len(rows) + 1.6)
+    picture, axes = pyplot.subplots(figsize=(WIDTH, height))  # pyright: ignore[reportUnknownMemberType]
     {"bars": _bars, "dots": _dots, "lines": _lines}[topic.plot](axes, topic, rows)
     axes.set_title(topic.title, loc="left")
     axes.legend(frameon=False)

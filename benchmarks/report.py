@@ -15,7 +15,9 @@ def markdown(sheet: Sheet, machine: Mapping[str, str], pictures: Mapping[str, st
     """Return the whole report; ``pictures`` are paths by the name of their topic."""
     parts = [_machine(machine), "## Must show\n\n" + bars.table(bars.bars(sheet))]
     for topic in sheet.topics.values():
-        part = f"## {topic.title}\n\n{topic.about}\n\n{_table(sheet, topic)}\n\n{_foot(machine)}"
+        unit = f"In {topic.unit}: median" if topic.unit else "Median"
+        about = f"{topic.about}\n\n{unit} (lowest to highest)."
+        part = f"## {topic.title}\n\n{about}\n\n{grid(sheet, topic)}\n\n{_foot(machine)}"
         if topic.name in pictures:
             part += f"\n\n![{topic.title}]({pictures[topic.name]})"
         parts.append(part)
@@ -41,7 +43,8 @@ def _foot(machine: Mapping[str, str]) -> str:
     return f"<sub>{' · '.join(parts)} · load before {machine['load before']}</sub>"
 
 
-def _table(sheet: Sheet, topic: Topic) -> str:
+def grid(sheet: Sheet, topic: Topic) -> str:
+    """Return the figures of a topic as a table."""
     rows = sheet.rows(topic)
     notes = sheet.notes.get(topic.name, {})
     columns = list(dict.fromkeys(column for row in rows.values() for column in row))
@@ -50,5 +53,4 @@ def _table(sheet: Sheet, topic: Topic) -> str:
     for name, row in rows.items():
         cells = [name, *(str(row[column]) if column in row else "" for column in columns)]
         lines.append(f"| {' | '.join([*cells, *([notes.get(name, '')] if notes else [])])} |")
-    unit = f"In {topic.unit}: median" if topic.unit else "Median"
-    return f"{unit} (lowest to highest).\n\n" + "\n".join(lines)
+    return "\n".join(lines)

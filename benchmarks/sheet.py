@@ -47,8 +47,8 @@ class Spread:
 
 
 def figure(value: float) -> str:
-    """Format a value with about three digits."""
-    if abs(value) >= 100:
+    """Format a value with about three digits; a count as it is."""
+    if abs(value) >= 100 or value == int(value):
         return f"{value:,.0f}"
     if abs(value) >= 10:
         return f"{value:.1f}"

@@ -1,0 +1,162 @@
+"""Compare what ``requests.py`` and ``sizes.py`` compute with real servers, at one small point: ``--check``."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import cast
+
+import zkrq
+from benchmarks.raw import RawRedis
+from benchmarks.scale import requests, sizes
+from benchmarks.scale.requests import OWNERS_PAGE, Fleet
+from zkrq import local
+from zkrq.coordination.zookeeper.hosts import Address
+from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
+
+CLIENTS = 12
+QUIET_SECONDS = 60.0
+"""Two rounds of the slowest of what clients do regularly."""
+
+SETTLE_SECONDS = 8.0
+"""After a change, until all clients have followed it."""
+
+CHILDREN = 1_000
+PAGES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One figure, computed and counted."""
+
+    what: str
+    computed: str
+    counted: float
+
+
+async def compare() -> list[Compared]:
+    """Run a namespace of one shard with ``CLIENTS`` waiting consumers, and count what one ZooKeeper server receives."""
+    fleet = Fleet(shards=1, clients=CLIENTS, subset=1)
+    async with local.servers(redis=3, zookeeper=1) as servers, AsyncExitStack() as stack:
+        await zkrq.found(servers.redis_urls, servers.zookeeper_hosts, namespace="check")
+        for _ in range(CLIENTS):
+            await stack.enter_async_context(_consumer(servers))
+        await asyncio.sleep(SETTLE_SECONDS)
+        address = _address(servers.zookeeper_hosts)
+        before = await _received(address)
+        await asyncio.sleep(QUIET_SECONDS)
+        quiet = (await _received(address) - before) / QUIET_SECONDS
+        before = await _received(address)
+        await servers.redis[0].kill()
+        await asyncio.sleep(SETTLE_SECONDS)
+        change = await _received(address) - before - quiet * SETTLE_SECONDS
+        page = await _page_seconds(servers.redis[1].url)
+        reply = await _list_bytes(address)
+    least, most = CLIENTS * requests.VIEW_READ, fleet.burst
+    paged = requests.CALL_SECONDS + OWNERS_PAGE * requests.OWNER_SECONDS
+    return [
+        Compared(f"requests per second of {CLIENTS} waiting consumers", f"{fleet.requests:.3g}", quiet),
+        Compared(f"requests of {CLIENTS} consumers when a server dies", f"{least:.0f} to {most:.0f}", change),
+        Compared(f"bytes of a list of {CHILDREN:,} consumers", f"{sizes.children_reply(CHILDREN):,}", reply),
+        Compared(f"µs of Redis for a page of {OWNERS_PAGE} owners", f"{1e6 * paged:,.0f}", 1e6 * page),
+    ]
+
+
+@asynccontextmanager
+async def _consumer(servers: local.Servers) -> AsyncGenerator[None]:
+    """Open a client that has handled an item and waits for the next."""
+    async with zkrq.connect(servers.redis_urls, servers.zookeeper_hosts, namespace="check") as cluster:
+        queue = cluster.queue("check")
+        handled = asyncio.Event()
+
+        async def work() -> None:
+            async for claim in queue.pop():
+                async with claim:
+                    handled.set()
+
+        working = asyncio.create_task(work())
+        await queue.push("item")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(handled.wait(), 2.0)  # another consumer may have taken it
+        try:
+            yield
+        finally:
+            working.cancel()
+            await asyncio.wait([working])
+
+
+async def _received(address: Address) -> int:
+    """Return the number of packets that a ZooKeeper server has received."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"srvr")
+    text = (await reader.read()).decode()
+    writer.close()
+    found = re.search(r"^Received: (\d+)$", text, re.MULTILINE)
+    assert found, text
+    return int(found[1])
+
+
+async def _page_seconds(url: str) -> float:
+    """Return Redis' processor time, in seconds, for a page of owners as ``owners.lua`` reads it."""
+    script = (
+        b"local page, names = redis.call('HSCAN', KEYS[1], ARGV[1], 'COUNT', 500), {} "
+        b"for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end return {'OK', page[1], names}"
+    )
+    redis = await RawRedis.open(url)
+    try:
+        await redis.ask(b"HSET", b"owners", *(f"{n // 2:015x}-01234567".encode() for n in range(20 * OWNERS_PAGE)))
+        before, cursor = await _processor_seconds(redis), b"0"
+        for _ in range(PAGES):
+            _, cursor, _ = cast("list[bytes]", await redis.ask(b"EVAL", script, b"1", b"owners", cursor))
+        return (await _processor_seconds(redis) - before) / PAGES
+    finally:
+        redis.close()
+
+
+async def _processor_seconds(redis: RawRedis) -> float:
+    told = cast("bytes", await redis.ask(b"INFO", b"cpu")).decode()
+    return sum(float(each) for each in re.findall(r"used_cpu_(?:user|sys):([\d.]+)", told))
+
+
+async def _list_bytes(address: Address) -> int:
+    """Return the bytes of the answer with ``CHILDREN`` znodes, counted between a client and the server."""
+    counted = 0
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection(address.host, address.port)
+
+        async def send() -> None:
+            while data := await reader.read(1 << 16):
+                back.write(data)
+            back.close()
+
+        sending = asyncio.create_task(send())
+        nonlocal counted
+        while data := await there.read(1 << 16):
+            counted += len(data)
+            writer.write(data)
+        writer.close()
+        await sending
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as relaying:
+        port: int = relaying.sockets[0].getsockname()[1]
+        link = ZooKeeperLink(Address("127.0.0.1", port), print)
+        await link.open(Greeting(0, b"\x00", 60.0), 0)
+        serving = asyncio.create_task(link.serve(60.0))
+        await link.create("/list")
+        for n in range(CHILDREN):
+            await link.create(f"/list/{n:015x}-01234567")
+        before = counted
+        await link.children("/list")
+        bytes_ = counted - before
+        await link.close()
+        await serving
+    return bytes_
+
+
+def _address(hosts: str) -> Address:
+    host, _, port = hosts.partition(",")[0].rpartition(":")
+    return Address(host, int(port))

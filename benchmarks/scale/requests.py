@@ -1,0 +1,160 @@
+"""Count what clients ask of ZooKeeper and Redis without moving an item, by the constants that the code has today.
+
+``check.py`` compares the counts with those of a real ZooKeeper server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.scale import sizes
+from zkrq.coordination.zookeeper.coordinator import RESYNC_INTERVAL
+from zkrq.coordination.zookeeper.link import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
+from zkrq.repair.fencing import INTERVAL_SECONDS
+from zkrq.settings import Settings
+
+SESSION_TIMEOUT = Settings().session_timeout
+
+ANSWER_SECONDS = SESSION_TIMEOUT * HEARTBEAT_TIMEOUT
+"""Seconds after which a client without an answer leaves its ZooKeeper server."""
+
+DAY = 86_400.0
+
+CHANGES = 3
+"""Changes of the view when a server dies or is restarted: evicted, learner, member."""
+
+VIEW_READ = 3
+"""Requests of a client that is notified of a view: the stat with a new watch, a sync, the view."""
+
+VIEW_RACE = 4
+"""More of one that wanted to evict the same server, and was not the first: the write, what is there instead, a sync,
+the view."""
+
+OWNERS_PAGE = 500
+"""Owners in one answer of ``owners.lua``."""
+
+CALL_SECONDS, OWNER_SECONDS = 40e-6, 2e-6
+"""Processor time of Redis for such an answer, and for each owner in it; ``check.py`` measures both."""
+
+OWNER_BYTES = len(sizes.OWNER) + 8
+"""Of an owner in such an answer: the text, and its frame in Redis' protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Clients that all push to and consume from one queue.
+
+    subset: shards of each client.
+    lookers: clients that read the list of consumers and look for orphans; None: all, as it is today.
+    servers: of each shard.
+    """
+
+    shards: int
+    clients: int
+    subset: int
+    lookers: int | None = None
+    servers: int = 3
+
+    @property
+    def of_a_shard(self) -> float:
+        """Clients of one shard, on average."""
+        return self.clients * self.subset / self.shards
+
+    @property
+    def looking(self) -> int:
+        """Clients that look for orphans."""
+        return self.clients if self.lookers is None else min(self.lookers, self.clients)
+
+    # -- ZooKeeper, all the time ------------------------------------------------------------------------------------
+
+    @property
+    def heartbeats(self) -> float:
+        """Per second, each by way of ZooKeeper's leader."""
+        return self.clients / (SESSION_TIMEOUT * HEARTBEAT_INTERVAL)
+
+    @property
+    def looks_again(self) -> float:
+        """Requests per second that renew a watch without a notice: on each view of the subset, the shard map (if there
+        is more than one shard), the election, and the list of consumers."""
+        watched = self.subset + (self.shards > 1) + 1
+        return (self.clients * watched + self.looking) / RESYNC_INTERVAL
+
+    @property
+    def looks_for_orphans(self) -> float:
+        """Requests per second for the list of consumers, beside as many syncs."""
+        return self.looking / INTERVAL_SECONDS
+
+    @property
+    def requests(self) -> float:
+        """All requests to ZooKeeper per second, while nothing happens."""
+        return self.heartbeats + self.looks_again + 2 * self.looks_for_orphans
+
+    @property
+    def by_the_leader(self) -> float:
+        """Those of them that pass ZooKeeper's leader: the syncs."""
+        return self.heartbeats + self.looks_for_orphans
+
+    @property
+    def list_bytes(self) -> int:
+        """Of one answer with all consumers."""
+        return sizes.children_reply(self.clients)
+
+    @property
+    def list_bytes_per_second(self) -> float:
+        """Of these answers together, while nothing happens."""
+        return self.list_bytes * self.looking * (1 / RESYNC_INTERVAL + 1 / INTERVAL_SECONDS)
+
+    @property
+    def watches(self) -> float:
+        """On views alone, in all of ZooKeeper's servers together."""
+        return float(self.clients * self.subset)
+
+    # -- ZooKeeper, when something happens --------------------------------------------------------------------------
+
+    def view_changes(self, *, deaths: float = 1 / (90 * DAY), restarts: float = 1 / (30 * DAY)) -> float:
+        """Changes of views per second, of all shards.  deaths, restarts: of one server, per second."""
+        return self.shards * self.servers * (deaths + restarts) * CHANGES
+
+    @property
+    def burst(self) -> float:
+        """Requests that follow the death of one server, if every client of the shard tries to evict it."""
+        return self.of_a_shard * (VIEW_READ + VIEW_RACE)
+
+    @property
+    def all_lists(self) -> float:
+        """Bytes that give the list once to each that reads it, as after each consumer that comes or goes."""
+        return float(self.list_bytes * self.looking)
+
+    @property
+    def descriptions(self) -> float:
+        """Requests after all clients were restarted: each that looks reads the description of each."""
+        return float(self.clients * self.looking)
+
+    # -- Redis ------------------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> float:
+        """Of the server that is the primary of a queue on which every client waits: calls, and the wake-ups."""
+        return 2 * self.of_a_shard
+
+    @property
+    def connections_of_a_client(self) -> float:
+        """To all servers of its shards, and once more to the primaries, for wake-ups."""
+        return self.subset * (self.servers + 1)
+
+    @property
+    def looks(self) -> float:
+        """Processors of the primary that are busy telling all owners to each client that looks for orphans."""
+        owners = self.of_a_shard
+        pages = max(1.0, owners / OWNERS_PAGE)
+        return self._lookers_of_a_shard / INTERVAL_SECONDS * (pages * CALL_SECONDS + owners * OWNER_SECONDS)
+
+    @property
+    def look_bytes(self) -> float:
+        """Bytes per second of these answers."""
+        return self._lookers_of_a_shard / INTERVAL_SECONDS * self.of_a_shard * OWNER_BYTES
+
+    @property
+    def _lookers_of_a_shard(self) -> float:
+        """All that look for orphans do so in every shard, unless they are all the clients there are."""
+        return self.of_a_shard if self.lookers is None else min(self.lookers, self.of_a_shard)
