@@ -30,13 +30,16 @@ class Receipt(NamedTuple):
 
     ``duplicate``: nothing was pushed, because another item with the same key is queued, scheduled or claimed; ``id`` is
     the id of that item.  ``done``: nothing was pushed, because an item with this id was pushed before, by an earlier
-    push or an earlier attempt of this one, and is already acked, cancelled, cleared or dropped.
+    push or an earlier attempt of this one, and is already acked, cancelled, cleared or dropped.  ``new``: whether this
+    push put the item into the queue; False also if an item with this id is there from an earlier push.  None: not
+    known, because a server died or a connection broke, and the push was repeated: it may have found its own item.
     """
 
     id: str
     replicas: int
     duplicate: bool = False
     done: bool = False
+    new: bool | None = True
 
 
 class ZkrqError(Exception):

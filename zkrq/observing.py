@@ -71,7 +71,8 @@ class Observer:
     def pushed(self, queue: str, seconds: Sequence[float], outcomes: Mapping[str, int]) -> None:
         """See items that were pushed together: how long each caller waited, and the number of items by outcome.
 
-        Outcomes are ``pushed``, ``duplicate``, ``done``, and names of errors.
+        Outcomes are ``pushed``, ``duplicate``, ``known`` (the id is in the queue already), ``done``, and names of
+        errors.
         """
 
     def claimed(self, queue: str, claims: Sequence[Claim[Any]], seconds: float) -> None:

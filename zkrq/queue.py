@@ -59,9 +59,10 @@ class Queue(Administration[T]):
         ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
         None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
         nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
-        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once.  The
-        receipt is ``done`` if the item was already removed; 600 seconds after its removal, the id can be used for a new
-        item.  ``headers``: short texts beside the item, by name, for ``claim.headers``; None: none.
+        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once, and at most
+        one receipt says that it is ``new``.  The receipt is ``done`` if the item was already removed; 600 seconds after
+        its removal, the id can be used for a new item.  ``headers``: short texts beside the item, by name, for
+        ``claim.headers``; None: none.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and

@@ -24,7 +24,7 @@ async def is_duplicate(queue: zkrq.Queue[Any], first: zkrq.Receipt, key: str = "
     before = await queue.size()
     receipt = await push(queue, key)
     if receipt.duplicate:
-        assert receipt == (first.id, first.replicas, True, False)
+        assert receipt == (first.id, first.replicas, True, False, False)
         assert await queue.size() == before
     return receipt.duplicate
 
@@ -100,14 +100,14 @@ async def test_pushes_of_one_key_at_once_agree(queue: zkrq.Queue[Any], connect: 
 
 async def test_same_id_and_key_again_is_no_duplicate(queue: zkrq.Queue[Any]) -> None:
     """A push that is repeated after ``OutcomeUnknown`` does not stand in its own way."""
-    for _ in range(2):
-        assert await push(queue, id="a") == ("a", 3, False, False)
-    assert await push(queue, id="b") == ("a", 3, True, False)
+    for new in (True, False):
+        assert await push(queue, id="a") == ("a", 3, False, False, new)
+    assert await push(queue, id="b") == ("a", 3, True, False, False)
     assert await queue.size() == (1, 0, 0, 0)
     await (await take(queue)).ack()
-    assert await push(queue, id="a") == ("a", 3, False, True), "there once, and done"
+    assert await push(queue, id="a") == ("a", 3, False, True, False), "there once, and done"
     assert await queue.size() == (0, 0, 0, 0)
-    assert await push(queue, id="b") == ("b", 3, False, False), "what was refused before may be pushed later"
+    assert await push(queue, id="b") == ("b", 3, False, False, True), "what was refused before may be pushed later"
     assert await queue.size() == (1, 0, 0, 0)
 
 

@@ -98,7 +98,7 @@ async def _rest(queue: zkrq.Queue[Any]) -> list[zkrq.Item[Any]]:
 async def test_key_in_use_is_told_before_the_limit(cluster: zkrq.Cluster, name: str) -> None:
     queue = cluster.queue(name, max_size=1)
     first = await queue.push("x", key="k")
-    assert await queue.push("x", key="k") == zkrq.Receipt(first.id, 3, duplicate=True)
+    assert await queue.push("x", key="k") == zkrq.Receipt(first.id, 3, duplicate=True, new=False)
     with pytest.raises(zkrq.QueueFull):
         await queue.push("x", key="another")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 import pytest
 
 import zkrq
-from tests.behaviour.conftest import PassTime
+from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty
 from tests.harness import HANG, settled, stolen, take
 from zkrq.claims import lease_of
@@ -135,6 +136,34 @@ async def test_the_same_id_is_there_once(queue: zkrq.Queue[Any]) -> None:
         await claim.ack()
         await queue.push("once", id=id)
         assert await queue.size() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("max_size", [None, 100], ids=["plain", "limited"])
+async def test_receipt_tells_whether_the_id_is_new(cluster: zkrq.Cluster, name: str, max_size: int | None) -> None:
+    """A plain push is told by what the servers knew, one into a queue with a limit is decided."""
+    queue = cluster.queue(name, max_size=max_size)
+    first = await queue.push("once", id="order 17")
+    assert (first.new, (await queue.push("once", id="order 17")).new) == (True, False)
+    claim = await take(queue)
+    again = await queue.push("once", id="order 17")
+    assert (again.id, again.new, again.done) == ("order 17", False, False), "in a consumer's hands"
+    await claim.bury("bad")
+    assert (await queue.push("once", id="order 17")).new is False
+    assert await queue.discard() == 1
+    again = await queue.push("once", id="order 17")
+    assert (again.new, again.done) == (False, True)
+    others = await asyncio.gather(*(queue.push(n, ttl=60) for n in range(3)), *(queue.push(n) for n in range(3)))
+    assert all(receipt.new for receipt in [*others, *await queue.push_many(range(5))])
+
+
+@pytest.mark.parametrize("max_size", [None, 100], ids=["plain", "limited"])
+async def test_one_of_several_pushes_of_an_id_is_new(connect: Connect, name: str, max_size: int | None) -> None:
+    async with connect() as one, connect() as two:
+        producers = [each.queue(name, max_size=max_size) for each in (one, two)]
+        told = await asyncio.gather(*(producers[n % 2].push(n, id=f"order {n // 2 % 5}") for n in range(40)))
+        for id in {receipt.id for receipt in told}:
+            assert Counter(receipt.new for receipt in told if receipt.id == id) == {True: 1, False: 7}
+        assert await producers[0].size() == (5, 0, 0, 0)
 
 
 # -- claims -----------------------------------------------------------------------------------------------------------

@@ -176,3 +176,23 @@ async def test_an_accuser_that_hears_from_the_server_withdraws(servers: local.Se
         hanging.resume()
         assert (await pushing).replicas == 3
         await until(lambda: not alone.view.accusations)
+
+
+@pytest.mark.parametrize("max_size", [None, 100], ids=["plain", "limited"])
+async def test_a_push_whose_reply_is_lost_does_not_take_its_own_item_for_anothers(
+    servers: local.Servers, max_size: int | None
+) -> None:
+    """It is repeated, and whether the id is new remains open if the primary's reply was lost; an id that zkrq has made
+    is new whatever becomes of the replies."""
+    async with proxy_for(servers) as proxy, behind(proxy, servers, new_namespace(), Hub(), []) as cluster:
+        names = {cluster.view.primary(name): name for name in map("jobs-{}".format, range(30))}
+        for primary, name in names.items():
+            queue = cluster.queue(name, max_size=max_size)
+            await queue.push("so that the server knows the script")
+            proxy.lose_reply_to(b"order 17")
+            first = await queue.push("x", id="order 17")
+            assert (first.replicas, first.new) == (3, None if primary == BROKEN else True)
+            assert (await queue.push("x", id="order 17")).new is False
+            proxy.lose_reply_to(b"the payload")
+            assert (await queue.push("the payload", ttl=60)).new
+            assert await queue.size() == (3, 0, 0, 0)

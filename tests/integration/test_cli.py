@@ -112,8 +112,8 @@ async def test_push_stats_pop(shell: Shell) -> None:
 
 
 async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:
-    for _ in range(2):
-        assert await shell.run("push", "jobs", "1", "--id", "once", "--delay", "60") == (0, "once\n", "")
+    for told in ("", "  is in the queue already"):
+        assert await shell.run("push", "jobs", "1", "--id", "once", "--delay", "60") == (0, f"once{told}\n", "")
     code, out, err = await shell.run("clear", "jobs")
     assert (code, out) == (2, "")
     assert err.startswith("zkrq clear: to remove 1 item of queue 'jobs' in 'test-")
@@ -334,7 +334,9 @@ async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str])
 async def test_looking_and_administering(shell: Shell) -> None:
     (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
     (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")
-    assert (again["duplicate"], again["id"]) == (True, first["id"])
+    assert (again["duplicate"], again["new"], again["id"]) == (True, False, first["id"])
+    _, out, _ = await shell.run("push", "jobs", '{"n": 3}', "--key", "one", "--id", first["id"])
+    assert out == f"{first['id']}  is in the queue already\n"
     (item,) = await shell.value("get", "jobs", first["id"])
     assert (item["item"], item["state"], item["key"], item["died_at"]) == ({"n": 1}, "ready", "one", None)
     assert [each["id"] for each in await shell.value("peek", "jobs")] == [first["id"]]

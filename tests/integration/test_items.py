@@ -515,7 +515,7 @@ async def test_duplicate_is_told_only_of_what_every_server_has(servers: local.Se
     """Also where who pushed the first one is dead, and only the primary had it."""
     async with caller(servers) as (stage, decide):
         assert (await decide(keyed_push("first"))).outcomes == [b"+"]
-        assert await stage.queue.push("y", key="k") == zkrq.Receipt("first", 3, duplicate=True)
+        assert await stage.queue.push("y", key="k") == zkrq.Receipt("first", 3, duplicate=True, new=False)
         await stage.primary.kill()
         assert await stage.ids() == ["first"]
         assert (await take(stage.queue)).item == "x"

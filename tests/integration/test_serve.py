@@ -115,8 +115,9 @@ async def test_bytes_are_base64_in_both_directions(stage: Stage, payload: bytes)
 
 
 async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
-    for _ in range(3):
-        assert await stage.push(1, id="order-1") == "order-1"
+    for new in (True, False):
+        receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()
+        assert receipt == {"id": "order-1", "replicas": 3, "duplicate": False, "done": False, "new": new}
     assert (await stage.queue.size()).ready == 1
     await (await take(stage.queue)).ack()
     receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()

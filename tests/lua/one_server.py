@@ -615,9 +615,16 @@ class OneServer(Connection):
     def put_told(self, *puts: Put | str, **options: Argument) -> tuple[list[int], dict[tuple[int, int], int]]:
         """Returns the puts that were refused for their age; and of items that are gone, by put and position, the n of
         the version that says so."""
+        late, known = self._put(puts, options)
+        return _from_1(late), {(at + 1, position): n for at, (n, gone) in known.items() for position in gone}
+
+    def put_known(self, *puts: Put | str) -> list[int]:
+        """Returns the puts of single items that were there already."""
+        return _from_1([at for at, (_, gone) in self._put(puts, {}).known.items() if not gone])
+
+    def _put(self, puts: Sequence[Put | str], options: Mapping[str, Any]) -> calls.PutReply:
         items = [(Put(put) if isinstance(put, str) else put).call for put in puts]
-        late, gone = self._ask(calls.PutAll(self.queue, items), options)
-        return _from_1(late), {(at + 1, position): n for (at, position), n in gone.items()}
+        return self._ask(calls.PutAll(self.queue, items), options)
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""

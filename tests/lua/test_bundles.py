@@ -495,7 +495,7 @@ def test_item_of_a_known_bundle_is_there(server: OneServer) -> None:
     server.put(bundle(3))
     server.epoch = 2
     outcomes, decided = server.push(single(1))
-    assert (outcomes, decided[BUNDLE].bundle.states) == (["+"], "QQQ")
+    assert (outcomes, decided[BUNDLE].bundle.states) == (["K"], "QQQ")
     assert server.count() == (3, 0, 0, 0)
     assert server.claim().handed == dict(zip(ids(0, 1, 2), payloads(3), strict=True))
     assert server.contents().faults == []
@@ -504,7 +504,7 @@ def test_item_of_a_known_bundle_is_there(server: OneServer) -> None:
 def test_item_of_a_known_bundle_that_is_done_is_done(server: OneServer) -> None:
     claimed = put_and_claim(server, bundle(3))
     server.settle(of(claimed, "ack", 1))
-    assert server.push(single(1), single(2))[0] == ["D", "+"]
+    assert server.push(single(1), single(2))[0] == ["D", "K"]
     assert states(server) == "CXC"
 
 

@@ -256,14 +256,14 @@ def test_same_id_again_is_there(server: OneServer) -> None:
     _, first = server.push(keyed("a"))
     before = server.contents()
     outcomes, again = server.push(Put("a", b"other", priority=9, key="k"))
-    assert outcomes == ["+"]
+    assert outcomes == ["K"]
     assert again["a"].packed == first["a"].packed
     assert server.contents() == before
 
 
 def test_same_id_twice_in_one_call_is_there_once(server: OneServer) -> None:
     outcomes, decided = server.push(Put("a", b"first", key="k"), Put("a", b"second", key="k"))
-    assert (outcomes, set(decided)) == (["+", "+"], {"a"})
+    assert (outcomes, set(decided)) == (["+", "K"], {"a"})
     contents = server.contents()
     assert contents.payloads == {"a": b"first"}
     assert contents.faults == []
@@ -275,7 +275,7 @@ def test_known_item_stays_as_it_is(server: OneServer, end: End) -> None:
     end(server, push_and_claim(server, keyed("a")))
     before = server.contents()
     outcomes, decided = server.push(keyed("a"))
-    assert outcomes == ["D" if end in (ack, cancel) else "+"]
+    assert outcomes == ["D" if end in (ack, cancel) else "K"]
     assert decided["a"].packed == before.packed["a"]
     assert server.contents() == before
 
@@ -286,7 +286,7 @@ def test_known_item_is_stamped_with_a_newer_epoch(server: OneServer, end: End) -
     end(server, push_and_claim(server, keyed("a")))
     before = server.contents()
     outcomes, decided = server.push(keyed("a"), epoch=3)
-    assert outcomes == ["D" if end in (ack, cancel) else "+"]
+    assert outcomes == ["D" if end in (ack, cancel) else "K"]
     record, old = decided["a"].record, before.records["a"]
     assert record.version == Version(3, old.version.n + 1)
     if old.state is State.QUEUED:
@@ -303,7 +303,7 @@ def test_plain_push_that_is_here_counts_as_pushed(server: OneServer) -> None:
     """A queue may be given a limit while it is in use."""
     server.put("a")
     outcomes, decided = server.push(Put("a"), max_size=1)
-    assert outcomes == ["+"]
+    assert outcomes == ["K"]
     assert decided["a"].record.version == Version(1, 2)
     assert push_one(server, Put("b"), max_size=1) == "F"
 
@@ -312,7 +312,7 @@ def test_payload_of_a_known_item_is_completed(server: OneServer) -> None:
     """Rule 4: its claim came before its push, as in ``put``."""
     claimed = packed_item(Version(1, 2), State.CLAIMED, attempts=1, lease_ms=LONG_MS, token="ann/1", key="k")
     server.apply(Applied("a", claimed, LONG_MS))
-    assert push_one(server, Put("a", b"late", key="k")) == "+"
+    assert push_one(server, Put("a", b"late", key="k")) == "K"
     contents = server.contents()
     assert (contents.payloads, contents.packed) == ({"a": b"late"}, {"a": claimed})
     assert contents.faults == []
@@ -326,7 +326,7 @@ def test_item_that_waited_for_its_payload_is_ready(server: OneServer) -> None:
     assert server.contents().homes("a") == {"scheduled"}
     with server.listen("ann") as ann:
         server.claim(waiter="ann")
-        assert push_one(server, Put("a", b"late", key="k")) == "+"
+        assert push_one(server, Put("a", b"late", key="k")) == "K"
         assert ann.heard() == server.key("ready")
     assert server.claim().handed == {"a": b"late"}
 
@@ -485,7 +485,7 @@ def test_repeated_push_is_decided_again_under_a_newer_epoch(server: OneServer) -
     server.reset()
     server.apply(first["a"].apply(b"a"), payloads=True)
     outcomes, decided = server.push(keyed("a", delay_ms=LONG_MS), again=1, epoch=2)
-    assert outcomes == ["+"]
+    assert outcomes == ["K"]
     assert decided["a"].record.version == Version(2, 3)
     assert LONG_MS / 2 < decided["a"].left_ms <= LONG_MS
     assert server.contents().faults == []
@@ -537,7 +537,7 @@ def test_key_that_is_taken_is_said_also_where_the_queue_is_full(server: OneServe
 
 def test_known_item_is_there_also_where_the_queue_is_full(server: OneServer) -> None:
     server.push(Put("a"))
-    assert push_one(server, Put("a"), max_size=1) == "+"
+    assert push_one(server, Put("a"), max_size=1) == "K"
 
 
 # -- late ----------------------------------------------------------------------------------------------------------
@@ -572,7 +572,7 @@ def test_late_push_in_a_batch_is_refused_alone_and_takes_no_key(server: OneServe
 
 def test_late_push_of_a_known_item_is_not_refused(server: OneServer) -> None:
     server.push(keyed("a"))
-    assert push_one(server, keyed("a", pushed_at_ms=0)) == "+"
+    assert push_one(server, keyed("a", pushed_at_ms=0)) == "K"
 
 
 # -- on other servers --------------------------------------------------------------------------------------------------

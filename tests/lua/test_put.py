@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from tests.lua.one_server import BUNDLE, WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
 from zkrq.protocol.records import FIRST, State, Version
 
 
@@ -44,6 +44,15 @@ def test_put_repeated_leaves_a_settled_item_as_it_is(server: OneServer, verb: st
     before = server.contents()
     assert server.put(Put("a", b"again")) == []
     assert server.contents() == before
+
+
+def test_known_items_that_are_alone_are_told(server: OneServer) -> None:
+    """Nothing is said of a bundle, of which no caller gave the id, nor of one that is gone in this place."""
+    bundle = Put(BUNDLE, [b"x", b"y"])
+    assert server.put_known("a", "b", bundle) == []
+    assert server.put_known("c", "b", bundle, "a", "c") == [2, 4, 5]
+    server.settle(*(each.settle("ack") for id, each in server.claim().decided.items() if id == "a"))
+    assert server.put_known("a", "b", "c") == [2, 3]
 
 
 def test_tombstone_wins_over_a_late_put(server: OneServer) -> None:

@@ -184,13 +184,16 @@ class Walk:
     def put(self) -> str:
         ids = self.random.choices(SINGLES, k=self.random.randint(1, 6))
         puts: list[Put] = []
-        for id in ids:
+        known: list[int] = []
+        for at, id in enumerate(ids, start=1):
             put = self.draw_put(id)
             puts.append(put)
             if id not in self.items:
                 self.items[id] = Item(delayed=put.delay_ms > 0, mortal=put.ttl_ms is not None)
                 self.tell(put)
-        assert self.server.put(*puts) == []
+            elif self.items[id].state is not State.GONE:
+                known.append(at)
+        assert self.server.put_known(*puts) == known
         return f"put {ids}"
 
     def put_bundle(self) -> str:
@@ -230,11 +233,14 @@ class Walk:
         puts += [Put(id, id.encode(), 0, 5, self.pushed_at_ms) for id in again_ids]
         limit, again = self.random.choice([0, 0, 12]), self.random.randrange(2)
         expected: dict[str, str] = {}
+        each: list[str] = []
         for put in puts:
             if put.id not in expected:
-                expected[put.id] = self.expect_push(put, limit, again)
+                each.append(expected.setdefault(put.id, self.expect_push(put, limit, again)))
+            else:
+                each.append("K" if expected[put.id] == "+" else expected[put.id])
         outcomes, decided = self.server.push(*puts, max_size=limit, again=again)
-        assert outcomes == [expected[put.id] for put in puts], puts
+        assert outcomes == each, puts
         self.decided += decided.values()
         return f"pushed {[(put.id, put.key) for put in puts]}, again {again}, limit {limit}: {outcomes}"
 
@@ -242,7 +248,7 @@ class Walk:
         """What must become of it; the model is changed accordingly."""
         known = self.items.get(put.id)
         if known and not known.refused:
-            return "D" if known.state is State.GONE else "+"
+            return "D" if known.state is State.GONE else "K"
         lasting = {id: item for id, item in self.items.items() if item.state in (State.QUEUED, State.CLAIMED)}
         first = next((id for id, item in lasting.items() if put.key and item.key == put.key and item.keeps_key), None)
         full = limit and len(lasting) >= limit

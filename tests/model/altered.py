@@ -149,7 +149,7 @@ class AlteredOperations(Altered, Operations):
         except Failure as failure:
             raise Unknown(str(failure)) from failure
         reply = SettleReply(0, [b"".join(each) for each in zip(*lost, strict=True)], Records())
-        return Decided(reply, Records(), {}, {}, 0, 0, repeated=False, gone=())
+        return Decided(reply, Records(), {}, {}, 0, 0, repeated=False, again=False, gone=())
 
 
 class AlteredScrub(Altered, Scrub):

@@ -182,7 +182,7 @@ class Scripts:
     def put(self, epoch: int, call: calls.PutAll) -> Answer:
         held = self.held
         late: list[int] = []
-        gone: list[object] = []
+        told: list[object] = []
         for at, put in enumerate(call.items, 1):
             id, pushed = put.id.encode(), unpack(put.record)
             known = held.records.get(id)
@@ -195,10 +195,10 @@ class Scripts:
                 continue
             here = unpack(known)
             lost = [at for at in range(len(pushed.states)) if here.states[at : at + 1] not in tuple(ALIVE)]
-            if lost:
-                gone += (at, here.version.n, bytes(lost))
+            if lost or is_alone(put.record):
+                told += (at, here.version.n, bytes(lost))
             self.complete(id, here, put.payload)
-        return ok(late, gone)
+        return ok(late, told)
 
     def push(self, epoch: int, call: calls.Push) -> Answer:
         work = _Work(self, epoch)
@@ -219,7 +219,7 @@ class Scripts:
                 known.version = known.version._replace(n=new.version.n)
                 work.touch(known)
             work.tell(known)
-            return b"+"
+            return b"K"
         if known and state == GONE:
             work.tell(known)
             return b"D"

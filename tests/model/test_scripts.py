@@ -181,7 +181,7 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Room: nothing,
     calls.Enrol: nothing,
     calls.Wipe: nothing,
-    calls.PutAll: lambda reply: (list(reply.late), reply.gone),
+    calls.PutAll: lambda reply: (list(reply.late), reply.known),
     calls.Push: lambda reply: (reply.outcomes, decided(reply.records)),
     calls.Claim: claimed,
     calls.Settle: lambda reply: (list(map(sorted, reply.lost)), decided(reply.records)),

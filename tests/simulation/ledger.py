@@ -109,6 +109,9 @@ class Item:
     holders: list[Holder] = field(default_factory=list[Holder])
     pushing: int = 0
     """Pushes of it without a certain end."""
+    pushes_begun: int = 0
+    told_new: bool = False
+    """A push returned that says that it has put it there."""
     deletions: int = 0
     """Deletions of its queue that were begun since its first push was."""
     deleted_at: float | None = None
@@ -281,6 +284,7 @@ class Ledger:
     def _may_be_reborn(self, item: Item) -> None:
         """A push of it begins."""
         item.pushing += 1
+        item.pushes_begun += 1
         item.reborn = item.reborn or item.deletions > 0
         if self.open_deletions:
             self.begin_deletion(item)
@@ -329,6 +333,7 @@ class Ledger:
             self._check_duplicate(push, receipt)
             return
         self.name(item, receipt.id)
+        self._check_new(push, receipt)
         # Pushed again after an unknown outcome it is known by its id, though by now it may have been delivered, or have
         # expired, and another one may have been given the key.
         rivals = () if item.deliveries or self._loop.now >= item.expires_at else self.still(push.rivals)
@@ -337,6 +342,18 @@ class Ledger:
             self.violation(f"key given twice: {item.key} to {text}")
         if item.confirmed_at is None:
             item.confirmed_at = self._loop.now
+
+    def _check_new(self, push: Push, receipt: Receipt) -> None:
+        """One push has put it there, unless a deletion has taken it away meanwhile; nobody is told of another one."""
+        item = push.item
+        if receipt.new is False and item.pushes_begun == 1:
+            self.violation(f"not told that it is new: {item.label}, {receipt}")
+        was_there = item.confirmed_at is not None and item.confirmed_at <= push.begun_at
+        if receipt.new and (item.told_new or was_there) and not item.reborn:
+            self.violation(f"told that it is new, though it was there: {item.label}, {receipt}")
+        item.told_new = item.told_new or receipt.new is True
+        if item.pushes_begun > 1:
+            self.counts[f"pushed again, new: {receipt.new}"] += 1
 
     def push_failed(self, push: Push, outcome: Outcome, error: BaseException | None) -> None:
         """It raised, or was cancelled."""

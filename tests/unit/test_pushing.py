@@ -24,7 +24,7 @@ from zkrq.producing.pusher import (
 )
 from zkrq.producing.receipts import PackedReceipts, receipt
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
-from zkrq.replication.replicas import Done, Duplicate, Pushed
+from zkrq.replication.replicas import Done, Duplicate, Known, Pushed
 
 # -- options -------------------------------------------------------------------------------------------------------
 
@@ -135,7 +135,12 @@ def test_receipts_of_several_calls_are_one_sequence() -> None:
 
 
 COPIES = st.integers(1, 7)
-RESULTS = st.one_of(st.integers(0, 255), st.builds(Duplicate, st.just("first"), COPIES), st.builds(Done, COPIES))
+RESULTS = st.one_of(
+    st.integers(0, 255),
+    st.builds(Duplicate, st.just("first"), COPIES),
+    st.builds(Known, COPIES, st.booleans()),
+    st.builds(Done, COPIES, st.booleans()),
+)
 PARTS = st.lists(st.lists(RESULTS, max_size=5), max_size=5)
 
 
@@ -160,7 +165,10 @@ def test_receipts_are_sliced_as_a_list_is(parts: list[list[Pushed]], some: slice
 @given(PARTS)
 def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
     told = receipts(*parts)
-    plain = [receipt(ids(1, at)[0], result) for at, result in enumerate(result for part in parts for result in part)]
+    plain = [
+        receipt(ids(1, at)[0], result, is_named=False)
+        for at, result in enumerate(result for part in parts for result in part)
+    ]
     assert list(told) == list(told.outcomes()) == plain
     assert list(reversed(told)) == plain[::-1]
     assert told + told[:2] == plain + plain[:2]
@@ -170,12 +178,25 @@ def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
 
 def test_duplicate_names_the_first() -> None:
     told = receipts([3, Duplicate("other", 3)])
-    assert told[1] == Receipt("other", 3, duplicate=True)
+    assert told[1] == Receipt("other", 3, duplicate=True, new=False)
     assert not told[0].duplicate
 
 
 def test_done_is_told_apart_from_pushed_now() -> None:
     assert list(receipts([3, Done(2)])) == [Receipt("i10", 3), Receipt("i11", 2, done=True)]
+
+
+@pytest.mark.parametrize(("in_doubt", "new"), [(False, False), (True, None)])
+def test_id_that_was_there_is_told_apart_from_a_new_one(in_doubt: bool, new: bool | None) -> None:
+    assert receipt("mine", 3, is_named=True) == Receipt("mine", 3, new=True)
+    assert receipt("mine", Known(3, in_doubt), is_named=True) == Receipt("mine", 3, new=new)
+    assert receipt("mine", Done(3, in_doubt), is_named=True) == Receipt("mine", 3, done=True, new=new)
+
+
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_id_that_the_library_made_is_always_new(in_doubt: bool) -> None:
+    """Where it is known, an earlier try of the same push has stored it."""
+    assert list(receipts([Known(3, in_doubt)])) == [Receipt("i10", 3)]
 
 
 def test_item_that_was_not_pushed_raises_its_error() -> None:

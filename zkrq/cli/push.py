@@ -41,8 +41,17 @@ async def _push(args: Namespace) -> Lines:
 
 
 def _receipt(receipt: Receipt) -> Line:
-    told = "  has the key already" if receipt.duplicate else "  is done already" if receipt.done else ""
-    return Line(f"{receipt.id}{told}", receipt._asdict())
+    return Line(f"{receipt.id}{_told(receipt)}", receipt._asdict())
+
+
+def _told(receipt: Receipt) -> str:
+    if receipt.duplicate:
+        return "  has the key already"
+    if receipt.done:
+        return "  is done already"
+    if receipt.new is None:
+        return "  may have been in the queue already"
+    return "" if receipt.new else "  is in the queue already"
 
 
 def _payload(form: Form, text: bytes, where: str) -> bytes:

@@ -30,7 +30,7 @@ from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, join, with_headers
 from zkrq.protocol.records import BUNDLE_MAX, PRIORITIES, fresh
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Done, Duplicate, Pushed, Replicas
+from zkrq.replication.replicas import Done, Duplicate, Known, Pushed, Replicas
 from zkrq.tasks import Tasks
 
 T = TypeVar("T")
@@ -59,7 +59,9 @@ class Options(NamedTuple):
 
 _PLAIN = Options()
 
-_receipt_of = cast("Callable[[tuple[str, int, bool, bool]], Receipt]", partial(cast("Any", tuple).__new__, Receipt))
+_receipt_of = cast(
+    "Callable[[tuple[str, int, bool, bool, bool]], Receipt]", partial(cast("Any", tuple).__new__, Receipt)
+)
 """Make a receipt of its values, without a call of Python: one is made for each push."""
 
 
@@ -90,7 +92,10 @@ def read_options(
 
 
 class Push:
-    """One push that waits for its batch.  ``id`` is empty until it leaves, unless the caller gave one."""
+    """One push that waits for its batch.
+
+    ``id`` is empty until it leaves, unless the caller gave one.  ``made_ms``: when the caller made that id, 0: none.
+    """
 
     __slots__ = ("id", "made_ms", "options", "payload")
 
@@ -153,21 +158,18 @@ class Pusher(Generic[T]):
         results = await self._replicas.put(self._queue, puts)
         if not results.others:
             copies = results.replicas
-            return [_receipt_of((call.id, copies, False, False)) for call in calls]
+            return [_receipt_of((call.id, copies, False, False, True)) for call in calls]
         receipts: dict[int, Receipt | ZkrqError] = {}
         for number, group in enumerate(groups):
             for at, result in zip(group, results.of(number, len(group)), strict=True):
-                receipts[at] = result if isinstance(result, ZkrqError) else receipt(calls[at].id, result)
+                receipts[at] = _receipt(calls[at], result)
         return [receipts[at] for at in range(len(calls))]
 
     async def _send_decided(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
         """Let the primary decide about each item."""
         results = await self._replicas.push(self._queue, self._max_size, [_put(call) for call in calls])
         outcomes = (results.of(at, 1)[0] for at in range(len(calls)))
-        return [
-            outcome if isinstance(outcome, ZkrqError) else receipt(call.id, outcome)
-            for call, outcome in zip(calls, outcomes, strict=True)
-        ]
+        return [_receipt(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
         self.observers.tell_pushed(self._queue, seconds, _outcomes(results))
@@ -305,10 +307,11 @@ def _bundle(priority: int, calls: Sequence[Push]) -> Put:
 
 
 def _put(call: Push) -> Put:
+    made_ms = call.made_ms
     if not call.id:
-        call.made_ms = clock.now_ms()
-        call.id = new_id_at(call.made_ms)
-    return _alone(call.id, call.made_ms, call.payload, call.options)
+        made_ms = clock.now_ms()
+        call.id = new_id_at(made_ms)
+    return _alone(call.id, made_ms, call.payload, call.options)
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
@@ -335,22 +338,30 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
+def _receipt(call: Push, result: Pushed | ZkrqError) -> Receipt | ZkrqError:
+    return result if isinstance(result, ZkrqError) else receipt(call.id, result, is_named=call.made_ms > 0)
+
+
 def _outcomes(results: Iterable[Receipt | Pushed | Exception]) -> Counter[str]:
     """Count results of pushes by their names, for observers, without a call of Python for each."""
     every = list(results)
     kinds = Counter(map(type, every))
-    outcomes = Counter({_OUTCOMES.get(kind, kind.__name__): count for kind, count in kinds.items()})
-    if Receipt in kinds:
-        del outcomes[Receipt.__name__]
-        receipts = [result for result in every if isinstance(result, Receipt)]
-        duplicate, done = sum(map(_is_duplicate, receipts)), sum(map(_is_done, receipts))
-        outcomes += Counter(pushed=len(receipts) - duplicate - done, duplicate=duplicate, done=done)
+    receipt_count = kinds.pop(Receipt, 0)
+    outcomes = Counter[str]()
+    for kind, count in kinds.items():
+        outcomes[_OUTCOMES.get(kind, kind.__name__)] += count
+    if receipt_count:
+        receipts = (result for result in every if isinstance(result, Receipt))
+        for (duplicate, done, new), count in Counter(map(_how, receipts)).items():
+            outcome = "duplicate" if duplicate else "done" if done else "known" if new is False else "pushed"
+            outcomes[outcome] += count
     return outcomes
 
 
-_OUTCOMES: Mapping[type, str] = {int: "pushed", Duplicate: "duplicate", Done: "done"}
+_OUTCOMES: Mapping[type, str] = {int: "pushed", Duplicate: "duplicate", Known: "pushed", Done: "done"}
+"""Names of the results of ``push_many``, which makes the ids: one that is known is known from the same push."""
 
-_is_duplicate, _is_done = attrgetter("duplicate"), attrgetter("done")
+_how = attrgetter("duplicate", "done", "new")
 
 
 def _interrupted(id: str) -> OutcomeUnknown:

@@ -51,7 +51,7 @@ class PackedReceipts(Receipts):
     """Collect the results of a ``push_many``, bundle by bundle.
 
     The ids of a bundle are kept as its own and their number, its results as one byte each (the number of servers that
-    hold the item); only duplicates, items that were done and errors take an object each.
+    hold the item); only what is not as usual takes an object each: duplicates, errors.
     """
 
     def __init__(self) -> None:
@@ -85,14 +85,16 @@ class PackedReceipts(Receipts):
         self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
         for at, result in enumerate(results):
             if not isinstance(result, int):
-                self._others[self._length + at] = result if isinstance(result, ZkrqError) else receipt(ids[at], result)
+                is_error = isinstance(result, ZkrqError)
+                self._others[self._length + at] = result if is_error else receipt(ids[at], result, is_named=False)
         self._length += len(results)
 
 
-def receipt(id: str, result: Pushed) -> Receipt:
-    """Make the receipt of one push."""
+def receipt(id: str, result: Pushed, *, is_named: bool) -> Receipt:
+    """Make the receipt of one push.  ``is_named``: the caller gave the id; another id is known only from this push."""
+    if isinstance(result, int):
+        return Receipt(id, result)
     if isinstance(result, Duplicate):
-        return Receipt(result.first, result.replicas, duplicate=True)
-    if isinstance(result, Done):
-        return Receipt(id, result.replicas, done=True)
-    return Receipt(id, result)
+        return Receipt(result.first, result.replicas, duplicate=True, new=False)
+    is_new = (None if result.in_doubt else False) if is_named else True
+    return Receipt(id, result.replicas, done=isinstance(result, Done), new=is_new)

@@ -49,8 +49,8 @@ class Decided(NamedTuple, Generic[R]):
     ``superseded``: by bundle, the positions at which some server holds a greater version that says otherwise, because
     of a later decision.  ``carried``: records of further bundles, decided in an attempt before the view changed; every
     server knows these decisions, too.  ``epoch``: of the last attempt.  ``copies``: number of members that have the
-    decision. ``repeated``: the primary may still execute an earlier try of the call.  ``gone``: items that every server
-    knows to be removed.
+    decision. ``repeated``: the primary may still execute an earlier try of the call.  ``again``: an earlier try of the
+    call, or an earlier attempt, may have been decided before.  ``gone``: items that every server knows to be removed.
     """
 
     reply: R
@@ -60,6 +60,7 @@ class Decided(NamedTuple, Generic[R]):
     epoch: int
     copies: int
     repeated: bool
+    again: bool
     gone: Sequence[Gone]
 
 
@@ -103,9 +104,11 @@ class Deciding(Attempts):
                 self.check_writable(view)
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
+            again = so_far.effort.touched
             answers = yield from self.have_decided(view, call, so_far)
             primary = view.primary(call.queue)
             answer = answers[primary]
+            again = again or answer.repeated
             if answer.verdict is not Verdict.DONE:
                 return answers
             reply = call.read(answer.body)
@@ -116,7 +119,7 @@ class Deciding(Attempts):
             repeated = (primary, view.members[primary]) in so_far.unanswered
             carried = dict(so_far.carried)
             copies = len(view.members)
-            outcome[:] = [Decided(reply, records, superseded, carried, view.epoch, copies, repeated, gone)]
+            outcome[:] = [Decided(reply, records, superseded, carried, view.epoch, copies, repeated, again, gone)]
             return answers
 
         try:

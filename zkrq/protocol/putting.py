@@ -36,10 +36,24 @@ class Duplicate(NamedTuple):
     replicas: int
 
 
-class Done(NamedTuple):
-    """Nothing was pushed, because an item with this id was pushed before and is gone; ``replicas`` servers know it."""
+class Known(NamedTuple):
+    """Nothing new was pushed, because an item with this id is in the queue; ``replicas`` servers have it.
+
+    ``in_doubt``: an earlier try of this very push may have written it.
+    """
 
     replicas: int
+    in_doubt: bool = False
+
+
+class Done(NamedTuple):
+    """Nothing was pushed, because an item with this id was pushed before and is gone; ``replicas`` servers know it.
+
+    ``in_doubt``: an earlier try of this very push may have written it.
+    """
+
+    replicas: int
+    in_doubt: bool = False
 
 
 class Late(NamedTuple):
@@ -63,7 +77,7 @@ class NotPushed(NamedTuple):
     cause: Failure
 
 
-Exceptional = Duplicate | Done | Late | Full | InDoubt | NotPushed
+Exceptional = Duplicate | Known | Done | Late | Full | InDoubt | NotPushed
 
 
 Place = tuple[int, int]
@@ -78,24 +92,54 @@ class Pushes(NamedTuple):
 
 
 class _Round:
-    """Results so far of one ``put``'s attempts."""
+    """Results so far of one ``put``'s attempts.
+
+    Whether an id is new is what the primary says.  It takes pushes in one order, so of several pushes of one id at most
+    one is told that it is new; and it has every item whose push returned.  A follower may know an item of this very
+    push, from a claim that overtook it.  The primary's word counts only if it led during all attempts: of another one,
+    an item that the former primary called new may be missing still, or be this push's own.
+    """
 
     def __init__(self) -> None:
         self.covered: set[tuple[ServerId, Life]] = set()
         self.refusals: Counter[int] = Counter()
         self.tombstones: dict[Place, dict[ServerId, int]] = {}
+        self.known: dict[ServerId, set[int]] = {}
         self.in_doubt: set[ServerId] = set()
         self.copies = 0
         self.primary = ServerId("")
+        self._led_by: tuple[ServerId, Life] | None = None
+        self.is_led_by_one = True
+
+    def begin(self, view: View, queue: str) -> None:
+        self.copies, self.primary = len(view.members), view.primary(queue)
+        leading = self.primary, view.members[self.primary]
+        self.is_led_by_one = self.is_led_by_one and self._led_by in (None, leading)
+        self._led_by = leading
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether every item is new, and on every server."""
+        return self.is_led_by_one and not (self.refusals or self.tombstones or self.known)
+
+    def known_before(self, puts: Sequence[Put]) -> Mapping[Place, Known]:
+        """Return the items that were there before this push, or may have been."""
+        if self.is_led_by_one:
+            known = Known(self.copies, self.primary in self.in_doubt)
+            return {(at, 0): known for at in self.known.get(self.primary, ())}
+        return {(at, 0): Known(self.copies, in_doubt=True) for at, put in enumerate(puts) if put.size == 1}
 
     def note(self, view: View, call: PutAll, answers: Answers) -> None:
         for id, answer in answers.items():
             if answer.status is Status.OK:
                 self.covered.add((id, view.receivers[id]))
-                late, gone = call.read(answer.body)
+                late, known = call.read(answer.body)
                 self.refusals.update(late)
-                for place, n in gone.items():
-                    self.tombstones.setdefault(place, {})[id] = n
+                for at, (n, gone) in known.items():
+                    if not gone:
+                        self.known.setdefault(id, set()).add(at)
+                    for position in gone:
+                        self.tombstones.setdefault((at, position), {})[id] = n
             if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
                 self.in_doubt.add(id)
 
@@ -114,7 +158,7 @@ class Putting(Deciding):
                 return obstacles.kept_out
             if obstacles.full and not effort.touched:
                 yield from self.check_room(view, obstacles.full)
-            so_far.copies, so_far.primary = len(view.members), view.primary(queue)
+            so_far.begin(view, queue)
             answers: Answers = yield Ask(view.epoch, self.missing(view, so_far.covered), call)
             effort.note(answers)
             if full_members(view, answers):
@@ -130,15 +174,19 @@ class Putting(Deciding):
             if effort.touched:
                 return Pushes(0, dict.fromkeys(_places(puts), InDoubt(effort.why(failure), failure)))
             effort.end(failure, "nothing was written")
-        if not so_far.refusals and not so_far.tombstones:
+        if so_far.is_usual:
             return Pushes(so_far.copies, {})
+        known = so_far.known_before(puts)
         exceptional: dict[Place, Exceptional] = {
+            place: outcome for place, outcome in known.items() if place not in so_far.tombstones
+        }
+        exceptional |= {
             (at, position): Late() if count == len(so_far.covered) else InDoubt()
             for at, count in so_far.refusals.items()
             for position in range(puts[at].size)
         }
         if so_far.tombstones:
-            exceptional |= yield from self._push_again(queue, puts, so_far)
+            exceptional |= yield from self._push_again(queue, puts, so_far, known)
         return Pushes(so_far.copies, exceptional)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
@@ -146,7 +194,9 @@ class Putting(Deciding):
         receivers = self.receivers(view)
         return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
-    def _push_again(self, queue: str, puts: Sequence[Put], so_far: _Round) -> Operation[dict[Place, Exceptional]]:
+    def _push_again(
+        self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known]
+    ) -> Operation[dict[Place, Exceptional]]:
         """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
         tombstones, taken = so_far.tombstones, len(so_far.covered)
         again = {
@@ -164,8 +214,12 @@ class Putting(Deciding):
             was_gone = so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
             if isinstance(result, NotPushed | Late | Full) and was_put:
                 result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
-            elif isinstance(result, Done) and was_put and not was_gone:
-                result = None  # this push had already stored the item, and a consumer has finished it
+            elif not was_gone and (isinstance(result, Known) or (isinstance(result, Done) and was_put)):
+                # This push has stored it, unless it was there before; of one that is done, a consumer has finished it.
+                is_on_primary = so_far.primary not in tombstones[place]
+                result = known_before.get(place) if is_on_primary else Known(so_far.copies, in_doubt=True)
+            elif isinstance(result, Done):
+                result = result._replace(in_doubt=not was_gone)
             if result is not None:
                 results[place] = result
         return results
@@ -197,8 +251,10 @@ def _judge(outcome: bytes, decided: Decided[PushReply]) -> Exceptional:
     An earlier try of the call may still execute a refused push, once the key is free or there is room.
     """
     match outcome[:1]:
+        case b"K":
+            return Known(decided.copies, decided.again)
         case b"D":
-            return Done(decided.copies)
+            return Done(decided.copies, decided.again)
         case b"=" | b"F" if decided.repeated:
             return InDoubt()
         case b"=":

@@ -11,7 +11,7 @@ from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.operations import OPERATIONS
-from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, NotPushed, Pushes
+from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
 from zkrq.protocol.steps import Paged
 from zkrq.protocol.view import ServerId
 from zkrq.replication.runner import Runner, translate
@@ -19,7 +19,7 @@ from zkrq.replication.runner import Runner, translate
 R = TypeVar("R")
 P = TypeVar("P", bound=Paged)
 
-Pushed = int | Duplicate | Done
+Pushed = int | Duplicate | Known | Done
 """Result of a push: the number of servers that have the item, or why none was needed."""
 
 
@@ -123,12 +123,12 @@ class PushResults:
 
     def __init__(self, puts: Sequence[Put], pushes: Pushes) -> None:
         self.replicas = pushes.replicas
-        self.others: Mapping[tuple[int, int], Duplicate | Done | ZkrqError] = (
+        self.others: Mapping[tuple[int, int], Duplicate | Known | Done | ZkrqError] = (
             {place: _exceptional(puts, place, outcome) for place, outcome in pushes.exceptional.items()}
             if pushes.exceptional
             else {}
         )
-        """By push, and position in its bundle: why nothing was pushed, or the error to raise."""
+        """By push, and position in its bundle: why nothing new was pushed, or the error to raise."""
 
     def of(self, at: int, size: int) -> Sequence[Pushed | ZkrqError]:
         """Return the result of each item of one push."""
@@ -137,8 +137,10 @@ class PushResults:
         return [self.others.get((at, position), self.replicas) for position in range(size)]
 
 
-def _exceptional(puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional) -> Duplicate | Done | ZkrqError:
-    if isinstance(outcome, Duplicate | Done):
+def _exceptional(
+    puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional
+) -> Duplicate | Known | Done | ZkrqError:
+    if isinstance(outcome, Duplicate | Known | Done):
         return outcome
     at, position = place
     return _error(puts[at].item_id(position), outcome)

@@ -168,6 +168,10 @@ class Pushed(BaseModel):
     replicas: int = Field(description="Servers that hold the item.")
     duplicate: bool = Field(description="Nothing was pushed: another item has the key.")
     done: bool = Field(description="Nothing was pushed: an item with this id was pushed before and is already gone.")
+    new: bool | None = Field(
+        description="Whether this push put the item into the queue; false also if an item with this id is there "
+        "already. null: not known, because a server died or a connection broke, and the push was repeated."
+    )
 
 
 class Problem(BaseModel):

@@ -12,11 +12,11 @@ from zkrq.protocol.calls.rows import Put, Records
 
 
 class PutReply(NamedTuple):
-    """Positions of the puts that were refused because of their age; and which items are gone, by put and position, with
-    the ``n`` of the version that says so."""
+    """Positions of the puts that were refused because of their age; and of puts that were known, by position, the ``n``
+    of the version, and the positions of the items that are gone: none if the put is of one item, which is there."""
 
     late: Sequence[int]
-    gone: Mapping[tuple[int, int], int]
+    known: Mapping[int, tuple[int, bytes]]
 
 
 _ALL_PUT = PutReply((), {})
@@ -31,16 +31,16 @@ class PutAll(Combining[PutReply]):
     items: Sequence[Put]
 
     def read(self, body: Body) -> PutReply:
-        late, gone = body
-        if not late and not gone:
+        late, known = body
+        if not late and not known:
             return _ALL_PUT
-        parts = zip(from_0(gone[::3]), gone[1::3], gone[2::3], strict=True)
-        return PutReply(from_0(late), {(at, position): n for at, n, positions in parts for position in positions})
+        parts = zip(from_0(known[::3]), known[1::3], known[2::3], strict=True)
+        return PutReply(from_0(late), {at: (n, gone) for at, n, gone in parts})
 
 
 class PushReply(NamedTuple):
-    """``outcomes`` by position: ``+`` pushed, ``=`` and the id of the item that has the key, ``D`` pushed before and
-    gone, ``F`` the queue is full, ``L`` too late."""
+    """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
+    that has the key, ``D`` pushed before and gone, ``F`` the queue is full, ``L`` too late."""
 
     outcomes: Sequence[bytes]
     records: Records

@@ -9,7 +9,7 @@
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record payload
--- reply: OK [outcome; by position: + there, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
+-- reply: OK [outcome; by position: + new, K known: it was there before, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index notes payloads wake reply taken sizes
@@ -81,7 +81,7 @@ local function push(id, packed, payload)
       touch(before)
     end
     tell_as_is(before)
-    return '+'
+    return 'K'
   end
   if state == GONE and not is_expired(before, put_window_ms) then
     tell_as_is(before)
@@ -111,8 +111,9 @@ end
 
 for i = first, last, 3 do
   local id = ARGV[i]
-  outcome_of[id] = outcome_of[id] or push(id, ARGV[i + 1], ARGV[i + 2])
-  outcomes[#outcomes + 1] = outcome_of[id]
+  local before = outcome_of[id]
+  outcome_of[id] = before or push(id, ARGV[i + 1], ARGV[i + 2])
+  outcomes[#outcomes + 1] = before == '+' and 'K' or outcome_of[id]
 end
 if #order > 0 then list_queue() end
 commit()

@@ -1,14 +1,15 @@
 #!lua
 -- purpose: apply plain pushes of new bundles with version (0, 1); a known bundle is left unchanged.
--- So are items that are gone, which the reply names: push.lua decides whether their tombstones still count.
+-- So are items that are gone, which the reply names: push.lua decides whether their tombstones still count.  The reply
+-- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
 -- record: its moments count from its arrival.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation queue put_window_ms / id record payload
--- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each]
+-- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index wake sizes
-local ids, late, gone_before = {}, {}, {}
+local ids, late, told = {}, {}, {}
 for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
 local known = redis.call('HMGET', records, unpack(ids))
 local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
@@ -23,6 +24,11 @@ local function gone_of(r, size)
   return table.concat(gone)
 end
 
+local function tell(position, n, gone)
+  local at = #told
+  told[at + 1], told[at + 2], told[at + 3] = position, n, gone
+end
+
 local at = first
 local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
 for position, id in ipairs(ids) do
@@ -33,10 +39,7 @@ for position, id in ipairs(ids) do
   if known[position] then
     local r = open(id, known[position])
     local gone = gone_of(r, size)
-    if gone ~= '' then
-      local n = #gone_before
-      gone_before[n + 1], gone_before[n + 2], gone_before[n + 3] = position, r.n, gone
-    end
+    if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(position, r.n, gone) end
     complete(r, payload)
   elseif pushed_at < floor_ms or pushed_at > latest_ms then
     late[#late + 1] = position
@@ -54,10 +57,12 @@ for position, id in ipairs(ids) do
     append(new, 'payloads', id, payload)
     enter_queue(id, marked % MARK, stands_us)
     tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
+  else
+    tell(position, 1, '')
   end
   at = at + 3
 end
 if readied > 0 then list_queue() end
 commit()
 wake(readied)
-return {'OK', late, gone_before}
+return {'OK', late, told}
