@@ -191,6 +191,10 @@ class Lease(ref[object]):
         self.task = None
         self.struck = False
 
+    def take_back(self) -> None:
+        """Note that the consumer has not begun with the item, only claimed ahead again: closing releases it."""
+        self.delivered = False
+
     @property
     def id(self) -> str:
         """The item's id."""

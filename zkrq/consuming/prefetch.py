@@ -225,7 +225,7 @@ class Prefetcher(Generic[T]):
         if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
             for claim in reversed(waiter.future.result()):
                 if lease_of(claim).issuer is self._leases:
-                    lease_of(claim).delivered = False
+                    lease_of(claim).take_back()
                     self._buffer.appendleft(claim)
             self._serve()
         self._hand_back()

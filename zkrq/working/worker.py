@@ -233,7 +233,7 @@ class Worker:
             text = "the handler of item %s did not end and is abandoned: %s"
             served.handling.log.error(text, claim.id, task, extra={"item": claim.id})
             if claim.holds:
-                self._hand_back(served, [claim], delivered=True)
+                self._hand_back(served, [claim], begun=True)
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -314,7 +314,7 @@ class Worker:
             except TimeoutError:
                 full = True
             finally:
-                self._hand_back(served, claims, delivered=False)
+                self._hand_back(served, claims, begun=False)
             if full:
                 return
 
@@ -339,15 +339,16 @@ class Worker:
         served, delivery = self._deliveries.pop(task)
         served.handling.tally.running -= 1
         if not delivery.entered:
-            self._hand_back(served, [delivery.claim], delivered=False)
+            self._hand_back(served, [delivery.claim], begun=False)
         elif not task.cancelled() and (error := task.exception()):
             id = delivery.claim.id
             served.handling.log.error("item %s: the worker failed", id, exc_info=error, extra={"item": id})
         self._slots.end(served.share)
 
-    def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, delivered: bool) -> None:
+    def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, begun: bool) -> None:
         for claim in claims:
-            lease_of(claim).delivered = delivered
+            if not begun:
+                lease_of(claim).take_back()
             task = asyncio.create_task(_release(served, claim), name=f"zkrq worker: hand back to {served.queue.name}")
             self._returns.add(task)
             task.add_done_callback(self._returns.discard)
