@@ -151,4 +151,4 @@ async def test_deleting_a_queue_of_which_all_has_expired(queue: zkrq.Queue[Any],
     await pass_time(LATER)
     assert await queue.size() == (0, 0, 0, 0)
     assert await queue.delete() == 3
-    assert await queue.statistics() == (zkrq.Sizes(0, 0, 0, 0), False, None, 0, 0, 0, 0)
+    assert (await queue.statistics()).expiring == 0
