@@ -3,6 +3,8 @@ PYTHON := .venv/bin/python
 ARGS ?=
 SEEDS ?= 2000
 SCHEDULES ?= 100000
+# Hundreds of Python processes are started; compiling everything anew in each would take longer than what they do.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo dev bench test long chaos simulate mutants model fuzz http soak oldest valkey wheel docs lint format setup clean
 

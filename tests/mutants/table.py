@@ -159,7 +159,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "local is_mine = row > 0",
         "only the holder of a claim settles it",
         Suite("tests/lua/test_settle.py"),
-        quick=True,
     ),
     Mutant(
         "settling-takes-a-newer-version",
@@ -388,7 +387,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return True",
         "a learner's copy, and what an evicted server still holds, must meet the tombstones of what is gone",
         Suite("tests/simulation/test_scenarios.py", "-k", "stays_away_for_long"),
-        quick=True,
     ),
     Mutant(
         "payloads-are-not-completed",
@@ -538,7 +536,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return option",
         "a password under a misspelt name is no less one",
         Suite("tests/unit/test_urls.py", "-k", "unknown_option"),
-        quick=True,
     ),
     Mutant(
         "refused-certificate-looks-like-a-death",
