@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale            # prints tables, about half a minute
     python -m benchmarks.scale --docs     # renews docs/scale.md
-    python -m benchmarks.scale --check    # compares with real servers at one small point instead, about 90 seconds
+    python -m benchmarks.scale --check    # compares with real servers at one small point instead, about 150 seconds
 
 Every figure follows from a seed and from constants, so a run repeats the last one.
 """
@@ -111,6 +111,7 @@ def watching(sheet: Sheet) -> None:
                 "requests when a server dies": fleet.burst,
                 "ZooKeeper busy, s": fleet.burst / ZOOKEEPER_REQUESTS,
                 "when 40 die, s": 40 * fleet.burst / ZOOKEEPER_REQUESTS,
+                "more per second while one is away": fleet.while_away,
             },
         )
 
@@ -260,6 +261,7 @@ BOUNDS: Mapping[str, Limit] = {
     "ZooKeeper: a consumer comes": lambda fleet: fleet.all_lists / ZOOKEEPER_BYTES / ANSWER_SECONDS,
     "ZooKeeper: all clients restart": lambda fleet: fleet.descriptions / ZOOKEEPER_REQUESTS / RESTART_SECONDS,
     "ZooKeeper: a server dies": lambda fleet: fleet.burst / ZOOKEEPER_REQUESTS / ANSWER_SECONDS,
+    "ZooKeeper: a server is away": lambda fleet: fleet.while_away / (QUIET * ZOOKEEPER_REQUESTS),
     "ZooKeeper: watches": lambda fleet: fleet.watches * WATCH_BYTES / ZOOKEEPER_HEAP,
 }
 """Each limit, with the part of it that a fleet needs."""
@@ -282,27 +284,35 @@ def limits(sheet: Sheet) -> None:
             fleet = Fleet(shards, clients, subset)
             columns = {name: 100 * part(fleet) for name, part in BOUNDS.items()}
             sheet.add(LIMITS, f"{shards:,}, {clients:,}, {subset:,}", **columns)
-    fleet = Fleet(1_000, 10_000, subset_of(1_000, 10_000), lookers=3)
-    columns = {name: 100 * part(fleet) for name, part in BOUNDS.items()}
-    sheet.add(LIMITS, "the last, if 3 clients look for orphans", **columns)
+    subset = subset_of(1_000, 10_000)
+    better = {
+        "the same, with one list for all shards": Fleet(1_000, 10_000, subset, one_list=True),
+        "the same, read by 3 clients only": Fleet(1_000, 10_000, subset, one_list=True, lookers=3),
+    }
+    for name, fleet in better.items():
+        sheet.add(LIMITS, name, **{bound: 100 * part(fleet) for bound, part in BOUNDS.items()})
 
 
-def most_clients(part: Limit, shards: int, subset: int) -> int:
+def most_clients(part: Limit, fleet_of: Callable[[int], Fleet]) -> int:
     """Return the largest number of clients that stays within a limit, at most ``MOST_CLIENTS``."""
     low, high = 0, MOST_CLIENTS
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if part(Fleet(shards, middle, subset)) <= 1 else (low, middle - 1)
+        low, high = (middle, high) if part(fleet_of(middle)) <= 1 else (low, middle - 1)
     return low
 
 
 def largest(sheet: Sheet) -> None:
+    cases: Mapping[str, Callable[[int], Fleet]] = {
+        "1 shard": lambda clients: Fleet(1, clients, 1),
+        "10, each client all": lambda clients: Fleet(10, clients, 10),
+        "100, each client all": lambda clients: Fleet(100, clients, 100),
+        "1,000, each client 30": lambda clients: Fleet(1_000, clients, 30),
+        "with one list for all shards": lambda clients: Fleet(1_000, clients, 30, one_list=True),
+        "and read by 3 clients only": lambda clients: Fleet(1_000, clients, 30, one_list=True, lookers=3),
+    }
     for name, part in BOUNDS.items():
-        columns = {
-            f"{shards:,} shard{'s' * (shards > 1)}, {subset:,} of each": most_clients(part, shards, subset)
-            for shards, subset in ((1, 1), (10, 10), (100, 100), (1_000, 1_000), (1_000, 30))
-        }
-        sheet.add(LARGEST, name, **columns)
+        sheet.add(LARGEST, name, **{case: most_clients(part, fleet_of) for case, fleet_of in cases.items()})
 
 
 PARTS: Sequence[Callable[[Sheet], None]] = (

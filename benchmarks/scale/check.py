@@ -15,14 +15,20 @@ from benchmarks.scale import requests, sizes
 from benchmarks.scale.requests import OWNERS_PAGE, Fleet
 from zkrq import local
 from zkrq.coordination.zookeeper.hosts import Address
-from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
+from zkrq.coordination.zookeeper.link import HEARTBEAT_INTERVAL, Greeting, ZooKeeperLink
+from zkrq.repair.repairer import FOLLOWER_PATIENCE
 
 CLIENTS = 12
 QUIET_SECONDS = 60.0
 """Two rounds of the slowest of what clients do regularly."""
 
+AWAY_SECONDS = 30.0
+
 SETTLE_SECONDS = 8.0
 """After a change, until all clients have followed it."""
+
+ARRIVAL_SECONDS = 2 * requests.SESSION_TIMEOUT * HEARTBEAT_INTERVAL
+"""After a consumer came: two heartbeats of each client, and before the next look that no change causes."""
 
 CHILDREN = 1_000
 PAGES = 2_000
@@ -49,10 +55,16 @@ async def compare() -> list[Compared]:
         before = await _received(address)
         await asyncio.sleep(QUIET_SECONDS)
         quiet = (await _received(address) - before) / QUIET_SECONDS
+        came = await _requests_when_one_comes(address) - ARRIVAL_SECONDS * (fleet.heartbeats + fleet.looks_again)
+        await asyncio.sleep(SETTLE_SECONDS)  # it has gone again
         before = await _received(address)
         await servers.redis[0].kill()
         await asyncio.sleep(SETTLE_SECONDS)
         change = await _received(address) - before - quiet * SETTLE_SECONDS
+        await asyncio.sleep(2 * FOLLOWER_PATIENCE)
+        before = await _received(address)
+        await asyncio.sleep(AWAY_SECONDS)
+        away = (await _received(address) - before) / AWAY_SECONDS - fleet.requests
         page = await _page_seconds(servers.redis[1].url)
         reply = await _list_bytes(address)
     least, most = CLIENTS * requests.VIEW_READ, fleet.burst
@@ -60,6 +72,8 @@ async def compare() -> list[Compared]:
     return [
         Compared(f"requests per second of {CLIENTS} waiting consumers", f"{fleet.requests:.3g}", quiet),
         Compared(f"requests of {CLIENTS} consumers when a server dies", f"{least:.0f} to {most:.0f}", change),
+        Compared("more per second as long as it is away", f"{fleet.while_away:.0f}", away),
+        Compared(f"requests of {CLIENTS} consumers when another comes", f"{fleet.arrival:.0f}", came),
         Compared(f"bytes of a list of {CHILDREN:,} consumers", f"{sizes.children_reply(CHILDREN):,}", reply),
         Compared(f"µs of Redis for a page of {OWNERS_PAGE} owners", f"{1e6 * paged:,.0f}", 1e6 * page),
     ]
@@ -143,18 +157,35 @@ async def _list_bytes(address: Address) -> int:
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as relaying:
         port: int = relaying.sockets[0].getsockname()[1]
-        link = ZooKeeperLink(Address("127.0.0.1", port), print)
-        await link.open(Greeting(0, b"\x00", 60.0), 0)
-        serving = asyncio.create_task(link.serve(60.0))
-        await link.create("/list")
-        for n in range(CHILDREN):
-            await link.create(f"/list/{n:015x}-01234567")
-        before = counted
-        await link.children("/list")
-        bytes_ = counted - before
+        async with _link(Address("127.0.0.1", port)) as link:
+            await link.create("/list")
+            for n in range(CHILDREN):
+                await link.create(f"/list/{n:015x}-01234567")
+            before = counted
+            await link.children("/list")
+            return counted - before
+
+
+@asynccontextmanager
+async def _link(address: Address) -> AsyncGenerator[ZooKeeperLink]:
+    """Open a session that sends nothing by itself while this lasts."""
+    link = ZooKeeperLink(address, lambda _: None)
+    await link.open(Greeting(0, b"\x00", 60.0), 0)
+    serving = asyncio.create_task(link.serve(600.0))
+    try:
+        yield link
+    finally:
         await link.close()
         await serving
-    return bytes_
+
+
+async def _requests_when_one_comes(address: Address) -> int:
+    """Return the requests that follow the znode of a new consumer, without its own."""
+    async with _link(address) as link:
+        before = await _received(address)
+        await link.create("/check/consumers/0-0", b"{}", ephemeral=True)
+        await asyncio.sleep(ARRIVAL_SECONDS)
+        return await _received(address) - before - 1
 
 
 def _address(hosts: str) -> Address:

@@ -11,12 +11,16 @@ from benchmarks.scale import sizes
 from zkrq.coordination.zookeeper.coordinator import RESYNC_INTERVAL
 from zkrq.coordination.zookeeper.link import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
 from zkrq.repair.fencing import INTERVAL_SECONDS
+from zkrq.repair.repairer import LOOK_SECONDS
 from zkrq.settings import Settings
 
 SESSION_TIMEOUT = Settings().session_timeout
 
 ANSWER_SECONDS = SESSION_TIMEOUT * HEARTBEAT_TIMEOUT
 """Seconds after which a client without an answer leaves its ZooKeeper server."""
+
+REPAIR_READ = 2
+"""Requests of a client that tries to bring a server back: a sync, the view."""
 
 DAY = 86_400.0
 
@@ -45,7 +49,9 @@ class Fleet:
     """Clients that all push to and consume from one queue.
 
     subset: shards of each client.
-    lookers: clients that read the list of consumers and look for orphans; None: all, as it is today.
+    lookers: clients that read the list of consumers and look for orphans, each in every shard; None: all clients, each
+    in its own shards, as it is today.
+    one_list: whether a look at several shards asks for the list once, not once for each as it does today.
     servers: of each shard.
     """
 
@@ -53,6 +59,7 @@ class Fleet:
     clients: int
     subset: int
     lookers: int | None = None
+    one_list: bool = False
     servers: int = 3
 
     @property
@@ -64,6 +71,13 @@ class Fleet:
     def looking(self) -> int:
         """Clients that look for orphans."""
         return self.clients if self.lookers is None else min(self.lookers, self.clients)
+
+    @property
+    def lists_of_a_look(self) -> int:
+        """Times that a client asks for the list of consumers when it looks for orphans."""
+        if self.one_list:
+            return 1
+        return self.subset if self.lookers is None else self.shards
 
     # -- ZooKeeper, all the time ------------------------------------------------------------------------------------
 
@@ -82,7 +96,7 @@ class Fleet:
     @property
     def looks_for_orphans(self) -> float:
         """Requests per second for the list of consumers, beside as many syncs."""
-        return self.looking / INTERVAL_SECONDS
+        return self.looking * self.lists_of_a_look / INTERVAL_SECONDS
 
     @property
     def requests(self) -> float:
@@ -102,7 +116,7 @@ class Fleet:
     @property
     def list_bytes_per_second(self) -> float:
         """Of these answers together, while nothing happens."""
-        return self.list_bytes * self.looking * (1 / RESYNC_INTERVAL + 1 / INTERVAL_SECONDS)
+        return self.list_bytes * (self.looking / RESYNC_INTERVAL + self.looks_for_orphans)
 
     @property
     def watches(self) -> float:
@@ -121,9 +135,20 @@ class Fleet:
         return self.of_a_shard * (VIEW_READ + VIEW_RACE)
 
     @property
+    def while_away(self) -> float:
+        """Further requests per second as long as a server is away: every client of the shard tries to bring it back."""
+        return self.of_a_shard * REPAIR_READ / LOOK_SECONDS
+
+    @property
     def all_lists(self) -> float:
-        """Bytes that give the list once to each that reads it, as after each consumer that comes or goes."""
-        return float(self.list_bytes * self.looking)
+        """Bytes of the lists that follow one consumer that comes or goes: one with the new watch, the others to look
+        for orphans."""
+        return float(self.list_bytes * self.looking * (1 + self.lists_of_a_look))
+
+    @property
+    def arrival(self) -> float:
+        """Requests that follow a consumer that comes: those lists, a sync for each but the first, the description."""
+        return float(self.looking * (2 + 2 * self.lists_of_a_look))
 
     @property
     def descriptions(self) -> float:

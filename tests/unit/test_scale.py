@@ -97,7 +97,8 @@ def test_the_square_of_the_clients() -> None:
     assert ten.looks == one.looks
     assert ten.descriptions == 100 * one.descriptions
     assert Fleet(100, 10_000, 3, lookers=3).descriptions == 30_000
-    assert most_clients(BOUNDS["Redis: connections"], 1, 1) == 5_000
+    assert Fleet(100, 10_000, 3, one_list=True).all_lists * 2 == ten.all_lists
+    assert most_clients(BOUNDS["Redis: connections"], lambda clients: Fleet(1, clients, 1)) == 5_000
 
 
 def test_a_page_of_owners_is_what_the_script_says() -> None:
