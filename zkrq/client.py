@@ -209,7 +209,7 @@ class Client:
         """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
         await self.shard.ask_for_room()
         if self.identity.owner is None:  # ZooKeeper is needed to enter this consumer before its first claim
-            await self.coordinator.consumers()
+            await self.coordinator.alive()
 
     def _report_stall(self, seconds: float) -> None:
         """Report that the event loop was blocked, and what is at risk since."""

@@ -105,12 +105,15 @@ class Rounds:
         act: Callable[[], Coroutine[object, object, None]],
         *,
         seconds: float | None,
+        stretched: Callable[[], float] = lambda: 1.0,
         delay: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Repeat ``act``.  ``seconds``: the pause after each round, unless ``call`` ends it; None: until ``call`` does.
+        ``stretched``: how many times that pause is, asked before each.
         ``delay``: seconds before a round that ``call`` asked for."""
         self._act = act
         self._seconds = seconds
+        self._stretched = stretched
         self._delay = delay
         self._called = asyncio.Event()
 
@@ -123,7 +126,7 @@ class Rounds:
         while True:
             self._called.clear()
             await self._act()
-            if await wait_set(self._called, self._seconds):
+            if await wait_set(self._called, self._seconds and self._seconds * self._stretched()):
                 await asyncio.sleep(self._delay())
 
 

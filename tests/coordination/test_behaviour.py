@@ -162,9 +162,9 @@ async def test_lost_reply_to_an_enrolment(world: World) -> None:
 
 async def test_consumers_that_are_proved(world: World) -> None:
     async with await world.coordinator() as one, await world.coordinator() as two:
-        assert await one.consumers(proved=True) == {}
+        assert await one.alive(proved=True) == frozenset()
         owner = await two.enrol("two")
-        assert await one.consumers(proved=True) == {owner: "two"}
+        assert await one.alive(proved=True) == {owner}
         assert await one.consumers() == {owner: "two"}
 
 
@@ -293,7 +293,7 @@ async def test_before_the_start_and_after_the_end(world: World) -> None:
         one.swap(VIEW, b"x", -1),
         one.enrol("x"),
         one.consumers(),
-        one.consumers(proved=True),
+        one.alive(proved=True),
     ):
         with pytest.raises(Closed):
             await call

@@ -128,13 +128,13 @@ async def test_a_leader_without_followers_proves_nothing(zookeeper: ZooKeeperWor
     hosts = f"{leader.host}:{leader.port}"
     async with ZooKeeperCoordinator(hosts, namespace=zookeeper.namespace, session_timeout=SESSION_TIMEOUT) as one:
         owner = await one.enrol("one")
-        assert await one.consumers(proved=True) == {owner: "one"}
+        assert await one.alive(proved=True) == {owner}
         for server in followers:
             server.pause()
         try:
             assert await one.consumers() == {owner: "one"}
             with pytest.raises(Unavailable):
-                await one.consumers(proved=True)
+                await one.alive(proved=True)
         finally:
             for server in followers:
                 server.resume()

@@ -175,7 +175,10 @@ class SimCoordinator(MemoryCoordinator):
         self.hub.told_owners.add(owner)
         return owner
 
-    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
+    async def alive(self, *, proved: bool = False) -> frozenset[str]:
+        return frozenset(await self.consumers())
+
+    async def consumers(self) -> Mapping[str, str]:
         told = frozenset(self.hub.told_owners)
 
         def read() -> dict[str, str]:

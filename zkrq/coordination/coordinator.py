@@ -163,9 +163,18 @@ class Coordinator(Protocol):
         """
         ...
 
-    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
-        """Return the descriptions of all live consumers by owner id, at least as new as any enrolment that had returned
-        anywhere before this call.
+    @property
+    def enrolled(self) -> int:
+        """Number of live consumers, as far as this client has heard: it asks nobody."""
+        ...
+
+    async def consumers(self) -> Mapping[str, str]:
+        """Return the descriptions of all live consumers by owner id; as new as ``alive``."""
+        ...
+
+    async def alive(self, *, proved: bool = False) -> frozenset[str]:
+        """Return the owner ids of all live consumers, at least as new as any enrolment that had returned anywhere
+        before this call.
 
         ``proved``: valid even if the coordinator's leader has been deposed without knowing it yet.  That costs a write,
         and is needed before a missing owner is declared dead.

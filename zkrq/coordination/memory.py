@@ -236,8 +236,15 @@ class MemoryCoordinator:
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))
 
-    async def consumers(self, *, proved: bool = False) -> Mapping[str, str]:
+    @property
+    def enrolled(self) -> int:
+        return len(self._hub.enrolled)
+
+    async def consumers(self) -> Mapping[str, str]:
         return await self._ask(lambda: dict(self._hub.enrolled))
+
+    async def alive(self, *, proved: bool = False) -> frozenset[str]:
+        return await self._ask(lambda: frozenset(self._hub.enrolled))
 
     # -- requests -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """Fence consumers that have died, so that their items are ready again immediately.
 
-Every client watches the registry.  The leader acts immediately, the others a little later on what is left, so
+Every client watches the registry.  The leader acts immediately, a few of the others a little later on what is left, so
 correctness does not depend on having a leader, or only one.
 """
 
@@ -23,7 +23,14 @@ from zkrq.tasks import Rounds
 T = TypeVar("T")
 
 INTERVAL_SECONDS = 10.0
-"""Seconds between two looks for orphans if no death is reported."""
+"""Seconds between two looks of the leader for orphans if no death is reported."""
+
+FOLLOWERS = 5
+"""Other clients that look as often as the leader.  If there are more, they share these looks, so that what all clients
+together ask grows with their number and not with its square."""
+
+MAX_STRETCH = 60.0
+"""Times the interval after which each client looks at least, however many there are."""
 
 FOLLOWER_SECONDS = (0.3, 0.8)
 """Least and greatest delay, in seconds, of the other clients' looks after the leader's."""
@@ -44,14 +51,25 @@ class Reaper:
         self._cluster = cluster
         self._events = events
         self._looks = 0
-        self._rounds = Rounds(self._try_to_reap, seconds=INTERVAL_SECONDS, delay=self._delay)
+        self._rounds = Rounds(self._try_to_reap, seconds=INTERVAL_SECONDS, stretched=self._stretched, delay=self._delay)
         self.run = self._rounds.run
         """Look for orphans until cancelled."""
         self._log = logging.LoggerAdapter(logging.getLogger("zkrq.repair.fencing"), {"cluster": cluster})
 
     def look(self) -> None:
-        """Look for orphans soon, because a consumer may have died."""
-        self._rounds.call()
+        """Look for orphans soon, because a consumer may have died; or leave that to others, if these are many."""
+        share = self._share
+        if share == 1 or random.random() < share:  # noqa: S311
+            self._rounds.call()
+
+    @property
+    def _share(self) -> float:
+        """This client's part of the looks: 1 means all."""
+        others = self._coordinator.enrolled - 1
+        return 1.0 if self._coordinator.leading or others <= FOLLOWERS else FOLLOWERS / others
+
+    def _stretched(self) -> float:
+        return min(1 / self._share, MAX_STRETCH)
 
     def _delay(self) -> float:
         return 0.0 if self._coordinator.leading else random.uniform(*FOLLOWER_SECONDS)  # noqa: S311
@@ -81,9 +99,9 @@ class Reaper:
             elif found:
                 owners[queue] = found
         if owners:
-            alive = await self._coordinator.consumers()
+            alive = await self._coordinator.alive()
             if any(owner not in alive for owning in owners.values() for owner in owning):
-                alive = await self._coordinator.consumers(proved=True)  # before any owner is declared dead
+                alive = await self._coordinator.alive(proved=True)  # before any owner is declared dead
             orphaned = {queue: [each for each in owning if each not in alive] for queue, owning in owners.items()}
             ended = await _each(orphaned, lambda queue: self._fence(queue, orphaned[queue]))
             troubles |= {queue: error for queue, error in ended if error}
