@@ -253,7 +253,13 @@ def test_items_that_a_full_queue_refuses_are_in_the_outcomes(cluster: sync.Clust
 # -- threads -----------------------------------------------------------------------------------------------------------
 
 
+def portals() -> set[threading.Thread]:
+    """Threads with an event loop for a cluster; other tests may have some."""
+    return {thread for thread in threading.enumerate() if "portal" in thread.name}
+
+
 def test_threads_share_a_cluster_that_the_first_one_opens(connect: Callable[..., sync.Cluster]) -> None:
+    before = portals()
     cluster = connect()
     queue = cluster.queue("jobs")
     assert "not open" in repr(cluster)
@@ -275,7 +281,7 @@ def test_threads_share_a_cluster_that_the_first_one_opens(connect: Callable[...,
             assert queue.size().ready == 320
             done = sorted(item for items in pool.map(consume, range(16)) for item in items)
         assert done == list(range(320))
-        assert len([thread for thread in threading.enumerate() if "portal" in thread.name]) == 1
+        assert len(portals() - before) == 1
     finally:
         cluster.close()
 
