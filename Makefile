@@ -20,7 +20,7 @@ long: setup    ## The cases that a test run leaves out for time, about 20 minute
 bench: setup   ## About 10 minutes, ARGS=--quick two; tables and pictures in build/bench, see docs/benchmarks.md.
 	$(PYTHON) -m benchmarks $(ARGS)
 
-test: setup    ## Lint, types, tests.  ARGS="-k local" goes to pytest.
+test: setup    ## ARGS="-k local" goes to pytest.
 	$(PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
@@ -56,8 +56,10 @@ wheel: setup   ## Build the wheel, and run the README's example with it in an em
 docs: setup    ## The documentation as a site in build/docs; a dead link fails.
 	.ci/docs
 
-lint: setup    ## A part of `make test`: linter, formatter, type checker.
-	$(PYTHON) -m pytest -q tests/lint
+lint: setup    ## Linter, formatter, type checker.
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/pyright --pythonpath $(PYTHON)
 
 format: setup
 	.venv/bin/ruff check --fix

@@ -27,7 +27,7 @@ Connect = Callable[..., zkrq.Cluster]
 _count = itertools.count()
 
 
-@pytest.fixture(scope="module", params=["testing", "embedded", "real"])
+@pytest.fixture(scope="module", params=["testing", pytest.param("embedded", marks=pytest.mark.chaos), "real"])
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "embedded" and "redis" not in local.available():
         pytest.skip("not installed: redis")

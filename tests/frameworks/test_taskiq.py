@@ -301,10 +301,14 @@ async def test_two_schedulers_fire_a_moment_once(connect: Callable[[], zkrq.Clus
     known = {source: await source.get_schedules() for _, source in pairs}
     for fired in known.values():
         for schedule in fired:
-            if schedule.args == [1]:  # one of its moments, and now
+            if schedule.args == [1]:
                 assert schedule.time
                 assert schedule.time.minute == schedule.time.second == 0
-                schedule.time = present
+        (first, *later) = (
+            schedule for schedule in fired if schedule.args == [1]
+        )  # shortly after an hour there are two
+        first.time = present
+        fired[:] = [schedule for schedule in fired if schedule not in later]
     await fire()
     assert sum(await broker.queue().size()) == 2
     async with working(broker):

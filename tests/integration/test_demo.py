@@ -79,7 +79,7 @@ async def test_without_zookeeper_it_shows_what_it_can_and_says_so(tmp_path: Path
 @needs_servers
 @needs_proc
 @pytest.mark.anyio
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.chaos), signal.SIGKILL])
 async def test_whatever_ends_it_nothing_is_left(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "zkrq", "demo"]
     async with await anyio.open_process(command, stdin=subprocess.DEVNULL) as process:

@@ -100,6 +100,7 @@ async def test_everything_can_be_done_by_keyboard(browser: Browser, stage: Stage
         raise AssertionError(f"the tab key does not reach {name}")
 
     await do(browser.open, f"{stage.http.url}/queues/keyed")
+    await do(browser.wait, lambda: browser.script("return document.readyState === 'complete' && document.hasFocus()"))
     await do(browser.press, "\ue004")
     assert await do(browser.focused) == "Skip to the content"
     await do(browser.press, "\ue007")  # enter

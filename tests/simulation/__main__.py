@@ -28,7 +28,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--faults", default="all", help="comma-separated; also: none, network, server, client")
     parser.add_argument("--variant", help="run a deliberately broken zkrq (see variants.py)")
-    parser.add_argument("--variants", action="store_true", help="run each of them from its first seed until it fails")
+    parser.add_argument(
+        "--variants",
+        metavar="NAMES",
+        help="run each of these, comma-separated, or all, from its first seed until it fails",
+    )
     parser.add_argument("--trace", type=int, metavar="SEED", help="run one seed and print all that happens")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--stop", action="store_true", help="end with the first failing seed")
@@ -39,7 +43,7 @@ def main() -> int:
     if options.trace is not None:
         return _trace(options)
     if options.variants:
-        return _find_out(options.seeds)
+        return _find_out(options.variants, options.seeds)
     seeds: Sequence[int] = range(options.first, options.first + options.seeds)
     if options.only:
         seeds = [int(word) for word in options.only.split(",")]
@@ -69,7 +73,7 @@ def _here(options: argparse.Namespace, seeds: Sequence[int]) -> list[dict[str, A
     return reports
 
 
-def _find_out(seeds: int) -> int:
+def _find_out(names: str, seeds: int) -> int:
     """Run each variant until a seed of so many fails; print which one, None: none does."""
     from tests.simulation.batch import run
     from tests.simulation.variants import VARIANTS
@@ -77,6 +81,7 @@ def _find_out(seeds: int) -> int:
     found = {
         name: next((seed for seed in range(first, first + seeds) if run(seed, faults, name)["violations"]), None)
         for name, (_, faults, first) in VARIANTS.items()
+        if names == "all" or name in names.split(",")
     }
     print(json.dumps(found))
     return 1 if None in found.values() else 0
