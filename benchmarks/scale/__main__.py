@@ -2,7 +2,7 @@
 
     python -m benchmarks.scale            # prints tables, about half a minute
     python -m benchmarks.scale --docs     # renews docs/scale.md
-    python -m benchmarks.scale --check    # compares with real servers at one small point instead, about 150 seconds
+    python -m benchmarks.scale --check    # compares with real servers at one small point instead, about three minutes
 
 Every figure follows from a seed and from constants, so a run repeats the last one.
 """
@@ -21,6 +21,7 @@ from benchmarks.scale.choices import Signal
 from benchmarks.scale.requests import ANSWER_SECONDS, Fleet
 from benchmarks.sheet import Sheet, Topic, figure
 from zkrq.coordination.zookeeper.coordinator import MAX_DATA_BYTES
+from zkrq.repair.fencing import FOLLOWERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "scale.md"
 
@@ -41,6 +42,9 @@ MAX_FILES = 1_024
 """Open files of a process, as it usually is by default."""
 QUIET = 0.2
 """Part of a server that may be busy while nothing happens."""
+
+RESTART_SECONDS = 60.0
+"""Within which all clients are restarted."""
 
 CLIENTS_OF_A_SHARD = 300
 """On average, where clients are given subsets; the tables say why."""
@@ -117,6 +121,7 @@ def watching(sheet: Sheet) -> None:
 
 
 def registry(sheet: Sheet) -> None:
+    of_a_minute = ZOOKEEPER_BYTES * RESTART_SECONDS
     for clients in (100, 300, 1_000, 3_000, 10_000):
         fleet = Fleet(1, clients, 1)
         sheet.add(
@@ -128,7 +133,7 @@ def registry(sheet: Sheet) -> None:
                 "the list, KB": fleet.list_bytes / 1e3,
                 "lists, MB per second": fleet.list_bytes_per_second / 1e6,
                 "one comes: ZooKeeper busy, s": fleet.all_lists / ZOOKEEPER_BYTES,
-                "all restart: ZooKeeper busy, s": fleet.descriptions / ZOOKEEPER_REQUESTS,
+                "all restart in a minute: % of its network": 100 * fleet.restart_lists / of_a_minute,
             },
         )
 
@@ -144,6 +149,7 @@ def of_a_shard(sheet: Sheet) -> None:
                 "of maxclients, %": 100 * fleet.connections / MAX_CLIENTS,
                 "looks for orphans: % of a processor": 100 * fleet.looks,
                 "MB per second": fleet.look_bytes / 1e6,
+                "all restart: s of a processor": fleet.restart_looks,
             },
         )
 
@@ -254,20 +260,20 @@ Limit = Callable[[Fleet], float]
 BOUNDS: Mapping[str, Limit] = {
     "Redis: connections": lambda fleet: fleet.connections / MAX_CLIENTS,
     "Redis: looks for orphans": lambda fleet: fleet.looks / QUIET,
+    "Redis: all clients restart": lambda fleet: fleet.restart_looks / RESTART_SECONDS,
     "client: open files": lambda fleet: fleet.connections_of_a_client / MAX_FILES,
     "ZooKeeper: requests": lambda fleet: fleet.requests / (QUIET * ZOOKEEPER_REQUESTS),
     "ZooKeeper: syncs": lambda fleet: fleet.by_the_leader / (QUIET * ZOOKEEPER_WRITES),
     "ZooKeeper: lists": lambda fleet: fleet.list_bytes_per_second / (QUIET * ZOOKEEPER_BYTES),
     "ZooKeeper: a consumer comes": lambda fleet: fleet.all_lists / ZOOKEEPER_BYTES / ANSWER_SECONDS,
-    "ZooKeeper: all clients restart": lambda fleet: fleet.descriptions / ZOOKEEPER_REQUESTS / RESTART_SECONDS,
     "ZooKeeper: a server dies": lambda fleet: fleet.burst / ZOOKEEPER_REQUESTS / ANSWER_SECONDS,
-    "ZooKeeper: a server is away": lambda fleet: fleet.while_away / (QUIET * ZOOKEEPER_REQUESTS),
+    "ZooKeeper: a server is away": lambda fleet: fleet.syncs_while_away / (QUIET * ZOOKEEPER_WRITES),
     "ZooKeeper: watches": lambda fleet: fleet.watches * WATCH_BYTES / ZOOKEEPER_HEAP,
 }
 """Each limit, with the part of it that a fleet needs."""
 
-RESTART_SECONDS = 60.0
-"""Within which ZooKeeper has answered what all clients ask when all were restarted."""
+FEW = 1 + FOLLOWERS
+"""Clients that watch the list of consumers, if not all do: those that look for orphans when it changes."""
 
 MOST_CLIENTS = 1_000_000
 """Clients up to which the largest number is searched."""
@@ -279,7 +285,8 @@ def subset_of(shards: int, clients: int) -> int:
 
 
 def limits(sheet: Sheet) -> None:
-    for shards, clients in ((1, 100), (1, 1_000), (10, 1_000), (100, 1_000), (100, 10_000), (1_000, 10_000)):
+    compared = ((1, 100), (1, 1_000), (1, 5_000), (10, 1_000), (100, 1_000), (100, 10_000), (1_000, 10_000))
+    for shards, clients in compared:
         for subset in sorted({shards, subset_of(shards, clients)}, reverse=True):
             fleet = Fleet(shards, clients, subset)
             columns = {name: 100 * part(fleet) for name, part in BOUNDS.items()}
@@ -287,7 +294,7 @@ def limits(sheet: Sheet) -> None:
     subset = subset_of(1_000, 10_000)
     better = {
         "the same, with one list for all shards": Fleet(1_000, 10_000, subset, one_list=True),
-        "the same, read by 3 clients only": Fleet(1_000, 10_000, subset, one_list=True, lookers=3),
+        f"the same, watched by {FEW} clients only": Fleet(1_000, 10_000, subset, one_list=True, lookers=FEW),
     }
     for name, fleet in better.items():
         sheet.add(LIMITS, name, **{bound: 100 * part(fleet) for bound, part in BOUNDS.items()})
@@ -309,7 +316,7 @@ def largest(sheet: Sheet) -> None:
         "100, each client all": lambda clients: Fleet(100, clients, 100),
         "1,000, each client 30": lambda clients: Fleet(1_000, clients, 30),
         "with one list for all shards": lambda clients: Fleet(1_000, clients, 30, one_list=True),
-        "and read by 3 clients only": lambda clients: Fleet(1_000, clients, 30, one_list=True, lookers=3),
+        f"and watched by {FEW} clients only": lambda clients: Fleet(1_000, clients, 30, one_list=True, lookers=FEW),
     }
     for name, part in BOUNDS.items():
         sheet.add(LARGEST, name, **{case: most_clients(part, fleet_of) for case, fleet_of in cases.items()})

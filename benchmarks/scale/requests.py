@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.scale import sizes
 from zkrq.coordination.zookeeper.coordinator import RESYNC_INTERVAL
 from zkrq.coordination.zookeeper.link import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
-from zkrq.repair.fencing import INTERVAL_SECONDS
+from zkrq.repair.fencing import FOLLOWERS, INTERVAL_SECONDS, MAX_STRETCH
 from zkrq.repair.repairer import LOOK_SECONDS
 from zkrq.settings import Settings
 
@@ -49,8 +49,8 @@ class Fleet:
     """Clients that all push to and consume from one queue.
 
     subset: shards of each client.
-    lookers: clients that read the list of consumers and look for orphans, each in every shard; None: all clients, each
-    in its own shards, as it is today.
+    lookers: clients that watch the list of consumers and look for orphans, each in every shard; None: all watch it, and
+    share the looks as ``zkrq.repair.fencing`` has it today, each in its own shards.
     one_list: whether a look at several shards asks for the list once, not once for each as it does today.
     servers: of each shard.
     """
@@ -68,9 +68,21 @@ class Fleet:
         return self.clients * self.subset / self.shards
 
     @property
-    def looking(self) -> int:
-        """Clients that look for orphans."""
+    def watching(self) -> int:
+        """Clients that watch the list of consumers."""
         return self.clients if self.lookers is None else min(self.lookers, self.clients)
+
+    @property
+    def looking_at_once(self) -> int:
+        """Clients that look for orphans when a consumer has come or gone, on average."""
+        return min(self.watching, 1 + FOLLOWERS) if self.lookers is None else self.watching
+
+    @property
+    def looking(self) -> float:
+        """Clients that look for orphans in each interval, on average, while nothing happens."""
+        if self.lookers is not None:
+            return self.watching
+        return max(self.looking_at_once, 1 + (self.clients - 1) / MAX_STRETCH)
 
     @property
     def lists_of_a_look(self) -> int:
@@ -91,7 +103,7 @@ class Fleet:
         """Requests per second that renew a watch without a notice: on each view of the subset, the shard map (if there
         is more than one shard), the election, and the list of consumers."""
         watched = self.subset + (self.shards > 1) + 1
-        return (self.clients * watched + self.looking) / RESYNC_INTERVAL
+        return (self.clients * watched + self.watching) / RESYNC_INTERVAL
 
     @property
     def looks_for_orphans(self) -> float:
@@ -116,7 +128,7 @@ class Fleet:
     @property
     def list_bytes_per_second(self) -> float:
         """Of these answers together, while nothing happens."""
-        return self.list_bytes * (self.looking / RESYNC_INTERVAL + self.looks_for_orphans)
+        return self.list_bytes * (self.watching / RESYNC_INTERVAL + self.looks_for_orphans)
 
     @property
     def watches(self) -> float:
@@ -140,20 +152,25 @@ class Fleet:
         return self.of_a_shard * REPAIR_READ / LOOK_SECONDS
 
     @property
+    def syncs_while_away(self) -> float:
+        """Those of them that pass ZooKeeper's leader."""
+        return self.while_away / REPAIR_READ
+
+    @property
     def all_lists(self) -> float:
-        """Bytes of the lists that follow one consumer that comes or goes: one with the new watch, the others to look
+        """Bytes of the lists that follow one consumer that comes or goes: those with the new watches, and those to look
         for orphans."""
-        return float(self.list_bytes * self.looking * (1 + self.lists_of_a_look))
+        return float(self.list_bytes * (self.watching + self.looking_at_once * self.lists_of_a_look))
 
     @property
     def arrival(self) -> float:
-        """Requests that follow a consumer that comes: those lists, a sync for each but the first, the description."""
-        return float(self.looking * (2 + 2 * self.lists_of_a_look))
+        """Requests that follow a consumer that comes or goes: those lists, and a sync before each to look."""
+        return float(self.watching + 2 * self.looking_at_once * self.lists_of_a_look)
 
     @property
-    def descriptions(self) -> float:
-        """Requests after all clients were restarted: each that looks reads the description of each."""
-        return float(self.clients * self.looking)
+    def restart_lists(self) -> float:
+        """Bytes of the lists while all clients restart, if each that goes and each that comes causes its own."""
+        return 2 * self.clients * self.all_lists
 
     # -- Redis ------------------------------------------------------------------------------------------------------
 
@@ -170,9 +187,12 @@ class Fleet:
     @property
     def looks(self) -> float:
         """Processors of the primary that are busy telling all owners to each client that looks for orphans."""
-        owners = self.of_a_shard
-        pages = max(1.0, owners / OWNERS_PAGE)
-        return self._lookers_of_a_shard / INTERVAL_SECONDS * (pages * CALL_SECONDS + owners * OWNER_SECONDS)
+        return self._lookers_of_a_shard / INTERVAL_SECONDS * self._look_seconds
+
+    @property
+    def restart_looks(self) -> float:
+        """Seconds of a processor for the same after all clients were restarted: each looks when it starts."""
+        return (self.of_a_shard if self.lookers is None else self.looking) * self._look_seconds
 
     @property
     def look_bytes(self) -> float:
@@ -180,6 +200,11 @@ class Fleet:
         return self._lookers_of_a_shard / INTERVAL_SECONDS * self.of_a_shard * OWNER_BYTES
 
     @property
+    def _look_seconds(self) -> float:
+        owners = self.of_a_shard
+        return max(1.0, owners / OWNERS_PAGE) * CALL_SECONDS + owners * OWNER_SECONDS
+
+    @property
     def _lookers_of_a_shard(self) -> float:
-        """All that look for orphans do so in every shard, unless they are all the clients there are."""
-        return self.of_a_shard if self.lookers is None else min(self.lookers, self.of_a_shard)
+        """Clients that look for orphans in one shard in each interval, on average."""
+        return self.looking * self.subset / self.shards if self.lookers is None else self.looking

@@ -14,10 +14,11 @@ from aiozk.protocol import GetChildren2Response
 
 import zkrq
 from benchmarks.scale import choices, life, sizes, subsets
-from benchmarks.scale.__main__ import BOUNDS, PAGE, TOPICS, markers, most_clients
+from benchmarks.scale.__main__ import BOUNDS, FEW, PAGE, TOPICS, markers, most_clients
 from benchmarks.scale.choices import Signal
 from benchmarks.scale.requests import OWNERS_PAGE, Fleet
 from zkrq.protocol.view import decode
+from zkrq.repair.fencing import FOLLOWERS, MAX_STRETCH
 
 
 @pytest.mark.parametrize("signal", [Signal.CHANCE, Signal.ALL])
@@ -91,14 +92,29 @@ def test_views_and_lists_have_their_real_size() -> None:
     assert len(sizes.shard_map(11)) - len(sizes.shard_map(10)) == len('"shard-0010":"open",')
 
 
+@pytest.mark.parametrize(
+    ("clients", "looking"),
+    [(1, 1), (FOLLOWERS + 1, FOLLOWERS + 1), (100, FOLLOWERS + 1), (6_001, 1 + 6_000 / MAX_STRETCH)],
+)
+def test_few_look_for_orphans(clients: int, looking: float) -> None:
+    assert Fleet(1, clients, 1).looking == looking
+    assert Fleet(1, clients, 1).looking_at_once == min(clients, FOLLOWERS + 1)
+
+
 def test_the_square_of_the_clients() -> None:
     one, ten = Fleet(100, 1_000, 30), Fleet(100, 10_000, 3)
     assert ten.of_a_shard == one.of_a_shard == 300
-    assert ten.looks == one.looks
-    assert ten.descriptions == 100 * one.descriptions
-    assert Fleet(100, 10_000, 3, lookers=3).descriptions == 30_000
-    assert Fleet(100, 10_000, 3, one_list=True).all_lists * 2 == ten.all_lists
-    assert most_clients(BOUNDS["Redis: connections"], lambda clients: Fleet(1, clients, 1)) == 5_000
+    assert ten.all_lists == pytest.approx(100 * Fleet(100, 1_000, 3).all_lists, rel=0.02)
+    few = Fleet(100, 10_000, 3, one_list=True, lookers=FEW)
+    assert few.all_lists == ten.list_bytes * 2 * FEW
+    assert Fleet(100, 10_000, 3, one_list=True).looks_for_orphans * 3 == pytest.approx(ten.looks_for_orphans)
+
+
+def test_the_limits_of_one_shard_that_the_page_names() -> None:
+    found = {name: most_clients(part, lambda clients: Fleet(1, clients, 1)) for name, part in BOUNDS.items()}
+    assert min(found.values()) == found["ZooKeeper: a server is away"] == 4_000
+    assert found["Redis: connections"] == 5_000
+    assert found["ZooKeeper: a consumer comes"] == pytest.approx(6_000, rel=0.01)
 
 
 def test_a_page_of_owners_is_what_the_script_says() -> None:
