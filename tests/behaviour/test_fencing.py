@@ -51,6 +51,17 @@ async def test_looks_do_not_grow_with_the_number_of_clients(number: int) -> None
     assert (as_often_as_the_leader - 1) * ROUNDS <= looks <= (as_often_as_the_leader + 2) * ROUNDS
 
 
+async def test_not_all_look_that_are_started_together() -> None:
+    with patch.object(Reaper, "reap", autospec=True) as reap:
+        async with servers(1) as own, AsyncExitStack() as stack:
+            opened = await consumers(own, stack, MANY)
+            reap.reset_mock()
+            for _ in opened:
+                await stack.enter_async_context(own.connect())
+            await own.clock.advance(0.1)
+            assert reap.await_count < len(opened)
+
+
 async def test_items_of_a_dead_one_of_many_are_ready_at_once() -> None:
     async with servers(1) as own, AsyncExitStack() as stack:
         *_, (dead, _), (alive, _) = opened = await consumers(own, stack, MANY)

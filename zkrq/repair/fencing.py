@@ -26,8 +26,8 @@ INTERVAL_SECONDS = 10.0
 """Seconds between two looks of the leader for orphans if no death is reported."""
 
 FOLLOWERS = 5
-"""Other clients that look as often as the leader.  If there are more, they share these looks, so that what all clients
-together ask grows with their number and not with its square."""
+"""Other clients that look as often as the leader.  If there are more, they share these looks, as far as ``MAX_STRETCH``
+lets them, so that what all clients together ask does not grow with the square of their number."""
 
 MAX_STRETCH = 60.0
 """Times the interval after which each client looks at least, however many there are."""
@@ -51,6 +51,7 @@ class Reaper:
         self._cluster = cluster
         self._events = events
         self._looks = 0
+        self._has_begun = False
         self._rounds = Rounds(self._try_to_reap, seconds=INTERVAL_SECONDS, stretched=self._stretched, delay=self._delay)
         self.run = self._rounds.run
         """Look for orphans until cancelled."""
@@ -58,9 +59,12 @@ class Reaper:
 
     def look(self) -> None:
         """Look for orphans soon, because a consumer may have died; or leave that to others, if these are many."""
-        share = self._share
-        if share == 1 or random.random() < share:  # noqa: S311
+        if self._is_drawn():
             self._rounds.call()
+
+    def _is_drawn(self) -> bool:
+        share = self._share
+        return share == 1 or random.random() < share  # noqa: S311
 
     @property
     def _share(self) -> float:
@@ -75,6 +79,10 @@ class Reaper:
         return 0.0 if self._coordinator.leading else random.uniform(*FOLLOWER_SECONDS)  # noqa: S311
 
     async def _try_to_reap(self) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            if not self._is_drawn():  # many that are started together do not all look
+                return
         try:
             await self.reap()
         except ZkrqError as error:
