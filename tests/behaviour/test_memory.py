@@ -168,6 +168,7 @@ async def test_others_of_the_same_batch_are_not_disturbed() -> None:
 # -- servers that remember different things ------------------------------------------------------------------------
 
 
+@patch("zkrq.repair.repairer.SCRUB_SECONDS", 1e6)  # a scrub at the moment would drop what has expired
 @pytest.mark.parametrize("forgetful", ["the primary", "a follower"])
 @pytest.mark.parametrize("later", [0.0, 2 * PUT_WINDOW + 1], ids=["fresh", "expired"])
 async def test_servers_drop_their_tombstones_at_different_times(forgetful: str, later: float) -> None:
