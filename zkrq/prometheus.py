@@ -368,7 +368,7 @@ class Metrics(Observer, Collector):
         held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
         pushed = CounterMetricFamily(
             "zkrq_queue_pushed_items",
-            "Items that came since this process first looked, whoever pushed them.",
+            "Items that came since this process first looked, from all clients.",
             labels=of_queue,
         )
         removed = CounterMetricFamily(

@@ -18,7 +18,6 @@ from zkrq.exits import Exit
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[2]
 WORKERS = 2
 BETWEEN = 60
 """Items done between two restarts, at least."""

@@ -222,21 +222,20 @@ class ZooKeeperCoordinator:
         return len(self._seen_consumers)
 
     async def alive(self, *, proved: bool = False) -> frozenset[str]:
-        async def attempt(link: ZooKeeperLink) -> frozenset[str]:
-            if proved:
-                # A leader that was cut off answers a sync without asking its followers, until it notices.  A write
-                # needs a quorum, so a read after it, on the same link, sees every enrolment that had returned.
-                await link.write(self._enrolled, b"", ANY_VERSION)
-            else:
-                await link.sync()
-            return await link.children(self._enrolled)
+        return await self._ask(partial(self._list_owners, proved=proved))
 
-        return await self._ask(attempt)
+    async def _list_owners(self, link: ZooKeeperLink, *, proved: bool = False) -> frozenset[str]:
+        if proved:
+            # A leader that was cut off answers a sync without asking its followers, until it notices.  A write
+            # needs a quorum, so a read after it, on the same link, sees every enrolment that had returned.
+            await link.write(self._enrolled, b"", ANY_VERSION)
+        else:
+            await link.sync()
+        return await link.children(self._enrolled)
 
     async def consumers(self) -> Mapping[str, str]:
         async def attempt(link: ZooKeeperLink) -> dict[str, str]:
-            await link.sync()
-            owners = await link.children(self._enrolled)
+            owners = await self._list_owners(link)
             known = {owner: text for owner, text in self._descriptions.items() if owner in owners}
             known |= await self._read_descriptions(link, sorted(owners - known.keys()))
             self._descriptions = known
