@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from tests.frameworks.diary import Diary
+from tests.frameworks.diary import Diary, Entry
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local
 
@@ -31,6 +31,8 @@ class Framework:
     """Send tasks with these numbers that take that many seconds."""
     left: Callable[[], Awaitable[int]]
     """Count the items in the queue, in every state."""
+    forgotten: int = 0
+    """How many tasks that have just begun a worker may forget when it is told to stop: they end, and are repeated."""
 
     async def is_empty(self) -> bool:
         return await self.left() == 0
@@ -44,6 +46,7 @@ class Stage:
         self.namespace = new_namespace()
         self.diary = Diary(folder / "diary")
         self.died: dict[int, float] = {}
+        self.drained = set[int]()
         self._logs = folder
 
     @property
@@ -87,6 +90,28 @@ class Stage:
             group = processes_of(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             self.died.update(dict.fromkeys(group, time.monotonic()))
+
+    async def drain(self, process: subprocess.Popen[bytes]) -> int:
+        """Tell a worker to stop, and wait until it has ended; its exit code."""
+        self.drained.update(processes_of(process.pid))
+        process.send_signal(signal.SIGTERM)
+        return await ended(process)
+
+    def started_twice(self, framework: Framework) -> list[tuple[Entry, Entry]]:
+        """Return the starts of tasks that were repeated, although their former worker was alive or was only drained.
+
+        What the framework may forget when it is drained is left out if it had ended before it was repeated.
+        """
+        ended = {(entry.number, entry.process): entry.at for entry in self.diary.entries("end")}
+
+        def was_forgotten(former: Entry, later: Entry) -> bool:
+            return former.process in self.drained and ended.get((former.number, former.process), later.at) < later.at
+
+        return [
+            starts
+            for starts in self.diary.started_twice(self.died)
+            if not (framework.forgotten and was_forgotten(*starts))
+        ]
 
     def back_after(self, killed: Sequence[int]) -> list[float]:
         """Return how many seconds after their worker's death the tasks that it had begun were started again."""
