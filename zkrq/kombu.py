@@ -26,20 +26,21 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from queue import Empty
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from zkrq import __version__
 from zkrq.claims import Claim
 from zkrq.cluster import Cluster
 from zkrq.codecs import Codec
 from zkrq.connecting import connect
-from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
+from zkrq.errors import Closed, CodecError, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
 from zkrq.queue import Queue
 from zkrq.sync.portal import Opened, Portal
-from zkrq.working.delivery import ack_while_held
+from zkrq.working.delivery import settle_while_held
 
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual
+    from kombu.utils.compat import detect_environment
     from kombu.utils.json import dumps, loads
 except ModuleNotFoundError as error:
     raise ConfigError("zkrq.kombu needs kombu: pip install 'zkrq[celery]'") from error
@@ -64,7 +65,15 @@ CLOSE_SECONDS = 10.0
 QUEUE_OPTIONS = frozenset({"claim_timeout", "retry", "dead_letters", "max_size", "max_payload_bytes"})
 
 KOMBU_OPTIONS = frozenset(
-    {"body_encoding", "deadletter_queue", "interval_max", "interval_start", "interval_step", "max_retries"}
+    {
+        "body_encoding",
+        "connect_retries_timeout",
+        "deadletter_queue",
+        "interval_max",
+        "interval_start",
+        "interval_step",
+        "max_retries",
+    }
 )
 
 _log = logging.getLogger("zkrq.kombu")
@@ -82,7 +91,11 @@ class _Kombu:
         return dumps(item).encode()
 
     def decode(self, data: bytes, /) -> Message:
-        return loads(data.decode())
+        match loads(data.decode()):
+            case {"body": _, "properties": dict()} as message:
+                return message
+            case _:
+                raise CodecError("it is no message of kombu, so something else has pushed it")
 
 
 CODEC: Codec[Message] = _Kombu()
@@ -139,15 +152,27 @@ class Clients:
 _clients = Clients()
 
 
+class Reader(NamedTuple):
+    """A consumer of a channel: its queue, whether its messages are acked on delivery, and what is called with each."""
+
+    queue: str
+    no_ack: bool
+    callback: Callable[[Message], object]
+
+
 class Feed:
-    """Claim from a channel's queues as many items as its consumer has asked for."""
+    """Claim from a channel's queues as many items as its consumer may be given."""
 
     def __init__(
         self, client: Client, opened: Opened, queues: Sequence[str], receive: Callable[[Claim[Message]], None]
     ) -> None:
         """Start; ``receive`` is called in the cluster's thread."""
+        self.taken = 0
+        """Claims that the consumer has taken over; only its thread changes it."""
+        self._allowed = 0
+        self._limit = 0
+        self._raised = asyncio.Event()
         self._receive = receive
-        self._permits = asyncio.Semaphore(0)
         self._opened = opened
         names = dict.fromkeys(queues)
 
@@ -157,15 +182,22 @@ class Feed:
 
         self._task = self._opened.read(start)
 
-    def ask(self, count: int) -> None:
-        """Claim this many more, as they come.  Returns immediately."""
+    def allow(self, free: int) -> None:
+        """Let the consumer be given ``free`` more than it has taken over.  Returns immediately.
 
-        async def ask() -> None:
-            for _ in range(count):
-                self._permits.release()
+        Not to be called by two threads at the same time.
+        """
+        limit = self.taken + free
+        if limit == self._allowed:
+            return
+        self._allowed = limit
+
+        async def set_limit() -> None:
+            self._limit = limit
+            self._raised.set()
 
         with suppress(Closed, WrongLoop):
-            self._opened.start(ask)
+            self._opened.start(set_limit)
 
     def stop(self) -> None:
         """Claim no more.  Nothing is received after this has returned."""
@@ -178,13 +210,21 @@ class Feed:
             self._opened.call(stop)
 
     async def _run(self, queues: Sequence[Queue[Message]]) -> None:
+        received = 0
         async with self._opened.cluster.pop(*queues) as claims:
             while True:
-                await self._permits.acquire()
+                while received >= self._limit:
+                    self._raised.clear()
+                    await self._raised.wait()
                 claim = await anext(claims, None)
                 if claim is None:  # the cluster is closed
                     return
-                self._receive(claim)
+                if received < self._limit:
+                    received += 1
+                    self._receive(claim)
+                else:  # the limit was lowered meanwhile
+                    with suppress(ZkrqError):
+                        await claim.release()
 
 
 class QoS(virtual.QoS):
@@ -193,7 +233,7 @@ class QoS(virtual.QoS):
     channel: Channel
 
     def ack(self, delivery_tag: str) -> None:
-        self.channel.settle(delivery_tag, ack_while_held)
+        self.channel.settle(delivery_tag, Claim[Message].ack)
         super().ack(delivery_tag)
         self.channel.refill()
 
@@ -211,8 +251,15 @@ class QoS(virtual.QoS):
         super().ack(delivery_tag)
         self.channel.refill()
 
-    def restore_unacked_once(self, stderr: object = None) -> None:
+    def restore_unacked(self) -> list[object]:
         """Hand back what is not acked; it does not count as a delivery."""
+        self.channel.release_all()
+        self._delivered.clear()
+        self.channel.refill()
+        return []
+
+    def restore_unacked_once(self, stderr: object = None) -> None:
+        """Hand back what is not acked, when the channel is closed or the process ends."""
         self._on_collect.cancel()
         self.channel.release_all()
 
@@ -231,10 +278,9 @@ class Channel(virtual.Channel):
         self._feed: Feed | None = None
         self._claims: dict[str, Claim[Message]] = {}
         self._settling: set[Future[None]] = set()
-        self._not_acked: set[str] = set()
-        self._expected = 0
-        """Messages asked for that the consumer has not been given yet."""
-        self._asking = threading.Lock()
+        self._readers: dict[str, Reader] = {}
+        """Consumers by tag.  (The connection's own table has one for each queue, whichever channel it belongs to.)"""
+        self._allowing = threading.Lock()
 
     # -- sending -------------------------------------------------------------------------------------------------------
 
@@ -245,6 +291,16 @@ class Channel(virtual.Channel):
                 "(`celery inspect`, `celery control`, revoke) and event monitors"
             )
         super().exchange_declare(exchange, type, **kwargs)
+
+    def basic_publish(self, message: Message, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Publish a message.  Raises ``ConfigError`` for a task of Celery that no queue would get."""
+        is_task = "task" in (message.get("headers") or ())
+        if is_task and exchange and not super()._lookup(exchange, routing_key):
+            raise ConfigError(
+                f"this process has bound no queue to the exchange {exchange!r} by the key {routing_key!r}, so the task "
+                "was not sent: name its queue, which `task_queues` binds, or use the default exchange"
+            )
+        super().basic_publish(message, exchange, routing_key, **kwargs)
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
         queues = super()._lookup(exchange, routing_key, default)
@@ -263,12 +319,18 @@ class Channel(virtual.Channel):
         headers: Message = message.get("headers") or {}
         properties: Message = message["properties"]
         eta, expiration, id = headers.get("eta"), properties.get("expiration"), headers.get("id")
+        at = _moment(eta) if eta else None
+        ttl = float(expiration) / 1000 if expiration else None
+        if ttl is not None and headers.get("expires"):
+            wait = (at - datetime.now(UTC)).total_seconds() if at else 0.0
+            if ttl <= max(wait, 0.0):  # the worker revokes it, so that its result says so
+                ttl = None
         push = partial(
             Queue[Message].push,
             item=message,
-            at=_moment(eta) if eta else None,
+            at=at,
             priority=self._get_message_priority(message),
-            ttl=float(expiration) / 1000 if expiration else None,
+            ttl=ttl,
             headers={TASK_ID: str(id)} if id else None,
         )
         self._client.call(queue, push)
@@ -292,11 +354,12 @@ class Channel(virtual.Channel):
         self, queue: str, no_ack: bool, callback: Callable[..., object], consumer_tag: str, **kwargs: Any
     ) -> None:
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
-        (self._not_acked.add if no_ack else self._not_acked.discard)(queue)
+        self._readers[consumer_tag] = Reader(queue, no_ack, self.connection.callback_of(queue))
         self._feed_again()
 
     def basic_cancel(self, consumer_tag: str) -> None:
         super().basic_cancel(consumer_tag)
+        self._readers.pop(consumer_tag, None)
         self._feed_again()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -306,7 +369,7 @@ class Channel(virtual.Channel):
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> virtual.Message | None:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
         if message is not None and no_ack:
-            self.settle(message.delivery_tag, ack_while_held)
+            self.settle(message.delivery_tag, Claim[Message].ack)
         return message
 
     def _get(self, queue: str, timeout: float | None = None) -> Message:
@@ -331,22 +394,18 @@ class Channel(virtual.Channel):
             self._feed.stop()
             self._feed = None
             for _, claim in self.connection.inbox.take_back(self):
-                self._start(claim, _release)
-        self._expected = 0
-        if self._active_queues:
+                self._start(claim, Claim[Message].release)
+        if self._active_queues and not self.closed:
             self._feed = Feed(self._client, self._open(), self._active_queues, self._receive)
             self.refill()
 
     def refill(self) -> None:
-        """Ask for as many messages as the consumer may be given."""
-        with self._asking:
-            if self._feed is None:
-                return
-            free = self.qos.can_consume_max_estimate()
-            more = (WINDOW if free is None else free) - self._expected
-            if more > 0:
-                self._expected += more
-                self._feed.ask(more)
+        """Let the consumer be given as many messages as its prefetch count leaves room for.  Called by any thread."""
+        feed = self._feed
+        if feed is not None:
+            with self._allowing:
+                most = self.qos.prefetch_count
+                feed.allow(max(0, most - len(self._claims)) if most else WINDOW)
 
     def _receive(self, claim: Claim[Message]) -> None:
         """Take a claim from the feed, in the cluster's thread."""
@@ -364,21 +423,30 @@ class Channel(virtual.Channel):
             self.qos.forget(tag)
 
     def deliver(self, tag: str, claim: Claim[Message]) -> None:
-        """Give a message to its consumer."""
-        with self._asking:
-            self._expected -= 1
-        if not claim.lost:
-            message = self._hold(tag, claim)
-            if claim.queue in self._not_acked:
-                self.settle(tag, ack_while_held)
-            self.connection.hand_over(message, claim.queue)
-        self.refill()
+        """Give a message to its consumer, in the consumer's thread."""
+        reader = next((each for each in reversed(self._readers.values()) if each.queue == claim.queue), None)
+        message = None
+        if reader is None:
+            self._start(claim, Claim[Message].release)
+        elif not claim.lost:
+            message = self._hold(
+                tag, claim
+            )  # and only then `taken`, so that no other thread sees more room than there is
+        if self._feed is not None:
+            self._feed.taken += 1
+        try:
+            if reader and message:
+                if reader.no_ack:
+                    self.settle(tag, Claim[Message].ack)
+                reader.callback(message)
+        finally:
+            self.refill()
 
     def _hold(self, tag: str, claim: Claim[Message]) -> Message:
         message = claim.item
         properties = message["properties"]
         properties["delivery_tag"] = tag
-        properties["delivery_info"]["redelivered"] = claim.attempts > 1
+        properties.setdefault("delivery_info", {})["redelivered"] = claim.attempts > 1
         self._claims[tag] = claim
         return message
 
@@ -393,9 +461,9 @@ class Channel(virtual.Channel):
     def _start(self, claim: Claim[Message], act: Settle) -> None:
         async def settle() -> None:
             try:
-                await act(claim)
+                await settle_while_held(claim, act)
             except ZkrqError as error:
-                _log.info("item %s could not be settled: %s", claim.id, error)
+                _log.info("item %s could not be settled: %s", claim.id, error, extra={"queue": claim.queue})
 
         with suppress(Closed, WrongLoop):  # then it comes back by itself, or is its parent process's
             assert self._opened is not None
@@ -406,12 +474,13 @@ class Channel(virtual.Channel):
     def release_all(self) -> None:
         """Hand back what is not acked."""
         for tag in tuple(self._claims):
-            self.settle(tag, _release)
+            self.settle(tag, Claim[Message].release)
 
     def close(self) -> None:
         """Hand back what was not acked, and wait for the acks in flight, for ``CLOSE_SECONDS`` at most."""
         super().close()
-        wait(tuple(self._settling), CLOSE_SECONDS)
+        if self._client.portal.is_open:  # not in a forked process, where nothing settles its parent's claims
+            wait(tuple(self._settling), CLOSE_SECONDS)
 
 
 class Inbox:
@@ -473,14 +542,25 @@ class Transport(virtual.Transport):
         assert self._zkrq is not None
         return self._zkrq
 
+    @property
+    def default_connection_params(self) -> Mapping[str, object]:
+        """What a URL leaves open: no host, so that none is named in logs or handed on to other connections."""
+        return {}
+
     def driver_version(self) -> str:
         return __version__
 
     def establish_connection(self) -> Transport:
         """Connect.  Raises ``ConfigError`` for problems to correct, ``Unavailable`` for problems that may pass."""
         if self._zkrq is None:
-            self._zkrq = _clients.enter(self._options)
-        self._zkrq.portal.open()
+            _check(self.client)
+            client = _clients.enter(self._options)
+            try:
+                client.portal.open()
+            except BaseException:
+                _clients.leave(self._options)
+                raise
+            self._zkrq = client
         return super().establish_connection()
 
     def close_connection(self, connection: Transport) -> None:
@@ -492,6 +572,10 @@ class Transport(virtual.Transport):
             for end in self._bell:
                 end.close()
             self._bell = None
+
+    def callback_of(self, queue: str) -> Callable[[Message], object]:
+        """Return what ``basic_consume`` of kombu has made of a callback."""
+        return self._callbacks[queue]
 
     def drain_events(self, connection: Transport, timeout: float | None = None) -> None:
         """Deliver the next message.  Raises ``TimeoutError`` after ``timeout`` seconds, None: wait forever."""
@@ -507,7 +591,6 @@ class Transport(virtual.Transport):
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.setblocking(False)
-            self.inbox.ring(self._bell[1])
         loop.add_reader(self._bell[0].fileno(), self._answer)
         self.inbox.ring(self._bell[1])
         self._answer()
@@ -522,10 +605,6 @@ class Transport(virtual.Transport):
             channel, tag, claim = taken
             channel.deliver(tag, claim)
 
-    def hand_over(self, message: Message, queue: str) -> None:
-        """Call the consumer of a queue."""
-        self._deliver(message, queue)
-
 
 Settle = Callable[[Claim[Message]], Awaitable[None]]
 
@@ -538,14 +617,28 @@ async def _bury(claim: Claim[Message]) -> None:
     await claim.bury("rejected")
 
 
-async def _release(claim: Claim[Message]) -> None:
-    await claim.release()
-
-
-def _moment(eta: str) -> datetime:
-    """Read Celery's ``eta``; without a time zone it is in UTC."""
-    moment = datetime.fromisoformat(eta)
+def _moment(eta: object) -> datetime:
+    """Read Celery's ``eta``; without a time zone it is in UTC.  Raises ``ConfigError``."""
+    try:
+        moment = eta if isinstance(eta, datetime) else datetime.fromisoformat(str(eta))
+    except ValueError as error:
+        raise ConfigError(f"the header 'eta' is {eta!r:.100}: {error}") from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _check(client: virtual.Connection) -> None:
+    """Check what a connection was given beside its options.  Raises ``ConfigError``."""
+    if client.hostname or client.userid or client.password or client.port or client.virtual_host not in (None, "", "/"):
+        raise ConfigError(
+            f"the broker's URL must be {BROKER_URL!r}: servers, namespace and credentials are broker_transport_options "
+            "(redis, zookeeper, namespace, ...), or come from the environment"
+        )
+    if client.ssl:
+        raise ConfigError(
+            "broker_use_ssl is not for zkrq: give redis_tls and zookeeper_tls in broker_transport_options"
+        )
+    if detect_environment() != "default":
+        raise ConfigError("gevent and eventlet replace the threads that zkrq needs: use prefork, threads or solo")
 
 
 _tags = itertools.count(1)

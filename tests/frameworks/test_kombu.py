@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Generator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -180,6 +180,94 @@ def test_messages_of_a_lost_claim_make_room(
         consumer.messages[0].ack()
 
 
+def test_a_lost_message_that_is_acked_makes_room_once(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    for number in range(5):
+        publish(connection, number, headers={"id": str(number)})
+    consumer = Consumer(connection, prefetch=2)
+    with consumer.consumer:
+        consumer.drain(2)
+        (first,) = (item for item in jobs.scan("claimed") if item.headers[TASK_ID] == "0")
+        assert jobs.cancel(first.id)
+        assert consumer.drain(3) == [0, 1, 2]
+        consumer.messages[0].ack()
+        assert consumer.is_quiet()
+
+
+def test_a_prefetch_count_may_be_lowered(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    consumer = Consumer(connection, prefetch=9)
+    with consumer.consumer:
+        assert consumer.is_quiet()
+        consumer.consumer.qos(prefetch_count=2)
+        for number in range(5):
+            publish(connection, number)
+        consumer.drain(2)
+        assert consumer.is_quiet()
+        consumer.messages[0].ack()
+        consumer.drain(3)
+
+
+def test_what_is_recovered_is_delivered_again_once(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    for number in range(3):
+        publish(connection, number)
+    consumer = Consumer(connection, prefetch=3)
+    with consumer.consumer:
+        consumer.drain(3)
+        consumer.consumer.recover(requeue=True)
+        consumer.drain(6)
+        for message in consumer.messages[3:]:
+            assert not message.delivery_info["redelivered"], "it was no delivery"
+            message.ack()
+        until(lambda: jobs.size() == (0, 0, 0, 0))
+
+
+def test_two_consumers_of_a_queue_on_one_connection(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    one, two = (Consumer(connection, prefetch=1, channel=connection.channel()) for _ in range(2))
+    with one.consumer:
+        with two.consumer:
+            publish(connection, 1)
+            publish(connection, 2)
+            for _ in range(2):
+                connection.drain_events(timeout=HANG)
+            for consumer in (one, two):
+                (message,) = consumer.messages
+                message.ack()
+            until(lambda: jobs.size() == (0, 0, 0, 0))
+        publish(connection, 3)
+        connection.drain_events(timeout=HANG)
+        assert one.messages[1].payload == 3, "the other one's end is not its own"
+
+
+def test_an_item_that_is_no_message_is_a_dead_letter(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    for item in (b"[1]", b'{"to": "ann"}', b"\xff"):
+        jobs.push(item)
+    publish(connection, "x")
+    consumer = Consumer(connection)
+    with consumer.consumer:
+        assert consumer.drain(1) == ["x"]
+    until(lambda: jobs.size().dead == 3)
+    assert any("no message of kombu" in (letter.reason or "") for letter in jobs.dead_letters())
+
+
+def test_a_rejection_is_repeated_until_it_is_known(
+    servers: local.Servers, options: dict[str, Any], jobs: sync.Queue[bytes]
+) -> None:
+    options |= {"operation_timeout": 0.3, "command_timeout": 0.3}
+    with Connection(BROKER_URL, transport_options=options) as connection:
+        publish(connection, 1)
+        consumer = Consumer(connection)
+        with consumer.consumer:
+            consumer.drain(1)
+            for server in servers.redis:
+                server.pause()
+            with pytest.raises(zkrq.Unavailable):
+                connection.channel().queue_declare("jobs")
+            consumer.messages[0].reject()
+            time.sleep(3 * options["operation_timeout"])
+            for server in servers.redis:
+                server.resume()
+            until(lambda: jobs.size().dead == 1)
+
+
 def test_a_waiting_consumer_times_out(connection: Connection) -> None:
     with Consumer(connection).consumer, pytest.raises(TimeoutError):
         connection.drain_events(timeout=0.1)
@@ -196,15 +284,54 @@ def test_what_it_refuses(connection: Connection, options: dict[str, Any], caplog
     assert [record.levelno for record in caplog.records if "was dropped" in record.message] == [logging.WARNING]
 
 
+@pytest.mark.parametrize(
+    ("url", "others", "text"),
+    [
+        ("zkrq://10.0.0.1/0", {}, "the broker's URL must be 'zkrq://'"),
+        (BROKER_URL, {"ssl": True}, "redis_tls"),
+        (BROKER_URL, {"userid": "ann"}, "broker_transport_options"),
+    ],
+)
+def test_what_is_given_in_vain_is_refused(options: dict[str, Any], url: str, others: dict[str, Any], text: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=text):
+        Connection(url, transport_options=options, **others).connect()
+
+
+def test_moments_of_every_kind(connection: Connection, jobs: sync.Queue[bytes]) -> None:
+    for eta in ("tomorrow", 5, (datetime.now(UTC) + timedelta(days=5000)).isoformat()):
+        with pytest.raises(zkrq.ConfigError, match=r"eta|at is"):
+            publish(connection, 1, headers={"eta": eta})
+    with pytest.raises(zkrq.ConfigError, match="ttl"):
+        publish(connection, 1, expiration=0)
+    now = datetime.now(UTC)
+    for eta in (now.replace(year=2000), now.replace(tzinfo=None), now.astimezone(timezone(timedelta(hours=9)))):
+        publish(connection, 1, headers={"eta": eta.isoformat()})
+    assert jobs.size() == (3, 0, 0, 0)
+
+
+def test_a_connection_that_failed_keeps_no_session(options: dict[str, Any]) -> None:
+    missing = {**options, "found": False}
+    failed = Connection(BROKER_URL, transport_options=missing)
+    with pytest.raises(zkrq.ConfigError, match=options["namespace"]):
+        failed.connect()
+    with sync.connect(**options) as cluster:
+        with Connection(BROKER_URL, transport_options=missing) as connection, Consumer(connection).consumer:
+            until(lambda: len(cluster.consumers()) == 1)
+        until(lambda: not cluster.consumers())
+
+
 def test_a_fork_has_a_connection_of_its_own(connection: Connection, jobs: sync.Queue[bytes]) -> None:
     publish(connection, "parent")
     consumer = Consumer(connection, prefetch=1)
+    consumer.consumer.add_queue(Queue("others", routing_key="others"))
     with consumer.consumer:
         consumer.drain(1)
         child = os.fork()
         if not child:  # it must not settle its parent's claims
             code = 1
             try:
+                consumer.consumer.channel.close()
+                assert threading.active_count() == 1, "it claims nothing for its parent's consumers"
                 publish(connection, "child")
                 connection.channel().close()
                 code = 0
@@ -227,6 +354,12 @@ def test_celery_sends_what_is_due_later(options: dict[str, Any], jobs: sync.Queu
     assert (item.state, item.priority, item.headers[TASK_ID]) == ("scheduled", 3, sent.id)
     assert item.seconds_left is not None
     assert item.seconds_left > 6 * 86400, "which no visibility time-out bears"
+    remind.apply_async(("bob",), expires=86400)
+    remind.apply_async(("eve",), expires=-1)  # for the worker to revoke, as the next one
+    remind.apply_async(("eve",), expires=60, countdown=61)
+    assert sorted(item.expires_in is None for item in jobs.scan()) == [False, True, True, True]
+    with pytest.raises(zkrq.ConfigError, match="no queue to the exchange 'elsewhere'"):
+        app.send_task("remind", exchange="elsewhere", routing_key="remind")
     with pytest.raises(zkrq.ConfigError, match="remote control"):
         app.control.ping(timeout=0.1)
     app.pool.force_close_all()

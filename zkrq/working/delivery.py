@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -17,6 +17,8 @@ from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.logs import Log
 from zkrq.retry import Reject, RetryLater
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
+
+T = TypeVar("T")
 
 ACK_PAUSE = 0.1
 """Seconds before an ack with an unknown outcome is repeated."""
@@ -152,16 +154,25 @@ class Delivery:
             log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error, extra=about)
 
 
-async def ack_while_held(claim: Claim[Any]) -> None:
-    """Ack unless the claim is settled; repeat an ack with an unknown outcome as long as the claim holds.
+async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaitable[None]]) -> None:
+    """Settle a claim by ``settle(claim)`` unless it is settled; repeat it after an unknown outcome as long as the claim
+    holds.
 
     Raises ``ClaimLost``, ``Closed``.
     """
     while claim.settled is None:
         try:
-            await claim.ack()
+            await settle(claim)
         except (ConfigError, OutcomeUnknown, Unavailable):
             await asyncio.sleep(ACK_PAUSE)
+
+
+def ack_while_held(claim: Claim[Any]) -> Coroutine[Any, Any, None]:
+    """Ack as ``settle_while_held`` does."""
+    return settle_while_held(claim, _ack)
+
+
+_ack = Claim[Any].ack
 
 
 _CONSEQUENCES = {
