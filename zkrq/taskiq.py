@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from zkrq.checks import Duration
+from zkrq.checks import Duration, check_name, in_seconds
 from zkrq.claims import Claim
 from zkrq.cluster import Cluster
 from zkrq.codecs import RAW
@@ -35,10 +35,10 @@ from zkrq.connecting import connect
 from zkrq.errors import ClaimLost, Closed, ConfigError
 from zkrq.limits import DeadLetters
 from zkrq.producing.schedules import MAX_CATCH_UP, Period, id_of, latest
-from zkrq.queue import Queue
+from zkrq.queue import Queue, check_pop
 from zkrq.retry import Retry
-from zkrq.settings import QUEUE_DEFAULTS
-from zkrq.working.delivery import ack_while_held
+from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.working.delivery import ack_while_held, settle_while_held
 
 try:
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask
@@ -54,6 +54,9 @@ T = TypeVar("T")
 
 TASK_ID = "taskiq-id"
 """Header with the id of the task."""
+
+TASK_NAME = "taskiq-name"
+"""Header with the name of the task."""
 
 AHEAD_SECONDS = 180
 """Seconds for which a scheduler is given the moments of an interval; it asks once a minute, unless told otherwise."""
@@ -103,10 +106,15 @@ class ZkrqBroker(AsyncBroker):
         turns. ``prefetch``: see ``Queue.pop``; how many tasks a worker holds is otherwise decided by taskiq's own
         ``--max-async-tasks`` and ``--max-prefetch``.  The others are those of ``Cluster.queue``; ``retry`` counts
         deliveries to workers that died, and a task that kills its worker each time becomes a dead letter.  A task that
-        fails is retried by taskiq's middlewares.
+        fails is retried by taskiq's middlewares.  Raises ``ConfigError`` for bad arguments.
         """
         super().__init__()
-        self.queue_names: Sequence[str] = tuple(dict.fromkeys((queue_name, *additional_queues)))
+        if isinstance(connect, AbstractAsyncContextManager):
+            raise ConfigError("connect must make a cluster at each call: partial(zkrq.connect, ...), not its result")
+        check_pop(prefetch, None)
+        QueueSettings(RAW, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
+        names = dict.fromkeys((queue_name, *additional_queues))
+        self.queue_names: Sequence[str] = tuple(check_name("the queue's name", name) for name in names)
         self._connect = connect
         self._prefetch = prefetch
         self._settings: dict[str, Any] = {
@@ -169,7 +177,11 @@ class ZkrqBroker(AsyncBroker):
             message.message,
             priority=_read(labels, "priority", int) or 0,
             ttl=_read(labels, "ttl", float),
-            headers={**(_read(labels, "headers", _read_headers) or {}), TASK_ID: message.task_id},
+            headers={
+                **(_read(labels, "headers", _read_headers) or {}),
+                TASK_ID: message.task_id,
+                TASK_NAME: message.task_name,
+            },
         )
         appointment = _appointment.get()
         if appointment and appointment.schedule == labels.get("schedule_id"):
@@ -205,11 +217,16 @@ class ZkrqBroker(AsyncBroker):
                 yield AckableMessage(data=claim.item, ack=self._ack_of(claim))
 
     def _ack_of(self, claim: Claim[bytes]) -> Callable[[], Awaitable[None]]:
+        name = claim.headers.get(TASK_NAME)
+
         async def ack() -> None:
             try:
-                await ack_while_held(claim)
+                if name and self.is_worker_process and self.find_task(name) is None:  # so taskiq drops it
+                    await settle_while_held(claim, partial(_nack, f"this worker does not know the task {name!r}"))
+                else:
+                    await ack_while_held(claim)
             except (ClaimLost, Closed) as error:  # taskiq has no use for it, and the loss was reported
-                _log.info("item %s could not be acked: %s", claim.id, error, extra=self._extra(claim.queue))
+                _log.info("item %s could not be settled: %s", claim.id, error, extra=self._extra(claim.queue))
 
         return ack
 
@@ -289,6 +306,10 @@ class ZkrqScheduleSource(LabelScheduleSource):
         ``Queue.cancel`` does."""
         for name in self._broker.queue_names:
             await self._broker.queue(name).cancel(_item_id(schedule_id))
+
+
+async def _nack(reason: str, claim: Claim[bytes]) -> None:
+    await claim.nack(reason=reason)
 
 
 def _schedule_id(task: str, schedule: dict[str, Any]) -> str:

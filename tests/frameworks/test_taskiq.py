@@ -31,7 +31,7 @@ import zkrq
 from tests.harness import HANG, in_process, new_namespace, settled, until
 from zkrq import local
 from zkrq.coordination.memory import Hub
-from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, ZkrqBroker, ZkrqScheduleSource
+from zkrq.taskiq import AHEAD_SECONDS, TASK_ID, TASK_NAME, ZkrqBroker, ZkrqScheduleSource
 
 pytestmark = pytest.mark.anyio
 
@@ -162,6 +162,20 @@ async def test_it_is_started_again_and_says_when_it_is_not(connect: Callable[[],
     await broker.shutdown()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"queue_name": "*"}, {"additional_queues": ["a b"]}, {"claim_timeout": -1}, {"prefetch": -1}, {"retry": 3}],
+)
+def test_bad_arguments_are_errors(options: dict[str, Any]) -> None:
+    with pytest.raises(zkrq.ConfigError):
+        ZkrqBroker(**options)
+
+
+def test_a_cluster_instead_of_what_makes_one_is_an_error() -> None:
+    with pytest.raises(zkrq.ConfigError, match="partial"):
+        ZkrqBroker(zkrq.connect(redis=["redis://x"], zookeeper="x"))  # type: ignore[arg-type]
+
+
 # -- labels ------------------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +189,7 @@ async def test_labels_are_options_of_the_push(broker: ZkrqBroker) -> None:
     assert sent.task_id == "the-id" != item.id
     assert (item.state, item.priority, item.key) == ("scheduled", 7, "k")
     assert item.expires_in is not None
-    assert item.headers == {"traceparent": "00-ab", TASK_ID: "the-id"}
+    assert item.headers == {"traceparent": "00-ab", TASK_ID: "the-id", TASK_NAME: task.task_name}
     again = await task.kicker().with_labels(key="k").kiq()
     assert again.task_id != "the-id"
     assert sum(await broker.queue().size()) == 1, "the key is taken"
@@ -197,10 +211,11 @@ async def test_tasks_run_with_middlewares_and_results(broker: ZkrqBroker) -> Non
     class Witness(TaskiqMiddleware):
         def pre_send(self, message: TaskiqMessage) -> TaskiqMessage:
             steps.append("send")
+            message.labels["traceparent"] = "00-ab"  # as instrumentation does
             return message
 
         def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
-            steps.append(f"execute {message.task_id}")
+            steps.append(f"execute {message.task_id} {message.labels['traceparent']}")
             return message
 
         def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
@@ -215,7 +230,7 @@ async def test_tasks_run_with_middlewares_and_results(broker: ZkrqBroker) -> Non
     sent = await add.kiq(1, b=2)
     async with working(broker):
         await settled(is_done(broker))
-    assert steps == ["send", f"execute {sent.task_id}", "result 3"]
+    assert steps == ["send", f"execute {sent.task_id} 00-ab", "result 3"]
 
 
 @pytest.mark.parametrize("middleware", [SimpleRetryMiddleware(), SmartRetryMiddleware(default_delay=0.01)])
@@ -252,6 +267,27 @@ async def test_a_task_acknowledges_itself(broker: ZkrqBroker) -> None:
     async with working(broker):
         await until(lambda: len(sizes) == 2)
     assert sizes == [(0, 0, 1, 0), (0, 0, 0, 0)]
+
+
+async def test_a_task_that_its_worker_does_not_know_is_kept(connect: Callable[[], zkrq.Cluster]) -> None:
+    broker = ZkrqBroker(connect, retry=zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0)))
+    broker.is_worker_process = True
+    await broker.startup()
+
+    @broker.task
+    async def known() -> None: ...
+
+    await known.kiq()
+    await broker.kick(message())
+
+    async def is_settled() -> bool:
+        return await broker.queue().size() == (0, 0, 0, 1)
+
+    async with working(broker):
+        await settled(is_settled)
+    (letter,) = await broker.queue().dead_letters()
+    assert (letter.attempts, letter.headers[TASK_NAME]) == (2, "task")
+    await broker.shutdown()
 
 
 async def test_a_lost_claim_is_reported(connect: Callable[[], zkrq.Cluster], caplog: pytest.LogCaptureFixture) -> None:
