@@ -11,6 +11,7 @@ import pytest
 
 import zkrq
 from tests.behaviour.helpers import bury
+from tests.every import every
 from tests.harness import take
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +77,7 @@ PUSHES: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "message"), PUSHES)
+@every(("options", "message"), PUSHES)
 async def test_push(stage: Stage, options: dict[str, Any], message: str) -> None:
     with pytest.raises(zkrq.ConfigError, match=message):
         await stage.queue.push("x", **options)
@@ -86,8 +87,8 @@ async def test_push(stage: Stage, options: dict[str, Any], message: str) -> None
                 await stage.queue.push_many(items, **options)
 
 
-@pytest.mark.parametrize("key", [None, "k"])
-@pytest.mark.parametrize("item", [object(), {1: "x"}, math.nan, "\ud800"])
+@every("key", [None, "k"])
+@every("item", [object(), {1: "x"}, math.nan, "\ud800"])
 async def test_push_of_what_cannot_be_encoded(stage: Stage, item: object, key: str | None) -> None:
     with pytest.raises(zkrq.CodecError, match="nothing was written"):
         await stage.queue.push(item, key=key)
@@ -145,8 +146,8 @@ CALLS: list[tuple[str, Call, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "message"), [pytest.param(call, text, id=name) for name, call, text in CALLS])
-async def test_everything_else(stage: Stage, call: Call, message: str) -> None:
+@every(("what", "call", "message"), CALLS)
+async def test_everything_else(stage: Stage, what: str, call: Call, message: str) -> None:
     with pytest.raises(zkrq.ConfigError, match=message):
         await call(stage)
 

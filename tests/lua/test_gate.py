@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.every import every
 from tests.lua.one_server import GENERATION, OneServer, Refused, ScriptFailed, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
@@ -57,7 +58,7 @@ CALLS: dict[str, AnyCall] = {
 }
 """A call of every script that has the gate."""
 
-gated = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+gated = every("call", CALLS.values())
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_every_script_for_servers_of_the_view_has_the_gate() -> None:
     assert CALLS.keys() == SCRIPTS.keys() - {"enrol", "reserve"}
 
 
-@pytest.mark.parametrize("script", sorted(SCRIPTS))
+@every("script", sorted(SCRIPTS))
 def test_script_loads(server: OneServer, script: str) -> None:
     """Lua's limits (200 locals, 60 upvalues) are kept."""
     server.command("SCRIPT", "LOAD", server.text(script))
@@ -94,6 +95,7 @@ def test_server_without_generation_is_not_in_sync_and_nothing_is_created(server:
 @gated
 def test_server_of_another_generation_is_not_in_sync_and_adopts_nothing(server: OneServer, call: AnyCall) -> None:
     """Rule 3: generation other: NOTINSYNC; a greater epoch of a life that is over is not adopted either."""
+    server.reset()
     refused = refusal(server, call, 7, "g0")
     assert (refused.status, refused.body) == ("NOTINSYNC", (b"g1",))
     assert server.key_names() == {"server"}
@@ -103,6 +105,7 @@ def test_server_of_another_generation_is_not_in_sync_and_adopts_nothing(server: 
 @gated
 def test_lower_epoch_is_stale_and_writes_nothing(server: OneServer, call: AnyCall) -> None:
     """Rule 3: epoch lower: STALE."""
+    server.reset()
     server.seal(3)
     refused = refusal(server, call, 2)
     assert (refused.status, refused.body) == ("STALE", (b"3",))
@@ -112,6 +115,7 @@ def test_lower_epoch_is_stale_and_writes_nothing(server: OneServer, call: AnyCal
 @gated
 def test_greater_epoch_is_adopted(server: OneServer, call: AnyCall) -> None:
     """Rule 3: epoch greater: adopt; also rule 9, for the scripts that catch-up reads with."""
+    server.reset()
     server.ask(call, epoch=5)
     assert server.command("HGET", "{t}:server", "epoch") == b"5"
     assert refusal(server, call, 4).status == "STALE"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.every import every
 from tests.mutants.table import MUTANTS
 from tests.mutants.trial import ROOT, Mutant, Outcome, Suite, copy_of_tree, trial
 
@@ -13,7 +14,7 @@ SECONDS = 120.0
 _names = [mutant.name for mutant in MUTANTS]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=_names)
+@every("mutant", MUTANTS)
 def test_a_mutant_names_one_line(mutant: Mutant) -> None:
     text = (ROOT / mutant.file).read_text()
     assert text.count(mutant.old) == 1, f"{mutant.old!r} stands {text.count(mutant.old)} times in {mutant.file}"

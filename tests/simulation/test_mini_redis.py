@@ -10,6 +10,7 @@ from typing import Any, cast
 import hiredis
 import pytest
 
+from tests.every import every
 from tests.lua.one_server import Connection, Listener
 from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
 from zkrq import local
@@ -274,10 +275,10 @@ def test_scans_of_much_collect_alike(twins: Twins, count: int) -> None:
         twins.walk(name, kind, 0, "COUNT", count, cursor_at=2)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_scan_returns_whatever_stays(mini: MiniRedis, seed: int) -> None:
+@every("seed", range(20))
+def test_scan_returns_whatever_stays(seed: int) -> None:
     """Others come and go meanwhile, and there is more than one page."""
-    rng = random.Random(seed)
+    rng, mini = random.Random(seed), mini_redis()
     stays = {b"stays%d" % n for n in range(20)}
     mini.execute(b"SADD", b"set", *stays)
     seen: set[bytes] = set()
@@ -389,8 +390,9 @@ return {tostring(1e15), tostring(1700000000000000), tostring(0.1), 10 % 3, math.
 """
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS.strip().splitlines())
+@every("snippet", SNIPPETS.strip().splitlines())
 def test_scripts_are_run_alike(twins: Twins, snippet: str) -> None:
+    twins("FLUSHALL")
     twins("HSET", "hash", "a", 1, "b", 2)
     twins("ZADD", "z", 1, "x")
     twins("EVAL", snippet, 1, "hash", "one", b"\0\xff")
@@ -505,7 +507,7 @@ def test_every_script_gets_through(twins: Twins, script: str) -> None:
     pytest.fail(f"{script}.lua never did anything, only {statuses}")
 
 
-@pytest.mark.parametrize("script", [name for name in sorted(SCRIPTS) if "NOTINSYNC" in SCRIPTS[name].replies])
+@every("script", [name for name in sorted(SCRIPTS) if "NOTINSYNC" in SCRIPTS[name].replies])
 def test_empty_server_is_not_in_sync(mini: MiniRedis, script: str) -> None:
     """The shipped text itself, on a server that was emptied."""
     load = Load(0, mini)

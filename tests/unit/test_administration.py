@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.administration import Cancellation, _pages  # pyright: ignore[reportPrivateUsage]
 from zkrq.checks import MAX_DURATION
 from zkrq.errors import ConfigError
@@ -43,7 +44,7 @@ PAGES: list[tuple[Sequence[str] | None, int, int, list[tuple[int, list[str]]]]] 
 """Ids, how many to a page, how many dead letters there are; what comes of it."""
 
 
-@pytest.mark.parametrize(("ids", "page", "dead", "expected"), PAGES)
+@every(("ids", "page", "dead", "expected"), PAGES)
 def test_pages(ids: Sequence[str] | None, page: int, dead: int, expected: list[tuple[int, list[str]]]) -> None:
     """Where ids are given, these and no more; otherwise as many as there are now, so that it comes to an end."""
     assert [(count, list(some)) for count, some in _pages(ids, page, dead)] == expected
@@ -63,7 +64,7 @@ def test_pages_of_all_are_as_many_as_there_are(page: int, dead: int) -> None:
     assert all(0 < count <= page for count in counts)
 
 
-@pytest.mark.parametrize("bad", ["", " ", "a\n", "\x01pause", 7])
+@every("bad", ["", " ", "a\n", "\x01pause", 7])
 def test_bad_id_is_refused_before_the_first_page(bad: Any) -> None:
     pages = _pages(["a", "b", bad], 1, 0)
     with pytest.raises(ConfigError):
@@ -78,21 +79,19 @@ def test_what_a_queue_keeps_unless_it_is_told_otherwise() -> None:
     assert (letters.max_count, letters.max_age_ms, letters.expired) == (DEAD_LETTERS_MAX, 0, False)
 
 
-@pytest.mark.parametrize(
-    ("age", "ms"), [(None, 0), (1, 1000), (0.0004, 1), (1.5, 1500), (timedelta(days=7), 604_800_000)]
-)
+@every(("age", "ms"), [(None, 0), (1, 1000), (0.0004, 1), (1.5, 1500), (timedelta(days=7), 604_800_000)])
 def test_age_in_milliseconds(age: Any, ms: int) -> None:
     """0 is no limit: what was asked for is never that."""
     assert DeadLetters(max_age=age).max_age_ms == ms
 
 
-@pytest.mark.parametrize("count", [0, -1, True, 1.5, "1"])
+@every("count", [0, -1, True, 1.5, "1"])
 def test_bad_count(count: Any) -> None:
     with pytest.raises(ConfigError, match="max_count"):
         DeadLetters(max_count=count)
 
 
-@pytest.mark.parametrize("age", [0, -1, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(0)])
+@every("age", [0, -1, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(0)])
 def test_bad_age(age: Any) -> None:
     with pytest.raises(ConfigError, match="max_age"):
         DeadLetters(max_age=age)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import zkrq
+from tests.every import every
 from zkrq.protocol.records import MOVES, State
 
 PACKAGE = Path(zkrq.__file__).parent
@@ -43,7 +42,7 @@ def bounds() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "files"), bounds())
+@every(("name", "files"), bounds())
 def test_a_bound_stands_where_the_table_says(name: str, files: str) -> None:
     for file in re.findall(r"`(.*?)`", files):
         texts = [path.read_text() for path in FILES[file]]

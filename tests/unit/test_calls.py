@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, NamedTuple, cast, get_type_hints
 
-import pytest
-
+from tests.every import every
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Call, Rows
 from zkrq.protocol.records import Bundle, Version, pack
@@ -18,7 +17,7 @@ CALLS: dict[str, type[Call[Any]]] = {
     if isinstance(each, type) and issubclass(each, Call) and "script" in each.__dict__
 }
 
-every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+every_call = every("call", CALLS.values())
 
 
 def sentinels(call: type[Call[Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.checks import (
     MAX_DURATION,
     MAX_ID,
@@ -39,12 +40,12 @@ def refused(check: Callable[..., object], value: object, **options: Any) -> str:
 # -- names ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a", "emails", "9to5", "_x", "a.b:c-d_e", "x" * MAX_NAME])
+@every("name", ["a", "emails", "9to5", "_x", "a.b:c-d_e", "x" * MAX_NAME])
 def test_good_name(name: str) -> None:
     assert check_name("the thing", name) == name
 
 
-@pytest.mark.parametrize(
+@every(
     "name",
     [
         "",
@@ -77,7 +78,7 @@ def test_bad_name(name: object) -> None:
 # -- ids -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("id", ["a", "order 17", "größe", "{tag}/x", "x" * MAX_ID, "é" * (MAX_ID // 2)])
+@every("id", ["a", "order 17", "größe", "{tag}/x", "x" * MAX_ID, "é" * (MAX_ID // 2)])
 def test_good_id(id: str) -> None:
     assert check_id("the thing", id) == id
 
@@ -86,7 +87,7 @@ def test_own_ids_are_good() -> None:
     assert check_id("the thing", id := new_id()) == id
 
 
-@pytest.mark.parametrize(
+@every(
     "id",
     [
         "",
@@ -126,7 +127,7 @@ def test_any_text_is_an_id_or_refused(text: str) -> None:
 # -- durations -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("value", "seconds"),
     [(0, 0.0), (1, 1.0), (0.5, 0.5), (timedelta(minutes=1), 60.0), (timedelta(0), 0.0), (MAX_DURATION, MAX_DURATION)],
 )
@@ -136,7 +137,7 @@ def test_good_duration(value: float | timedelta, seconds: float) -> None:
     assert type(checked) is float
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         -1,
@@ -196,7 +197,7 @@ def test_good_moment(zone: tzinfo) -> None:
     assert check_moment("the thing", moment) is moment
 
 
-@pytest.mark.parametrize(
+@every(
     "value",
     [
         datetime(2030, 1, 2),  # noqa: DTZ001
@@ -227,6 +228,6 @@ def test_count_without_limit() -> None:
     assert check_count("the thing", 10**9) == 10**9
 
 
-@pytest.mark.parametrize("value", [0, 4, -1, True, 2.0, "2", None, float("nan")])
+@every("value", [0, 4, -1, True, 2.0, "2", None, float("nan")])
 def test_bad_count(value: object) -> None:
     refused(check_count, value, least=1, most=3)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
+from tests.every import every
 from zkrq.protocol.clocks import UNKNOWN, Clocks, Reading, find_apart
 from zkrq.protocol.view import Life, ServerId
 
 
-@pytest.mark.parametrize(
+@every(
     ("ahead", "says"),
     [
         ({"a": 0.0, "b": 5.0, "c": -5.0}, []),

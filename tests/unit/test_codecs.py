@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.codecs import JSON, RAW
 from zkrq.errors import CodecError
 
@@ -33,7 +34,7 @@ def test_json_refuses_what_others_cannot_read(item: object) -> None:
         JSON.encode(item)
 
 
-@pytest.mark.parametrize("item", [b"bytes", {1, 2}, object(), {"a": 1j}, "\ud800"])
+@every("item", [b"bytes", {1, 2}, object(), {"a": 1j}, "\ud800"])
 def test_json_refuses_what_it_cannot_write(item: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         JSON.encode(item)
@@ -46,7 +47,7 @@ def test_json_refuses_an_item_that_contains_itself() -> None:
         JSON.encode(item)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"{}x", b"{}{}", b"[1]]", b"1 2"])
+@every("data", [b"", b"{", b"\xff", b"{}x", b"{}{}", b"[1]]", b"1 2"])
 def test_json_refuses_bytes_that_are_none(data: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         JSON.decode(data)
@@ -67,7 +68,7 @@ def test_json_reads_what_people_and_other_programs_write(data: bytes) -> None:
     assert JSON.decode(data) == {"a": [1, 2]}
 
 
-@pytest.mark.parametrize("key", [1, -1, 1.5, 1e300, True, False, None, (1, 2), b"a"])
+@every("key", [1, -1, 1.5, 1e300, True, False, None, (1, 2), b"a"])
 def test_json_keys_that_are_no_strings_are_refused(key: object) -> None:
     """They would come back as strings, and 1 and "1" as one."""
     for item in ({key: "a"}, {"1": "b", key: "a"}, [0, ({"deep": {"er": {key: 1}}},)]):
@@ -105,7 +106,7 @@ def test_raw_keeps_a_copy() -> None:
     assert encoded == b"before"
 
 
-@pytest.mark.parametrize("item", ["text", 5, None, [1, 2], True])
+@every("item", ["text", 5, None, [1, 2], True])
 def test_raw_refuses_anything_else(item: Any) -> None:
     with pytest.raises(CodecError, match=type(item).__name__):
         RAW.encode(item)

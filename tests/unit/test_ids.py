@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.checks import MAX_ID
 from zkrq.ids import Ids, made_at_ms, new_id, new_id_at, new_ids_at
 
@@ -67,7 +68,7 @@ def test_new_id_carries_the_present_time() -> None:
     assert before <= made <= time.time_ns() // 1_000_000
 
 
-@pytest.mark.parametrize(
+@every(
     "id",
     ["", "order-17", "019aa5f2c31", "019aa5f2c31-3f9c2a71", "019aa5f2c31-3f9c2a71-", "x19aa5f2c31-3f9c2a71-1b",
      "019AA5F2C31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b\n", " 019aa5f2c31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b-2"],

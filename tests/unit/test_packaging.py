@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.every import every
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -20,7 +20,7 @@ def test_the_extra_all_has_every_other() -> None:
     assert all_of_them == f"zkrq[{','.join(name for name in EXTRAS if name != 'all')}]"
 
 
-@pytest.mark.parametrize("extra", EXTRAS)
+@every("extra", EXTRAS)
 def test_the_guide_names_each_extra(extra: str) -> None:
     assert f"extra `{extra}` |" in (ROOT / "docs" / "guide.md").read_text()
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq import clock
 from zkrq.checks import MAX_DURATION, MAX_ID
 from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
@@ -57,17 +58,17 @@ def test_moment_is_a_delay() -> None:
     assert options(at=clock.now() - timedelta(days=1)).delay_ms == 0, "it is due already"
 
 
-@pytest.mark.parametrize("priority", range(10))
+@every("priority", range(10))
 def test_priorities(priority: int) -> None:
     assert options(priority=priority).priority == priority
 
 
-@pytest.mark.parametrize("priority", [-1, 10, True, 1.5, "1", None])
+@every("priority", [-1, 10, True, 1.5, "1", None])
 def test_bad_priority(priority: Any) -> None:
     assert "priority" in refused(priority=priority)
 
 
-@pytest.mark.parametrize("delay", [-1, -0.001, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(-1)])
+@every("delay", [-1, -0.001, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(-1)])
 def test_bad_delay(delay: Any) -> None:
     assert "delay" in refused(delay=delay)
 
@@ -83,12 +84,12 @@ def test_delay_and_moment_exclude_each_other() -> None:
     assert "at" in message
 
 
-@pytest.mark.parametrize("key", ["", " ", "a\n", " a", "a\0", "\x01pause", "x" * (MAX_ID + 1), "ä" * MAX_ID, 7, b"k"])
+@every("key", ["", " ", "a\n", " a", "a\0", "\x01pause", "x" * (MAX_ID + 1), "ä" * MAX_ID, 7, b"k"])
 def test_bad_key(key: Any) -> None:
     assert "key" in refused(key=key)
 
 
-@pytest.mark.parametrize("ttl", [0, -1, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(0)])
+@every("ttl", [0, -1, math.nan, math.inf, MAX_DURATION * 1.01, "1", True, timedelta(0)])
 def test_bad_time_to_live(ttl: Any) -> None:
     assert "ttl" in refused(ttl=ttl)
 
@@ -266,7 +267,7 @@ def test_nothing_is_no_chunk() -> None:
     assert chunks([]) == []
 
 
-@pytest.mark.parametrize("length", [1, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1, 2 * MAX_BATCH, 2 * MAX_BATCH + 1])
+@every("length", [1, MAX_BATCH - 1, MAX_BATCH, MAX_BATCH + 1, 2 * MAX_BATCH, 2 * MAX_BATCH + 1])
 def test_chunks_are_no_longer_than_a_batch(length: int) -> None:
     lengths = [len(chunk) for chunk in chunks([1] * length)]
     assert lengths[:-1] == [MAX_BATCH] * (len(lengths) - 1)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.consuming.lease import Verb
 from zkrq.protocol.records import (
     BUNDLE_MAX,
@@ -146,7 +147,7 @@ def test_round_trip(bundle: Bundle) -> None:
     assert unpack(pack(bundle)) == plain(bundle)
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@every("name", PUBLISHED)
 def test_published_bytes_are_readable_for_ever(name: str) -> None:
     """Wire format: an older producer's record must be understood, and a new one by an older consumer."""
     bundle, packed = PUBLISHED[name]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.every import every
 from tests.unit.test_calls import CALLS, sentinels
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import (
@@ -23,7 +24,7 @@ from zkrq.protocol.replies import (
 from zkrq.protocol.scripts import SCRIPTS, Script
 
 
-@pytest.mark.parametrize("status", Status)
+@every("status", Status)
 def test_every_status_has_a_verdict(status: Status) -> None:
     assert Answer(status).verdict is VERDICTS[status]
 
@@ -31,7 +32,7 @@ def test_every_status_has_a_verdict(status: Status) -> None:
 REPLIES = [(script, status, len(shape)) for script in SCRIPTS.values() for status, shape in script.replies.items()]
 
 
-@pytest.mark.parametrize(("script", "status", "values"), REPLIES, ids=lambda each: getattr(each, "name", str(each)))
+@every(("script", "status", "values"), REPLIES)
 def test_every_reply_of_a_header_is_read(script: Script, status: str, values: int) -> None:
     body = tuple([] if value.width else 1 for value in script.replies[status])
     assert len(body) == values
@@ -49,12 +50,12 @@ def broken(reply: object, script: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("reply", [None, [], b"OK", 1, "OK", [b"WHAT"], ["OK"], [None], [[b"OK"]], [b""], (b"OK",)])
+@every("reply", [None, [], b"OK", 1, "OK", [b"WHAT"], ["OK"], [None], [[b"OK"]], [b""], (b"OK",)])
 def test_unknown_reply_is_broken(reply: object) -> None:
     assert broken(reply, "seal")
 
 
-@pytest.mark.parametrize(("script", "status", "values"), REPLIES, ids=lambda each: getattr(each, "name", str(each)))
+@every(("script", "status", "values"), REPLIES)
 def test_reply_with_another_number_of_values_is_broken(script: Script, status: str, values: int) -> None:
     body: list[Any] = [[] if value.width else 1 for value in script.replies[status]]
     assert broken([status.encode(), *body, 1], script.name)
@@ -75,7 +76,7 @@ UNPROMISED: list[tuple[str, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("script", "reply"), UNPROMISED)
+@every(("script", "reply"), UNPROMISED)
 def test_reply_that_its_header_does_not_promise_is_broken(script: str, reply: list[object]) -> None:
     assert broken(reply, script)
 
@@ -107,7 +108,7 @@ def test_no_reply_makes_a_caller_raise(call: type[Call[Any]], data: st.DataObjec
         assert answer.reason
 
 
-@pytest.mark.parametrize(
+@every(
     ("message", "status", "verdict"),
     [
         ("OOM command not allowed when used memory > 'maxmemory'.", Status.REFUSED, Verdict.REFUSE),
@@ -145,7 +146,7 @@ def test_what_lies_with_one_client_never_evicts(status: Status) -> None:
     assert status not in MAY_HAVE_HAPPENED
 
 
-@pytest.mark.parametrize(
+@every(
     ("reason", "step"),
     [
         ("NOAUTH Authentication required.", "give this client a user and a password"),
@@ -167,7 +168,7 @@ def test_denial_says_what_to_do(reason: str, step: str) -> None:
     assert step in told
 
 
-@pytest.mark.parametrize("status", [Status.STALE, Status.NOTINSYNC, Status.GONE, Status.FENCED, Status.UNFIT])
+@every("status", [Status.STALE, Status.NOTINSYNC, Status.GONE, Status.FENCED, Status.UNFIT])
 def test_answers_of_the_gate_did_not_happen(status: Status) -> None:
     """Three answers: refused, nothing happened."""
     assert status not in MAY_HAVE_HAPPENED

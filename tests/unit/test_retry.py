@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.errors import ConfigError
 from zkrq.retry import Again, Backoff, GiveUp, Reject, Retry, RetryLater, constant, exponential, linear
 
@@ -54,8 +55,8 @@ def test_exponential_never_shrinks_by_itself(failures: int, chance: float) -> No
     assert backoff(failures, chance) <= backoff(failures + 1, chance)
 
 
-@pytest.mark.parametrize("backoff", [constant(1), linear(1), exponential(1), exponential(1, jitter=1)])
-@pytest.mark.parametrize("failures", [1, 65, 2**32, ENDLESS])
+@every("backoff", [constant(1), linear(1), exponential(1), exponential(1, jitter=1)])
+@every("failures", [1, 65, 2**32, ENDLESS])
 def test_huge_counts_do_not_overflow(backoff: Backoff, failures: int) -> None:
     assert 0 <= backoff(failures, 0.5) <= 3600
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.checks import Duration
 from zkrq.errors import ConfigError
 from zkrq.ids import made_at_ms, new_id_at
@@ -63,7 +64,7 @@ def test_whoever_looks_later_finds_the_same_moments(after: datetime, period: flo
         assert next_moments(period, start, 3, offset=period * part) == rest
 
 
-@pytest.mark.parametrize("period", [0, 0.01, -1, float("nan"), timedelta(0)])
+@every("period", [0, 0.01, -1, float("nan"), timedelta(0)])
 def test_bad_periods_are_refused(period: Duration) -> None:
     with pytest.raises(ConfigError):
         read_schedule(period)
@@ -136,7 +137,7 @@ def test_whoever_looks_later_finds_the_same_moments_of_a_cron_expression(
 
 
 @needs_cron
-@pytest.mark.parametrize("expression", ["", "every day", "61 * * * *", "* * * *", "0 0 30 2 *"])
+@every("expression", ["", "every day", "61 * * * *", "* * * *", "0 0 30 2 *"])
 def test_bad_cron_expressions_are_refused(expression: str) -> None:
     with pytest.raises(ConfigError):
         read_schedule(expression)

@@ -7,8 +7,7 @@ import struct
 from collections.abc import Iterator
 from importlib import resources
 
-import pytest
-
+from tests.every import every
 from zkrq.protocol import keys as key_table
 from zkrq.protocol import records
 from zkrq.protocol.keys import key, script_keys
@@ -38,7 +37,7 @@ KEY_VARIABLES = {"index", "key"}
 
 DURATION_WORDS = re.compile(r"delay|window|lease|left|timeout|deadline|duration|age|ttl|grace|seconds|time|moment")
 
-every_script = pytest.mark.parametrize("script", SCRIPTS.values(), ids=lambda script: script.name)
+every_script = every("script", SCRIPTS.values())
 
 
 def code_of(text: str) -> str:
@@ -88,7 +87,7 @@ def test_every_file_is_loaded_or_included() -> None:
     assert {f"{name}.lua" for name in SCRIPTS} == FILES.keys() - set(PARTS)
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_every_file_says_what_it_is_for(name: str) -> None:
     (purpose,) = header(FILES[name], "purpose")
     assert len(purpose) > 10
@@ -224,7 +223,7 @@ def test_only_scripts_that_add_items_are_refused_when_memory_is_full(script: Scr
     assert script.shebang == FILES[f"{script.name}.lua"].splitlines()[0] == expected
 
 
-@pytest.mark.parametrize("name", FILES)
+@every("name", FILES)
 def test_nothing_is_left_to_chance_or_to_another_clock(name: str) -> None:
     code = code_of(FILES[name])
     assert not re.search(r"\b(os|io|random|randomseed|require|loadstring|dofile)\b", code)

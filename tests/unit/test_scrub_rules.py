@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.protocol.calls import Copied
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import FIRST, Bundle, State, Version, pack, unpack
@@ -41,10 +42,10 @@ def test_tombstone_waits(has_payload: bool, floor_ms: float) -> None:
     assert verdict(State.GONE, 0, has_payload=has_payload, floor_ms=floor_ms) is Finding.WAIT
 
 
-@pytest.mark.parametrize("state", LIVING)
-@pytest.mark.parametrize("pushed_at_ms", [OLD + 1, NOW - PUT_WINDOW_MS, NOW, NOW + PUT_WINDOW_MS])
-@pytest.mark.parametrize("has_payload", [True, False])
-@pytest.mark.parametrize("floor_ms", [NO_FLOOR, NOW + 2 * PUT_WINDOW_MS])
+@every("state", LIVING)
+@every("pushed_at_ms", [OLD + 1, NOW - PUT_WINDOW_MS, NOW, NOW + PUT_WINDOW_MS])
+@every("has_payload", [True, False])
+@every("floor_ms", [NO_FLOOR, NOW + 2 * PUT_WINDOW_MS])
 def test_young_item_waits(state: State, pushed_at_ms: float, has_payload: bool, floor_ms: float) -> None:
     """Its push may still be under way, whatever else is known of it."""
     assert verdict(state, pushed_at_ms, has_payload=has_payload, floor_ms=floor_ms) is Finding.WAIT
@@ -56,8 +57,8 @@ def test_item_is_old_after_twice_the_put_window(state: State) -> None:
     assert verdict(state, OLD) is Finding.FORWARD
 
 
-@pytest.mark.parametrize("state", LIVING)
-@pytest.mark.parametrize("floor_ms", [NO_FLOOR, OLD, NOW])
+@every("state", LIVING)
+@every("floor_ms", [NO_FLOOR, OLD, NOW])
 def test_old_item_without_payload_is_forgotten(state: State, floor_ms: float) -> None:
     """A decision came here and its push never did: there is nothing to carry on."""
     assert verdict(state, has_payload=False, floor_ms=floor_ms) is Finding.FORGET
@@ -69,8 +70,8 @@ def test_item_from_before_the_floor_is_forgotten(state: State) -> None:
     assert verdict(state, floor_ms=OLD + 1) is Finding.FORGET
 
 
-@pytest.mark.parametrize("state", LIVING)
-@pytest.mark.parametrize("floor_ms", [NO_FLOOR, OLD - 1, OLD])
+@every("state", LIVING)
+@every("floor_ms", [NO_FLOOR, OLD - 1, OLD])
 def test_old_item_that_was_never_removed_is_carried_on(state: State, floor_ms: float) -> None:
     """The floor is the first moment from which the primary still knows every removal."""
     assert verdict(state, floor_ms=floor_ms) is Finding.FORWARD

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
+from tests.every import every
 from zkrq.consumers import Consumer
 from zkrq.flow import Flow
 from zkrq.health import Health, ServerHealth
@@ -73,7 +72,7 @@ def test_a_curve_has_zero_in_sight_and_stays_within_its_edges() -> None:
     assert draw([3, 3], [0.0, 0.0]) == ([f"0.0,{HEIGHT}.0 0.0,{HEIGHT}.0"], 0.0)
 
 
-@pytest.mark.parametrize(
+@every(
     ("seconds", "text"),
     [(0, "0.0 s"), (9.94, "9.9 s"), (10, "10 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172800, "2 days")],
 )
@@ -81,9 +80,7 @@ def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert show_duration(seconds) == text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (1234567, "1,234,567"), (0.25, "0.2"), (-3.55, "-3.5"), (123.4, "123")]
-)
+@every(("value", "text"), [(0, "0"), (1234567, "1,234,567"), (0.25, "0.2"), (-3.55, "-3.5"), (123.4, "123")])
 def test_numbers_are_for_people(value: float, text: str) -> None:
     assert show_number(value) == text
 
@@ -131,10 +128,10 @@ LETTER: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("template", ["live_overview.html", "live_queue.html", "live.html"])
-@pytest.mark.parametrize("health", [GOOD, BAD], ids=["good", "bad"])
-@pytest.mark.parametrize("read_only", [False, True])
-@pytest.mark.parametrize("full", [False, True])
+@every("template", ["live_overview.html", "live_queue.html", "live.html"])
+@every("health", [GOOD, BAD])
+@every("read_only", [False, True])
+@every("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
     shown = Shown("emails", FIGURES, draw([0, 1], [1.0, 2.0]), draw([0, 1], [1.0, 2.0], [0.0, 1.0]), "idle")
     if not full:

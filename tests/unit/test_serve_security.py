@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.every import every
 from zkrq import errors
 from zkrq.errors import ConfigError, ZkrqError
 from zkrq.serve.problems import INTERNAL, KINDS, kind_of
@@ -34,14 +35,12 @@ def status(policy: Policy, method: str = "GET", path: str = "/v1/queues", cookie
     return refusal.kind.status if refusal else 200
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "localhost.", "[::1]:8080", "127.0.0.1"]
-)
+@every("host", ["127.0.0.1:8080", "localhost:8080", "LOCALHOST", "localhost.", "[::1]:8080", "127.0.0.1"])
 def test_on_loopback_it_answers_by_its_own_names(host: str) -> None:
     assert status(OPEN, host=host) == 200
 
 
-@pytest.mark.parametrize("host", ["evil.example", "", "127.0.0.1.evil.example", "[::1", "10.0.0.1"])
+@every("host", ["evil.example", "", "127.0.0.1.evil.example", "[::1", "10.0.0.1"])
 def test_without_a_token_it_answers_by_no_other_name(host: str) -> None:
     """A page of another site whose name was made to mean 127.0.0.1 would be this server's own page otherwise."""
     assert status(OPEN, host=host) == 421
@@ -54,7 +53,7 @@ def test_a_proxys_name_can_be_added_and_a_token_makes_every_name_good() -> None:
     assert status(named, host="other.example", authorization=f"Bearer {TOKEN}") == 421
 
 
-@pytest.mark.parametrize(
+@every(
     ("headers", "expected"),
     [
         ({}, 200),
@@ -76,7 +75,7 @@ def test_a_page_of_another_site_changes_nothing(headers: dict[str, str], expecte
         assert status(policy, **headers, **more) == 200  # it may ask, and the browser shows it no answer
 
 
-@pytest.mark.parametrize(
+@every(
     ("authorization", "expected"),
     [
         (f"Bearer {TOKEN}", 200),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import zkrq
+from tests.every import every
 from zkrq.errors import ConfigError
 from zkrq.settings import (
     DEFAULTS,
@@ -22,7 +23,7 @@ from zkrq.settings import (
 )
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "value"),
     [
         ("namespace", ""),
@@ -44,7 +45,7 @@ def test_bad_setting_of_a_client_is_named(name: str, value: Any) -> None:
         Settings(**{name: value})
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "value"),
     [
         ("claim_timeout", 0),

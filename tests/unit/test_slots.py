@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.working.slots import Share, Slots, next_share
 
 
@@ -31,8 +32,8 @@ def test_there_is_always_one_below_its_share(parts: list[tuple[float, int]], fre
     assert chosen.occupied <= count * chosen.weight / sum(share.weight for share in shares)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
-@pytest.mark.parametrize("weights", [(3, 1), (9, 1), (1, 1, 1)])
+@every("count", [1, 2, 3, 5])
+@every("weights", [(3, 1), (9, 1), (1, 1, 1)])
 def test_in_the_long_run_parts_follow_the_weights(count: int, weights: tuple[float, ...]) -> None:
     """Slots are too few for whole shares; items take turns in ending, first in first out."""
     slots = Slots(count)

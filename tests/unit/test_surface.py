@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 import zkrq
+from tests.every import every
 
 SURFACE: dict[type, set[str]] = {
     zkrq.Claim: {
@@ -77,6 +76,6 @@ SURFACE: dict[type, set[str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", SURFACE)
+@every("kind", SURFACE)
 def test_public_names_are_those_of_users(kind: type) -> None:
     assert {name for name in dir(kind) if not name.startswith("_")} == SURFACE[kind]

@@ -8,6 +8,7 @@ import pytest
 
 import zkrq
 import zkrq.sync
+from tests.every import every
 
 PAIRS = {
     "Cluster": (zkrq.Cluster, zkrq.sync.Cluster),
@@ -57,7 +58,7 @@ def test_it_has_the_same_calls(kind: str) -> None:
 CALLS = [(kind, name) for kind in PAIRS for name in sorted(public(PAIRS[kind][0]) - LEFT_OUT[kind].keys() - {"item"})]
 
 
-@pytest.mark.parametrize(("kind", "name"), CALLS)
+@every(("kind", "name"), CALLS)
 def test_a_call_has_the_same_arguments_and_results(kind: str, name: str) -> None:
     asynchronous, blocking = PAIRS[kind]
     there, here = signature(asynchronous, name), signature(blocking, RENAMED.get(name, name))

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import TypedDict
 
+from tests.every import every
 from zkrq import typed
 from zkrq.codecs import JSON, Codec
 from zkrq.errors import CodecError, ConfigError
@@ -108,8 +109,8 @@ MSGSPEC = KINDS[:2]
 # -- there and back ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@every("kind", KINDS)
+@every(
     ("form", "item"),
     [
         (Point, Point(1, 2, {"a": "b"})),
@@ -224,7 +225,7 @@ def test_computed_fields_are_not_written() -> None:
 # -- what cannot be read -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("codec", "data", "reason"),
     [
         (typed.Json(Line), b'{"name":"tea"}', "Object missing required field `count`"),
@@ -260,7 +261,7 @@ def test_a_long_list_of_what_is_wrong_is_cut() -> None:
 TAGGED = Annotated[PaidModel | SentModel, pydantic.Field(discriminator="kind")]
 
 
-@pytest.mark.parametrize(
+@every(
     ("codec", "item"),
     [
         (typed.Json(Point), {"x": SECRET}),
@@ -297,8 +298,8 @@ def test_whatever_the_bytes_it_is_a_codec_error(kind: Callable[[Any], Codec[Poin
 # -- what cannot be written --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
+@every("kind", KINDS)
+@every(
     "item",
     [5, None, "text", [Point(1)], {"y": 2}, Point(cast("int", "one")), Point(cast("int", None)), object(), 1j],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
+from tests.every import every
 from zkrq.credentials import Source
 from zkrq.errors import ConfigError
 from zkrq.replication.urls import Dialler, address, check_url, dial, redact, with_credentials_of, without_credentials
@@ -80,7 +81,7 @@ def reached(url: str) -> dict[str, Any]:
 # -- as other clients are shown it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "public"),
     [
         ("redis://redis-1:7000/3", "redis://redis-1:7000/3"),
@@ -134,7 +135,7 @@ def test_public_url_names_the_database_that_an_option_names(url: str) -> None:
 # -- as other clients use it ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", URLS)
+@every("url", URLS)
 def test_own_credentials_lead_back_to_the_same_server(url: str) -> None:
     assert reached(with_credentials_of(without_credentials(url), url)) == reached(url)
 
@@ -174,7 +175,7 @@ def test_nothing_is_added_where_there_are_no_credentials() -> None:
     assert with_credentials_of("redis://redis-2:7000/3", "redis://redis-1") == "redis://redis-2:7000/3"
 
 
-@pytest.mark.parametrize(
+@every(
     ("first", "used"),
     [
         ("redis://ann@redis-1", "redis://ann@redis-2"),
@@ -198,7 +199,7 @@ def test_url_can_be_dialled(url: str) -> None:
     dial(with_credentials_of(without_credentials(url), url), 1.0)
 
 
-@pytest.mark.parametrize("url", URLS + SOCKETS)
+@every("url", URLS + SOCKETS)
 def test_any_way_of_writing_a_url_can_be_dialled(url: str) -> None:
     dial(url, 1.0)
     dial(without_credentials(url), 1.0)
@@ -207,7 +208,7 @@ def test_any_way_of_writing_a_url_can_be_dialled(url: str) -> None:
 # -- as people are shown it ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "shown"),
     [
         ("redis://redis-1:7000/3", "redis://redis-1:7000/3"),
@@ -269,7 +270,7 @@ def test_password_with_a_question_mark_is_not_shown() -> None:
 # -- what is no URL ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", URLS + SOCKETS)
+@every("url", URLS + SOCKETS)
 def test_good_url(url: str) -> None:
     check_url(url)
 
@@ -289,13 +290,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("url", [*BAD, None, 6379, b"redis://localhost"])
+@every("url", [*BAD, None, 6379, b"redis://localhost"])
 def test_bad_url(url: Any) -> None:
     with pytest.raises(ConfigError, match="is not a Redis URL"):
         check_url(url)
 
 
-@pytest.mark.parametrize("url", BAD)
+@every("url", BAD)
 def test_bad_url_has_no_address_and_cannot_be_dialled(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a Redis URL"):
         address(url)
@@ -333,7 +334,7 @@ def test_complaint_about_a_missing_scheme_shows_no_password(url: str) -> None:
 # -- the name of a server that was given none ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every(
     ("url", "name"),
     [
         ("redis://", "localhost:6379"),

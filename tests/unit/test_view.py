@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.every import every
 from zkrq.protocol.view import (
     ACCUSATION_GRACE,
     ACCUSE_AGAIN,
@@ -91,7 +92,7 @@ def ids_of(names: str) -> set[ServerId]:
 SHORT, WITNESSED, LONG, AGES = 0.0, WITNESS_GRACE, ACCUSATION_GRACE, ACCUSE_AGAIN
 
 
-@pytest.mark.parametrize(
+@every(
     ("by", "refuted", "seconds", "silence"),
     [
         (None, False, SHORT, Silence.ACCUSE),
@@ -190,7 +191,7 @@ def test_a_namespace_of_the_first_format_is_not_misread() -> None:
         decode(encode(view_of("a")).replace(b'"format":2', b'"format":3'))
 
 
-@pytest.mark.parametrize(
+@every(
     "data",
     [
         b"",
@@ -337,7 +338,7 @@ def test_evicting_leaves_the_old_view_as_it_was() -> None:
     assert view == view_of("a", "b", "c", learners="d")
 
 
-@pytest.mark.parametrize(
+@every(
     ("before", "failed", "eligible"),
     [
         (view_of("a", "b", "c"), "c", ""),  # pushes go on: c misses some from now on
@@ -364,7 +365,7 @@ def test_nobody_is_eligible_while_pushes_complete(view: View, data: st.DataObjec
     assert not after.eligible.keys() & after.receivers.keys()
 
 
-@pytest.mark.parametrize(
+@every(
     ("view", "failed", "weight"),
     [
         (view_of("a", "b", "c"), "", Eviction.HARMLESS),
@@ -501,7 +502,7 @@ def test_promoted_learner_is_a_member_in_the_same_life(view: View, data: st.Data
     assert after.servers == view.servers
 
 
-@pytest.mark.parametrize(
+@every(
     ("server", "life"),
     [
         ("c", Life("run-c", "another")),
@@ -623,7 +624,7 @@ FIVE = view_of("a", "b", "c")
 """With d and e outside."""
 
 
-@pytest.mark.parametrize(
+@every(
     ("view", "server", "refused"),
     [
         (FIVE, "c", ""),
