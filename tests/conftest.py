@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,16 +18,25 @@ from zkrq import local
 # interrupt would ignore it as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+HERE = Path(__file__).parent
+
 LONGEST_FIRST = ("simulation", "mutants", "chaos", "faults", "model", "security", "coordination", "integration")
 """Folders in the order in which they are run: what is long begins early, so that no processor idles at the end."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers collect a whole run from different folders on: so they share the rewriting of a fresh clone's asserts."""
+    worker, workers = os.environ.get("PYTEST_XDIST_WORKER"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if worker and config.args_source is config.ArgsSource.TESTPATHS:
+        folders = sorted({path.parent for path in HERE.rglob("test_*.py")})
+        first = len(folders) * int(worker.removeprefix("gw")) // workers
+        config.args[:] = map(str, folders[first:] + folders[:first])
 
-    def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(here).parts[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> tuple[int, Path]:
+        folder = item.path.relative_to(HERE).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST), item.path
 
     items.sort(key=place)
 

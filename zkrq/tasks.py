@@ -21,6 +21,9 @@ T = TypeVar("T")
 RESTART_PAUSE = 1.0
 """Seconds until a background loop that failed is started again."""
 
+in_threads: set[asyncio.Task[object]] = set()
+"""Tasks of all event loops that wait for a handler in a thread; a test's clock waits for those of its loop."""
+
 _log = logging.getLogger("zkrq")
 
 

@@ -20,7 +20,7 @@ from tests.model.rules import ALL_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
-SCHEDULES = 200
+SCHEDULES = 120
 """In every run of the tests; 100,000 in the chaos run."""
 
 JOBS = 2
@@ -37,6 +37,26 @@ SEARCHED_FROM = {
     Rule.ELIGIBLE_IS_KEPT: 700,
 }
 """Rules that are missed only when several things come together: the search begins not far from a seed that is known."""
+
+KNOWN_NEAR = {
+    Rule.MISSING_IS_NOT_CREATED: 10,
+    Rule.RUN_ID_IS_COMPARED: 65,
+    Rule.LAST_VIEW_IS_COVERED: 1_710,
+    Rule.SETTLING_CHECKS_THE_TOKEN: 33,
+    Rule.TOMBSTONE_OF_THE_UNKNOWN: 19,
+    Rule.CATCH_UP_COPIES_TOMBSTONES: 18,
+    Rule.SOURCE_ADOPTS_BEFORE_READING: 14,
+    Rule.PAYLOADS_BY_POSITION: 16,
+    Rule.CLAIMS_HAVE_A_DEADLINE: 8,
+    Rule.PUSH_NEEDS_MIN_REPLICAS: 27,
+    Rule.ELIGIBLE_TAKE_PART: 13,
+    Rule.ELIGIBLE_IS_KEPT: 717,
+    Rule.RECOVERY_WAITS_FOR_ALL: 39,
+    Rule.RECOVERY_MERGES: 187,
+    Rule.RENEWED_ARE_RECOGNISED: 855,
+    Rule.SCRUB_ROLLS_FORWARD: 197,
+}
+"""Where the search of a test run begins, just before a seed that is known; ``make long`` searches all the way."""
 
 AMONG_MANY_FAULTS = {Rule.WIPING_IS_COMPARE_AND_SET: 380}
 """The same, of rules that are missed only where much fails."""
@@ -78,11 +98,11 @@ NOT_MISSED = {
 """Rules whose absence no promise of the model suffers from, and why."""
 
 BEHIND_A_BROKEN_LINK = {
-    Rule.SILENCE_NEEDS_STANDING: 20,
-    Rule.EVICTING_COSTS_STANDING: 20,
-    Rule.ACCUSATION_IS_REFUTED: 20,
+    Rule.SILENCE_NEEDS_STANDING: 8,
+    Rule.EVICTING_COSTS_STANDING: 4,
+    Rule.ACCUSATION_IS_REFUTED: 4,
 }
-"""Rules about who may evict: missed where one client does not always reach one server."""
+"""Rules about who may evict: missed where one client does not always reach one server, within so many schedules."""
 
 LOAD_BEARING = [
     rule
@@ -147,9 +167,12 @@ def test_work_was_done(what: str, in_each_schedule: float, all_rules: Findings) 
     assert all_rules.counts[what] > in_each_schedule * SCHEDULES
 
 
+@pytest.mark.parametrize("known", ["near", pytest.param("not", marks=pytest.mark.chaos)])
 @pytest.mark.parametrize("rule", LOAD_BEARING, ids=name)
-def test_without_a_rule_a_promise_is_broken(rule: Rule) -> None:
+def test_without_a_rule_a_promise_is_broken(rule: Rule, known: str) -> None:
     first = SEARCHED_FROM.get(rule, 0)
+    if known == "near":
+        first = KNOWN_NEAR.get(rule, first)
     findings = explore(range(first, first + SOON), off=[rule], only_first=True)
     assert findings.broken, f"{rule.label} was not missed in {findings.schedules} schedules"
 

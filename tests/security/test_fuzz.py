@@ -34,7 +34,7 @@ from zkrq.replication.urls import address, redact, with_credentials_of, without_
 from zkrq.settings import Settings
 from zkrq.tasks import Tasks
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
 
 
 def fuzz(share: float = 1.0) -> Callable[[Any], Any]:

@@ -18,15 +18,13 @@ from weakref import WeakSet
 from zkrq import clock as wall
 from zkrq.checks import Duration, check_duration, check_moment
 from zkrq.errors import ConfigError
+from zkrq.tasks import in_threads
 
 REST_TIMEOUT = 10.0
 """Seconds of real time within which the event loop must become idle."""
 
 THREAD_PATIENCE = 1.0
 """Seconds of real time that the clock waits for a handler in a thread before it continues without it."""
-
-THREAD_NAME = "zkrq worker: thread"
-"""Prefix of the names of tasks that wait for a handler in a thread (worker.py)."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -103,7 +101,7 @@ class Clock:
 
     async def _threads_ended(self) -> bool:
         """Wait for handlers in threads, in real time; return whether there were any."""
-        threads = {task for task in asyncio.all_tasks() if task.get_name().startswith(THREAD_NAME)}
+        threads = {task for task in in_threads.copy() if task.get_loop() is self._loop}
         threads.difference_update(self._left_behind)
         if threads:
             self._go_on()
@@ -113,7 +111,10 @@ class Clock:
         return bool(threads)
 
     def _next_timer(self) -> float:
-        return min((timer.when() for timer in self._loop._scheduled if not timer.cancelled()), default=math.inf)
+        timers = self._loop._scheduled  # a heap
+        if timers and not timers[0].cancelled():
+            return timers[0].when()
+        return min((timer.when() for timer in timers if not timer.cancelled()), default=math.inf)
 
     def _time(self) -> float:
         return self._real_time() + self._ahead if self._held_at is None else self._held_at

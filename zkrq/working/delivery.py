@@ -16,6 +16,7 @@ from zkrq.claims import Claim
 from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.logs import Log
 from zkrq.retry import Reject, RetryLater
+from zkrq.tasks import in_threads
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
 T = TypeVar("T")
@@ -124,6 +125,8 @@ class Delivery:
                 return await anyio.to_thread.run_sync(self._handling.call, self.claim, limiter=self._limiter)
 
         self._thread = thread = asyncio.create_task(in_thread(), name=f"zkrq worker: thread for {self.claim.id}")
+        in_threads.add(thread)
+        thread.add_done_callback(in_threads.discard)
         try:
             result = await asyncio.shield(thread)
         except asyncio.CancelledError:
