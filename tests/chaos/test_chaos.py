@@ -28,7 +28,9 @@ def _hits_redis(name: str) -> bool:
 
 ELSEWHERE = {
     "client-redis-cut",
+    "client-stopped",
     "client-wrong-password",
+    "client-zookeeper-cut",
     "redis-all-killed",
     "redis-flushed",
     "redis-full",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -102,14 +101,16 @@ async def log_is_empty(servers: local.Servers) -> None:
 
 
 @pytest.mark.anyio
-async def test_everything_works_with_these_rights(servers: local.Servers, namespace: str) -> None:
+async def test_everything_works_with_these_rights(
+    servers: local.Servers, namespace: str, prepared_zkrq: list[str]
+) -> None:
     told: list[zkrq.Event] = []
     async with connect(servers, namespace, on_event=told.append) as cluster:
         await items(cluster)
         await looking(cluster)
         await working(cluster)
         await asyncio.to_thread(threads, servers, namespace)
-        await command_line(servers, namespace)
+        await command_line(servers, namespace, prepared_zkrq)
         await cluster._client.shard.repairer.scrub()  # pyright: ignore[reportPrivateUsage]
         await log_is_empty(servers)
         used = set[str]().union(*[await called(server) for server in servers.redis])
@@ -204,7 +205,7 @@ def threads(servers: local.Servers, namespace: str) -> None:
             assert queue.size().claimed == 1
 
 
-async def command_line(servers: local.Servers, namespace: str) -> None:
+async def command_line(servers: local.Servers, namespace: str, prepared_zkrq: list[str]) -> None:
     environment = {
         "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in urls(servers).items()),
         "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
@@ -212,7 +213,7 @@ async def command_line(servers: local.Servers, namespace: str) -> None:
     }
     for words in (["found"], ["push", "shell", '"x"'], ["pop", "shell"], ["consumers"]):
         with anyio.fail_after(HANG):
-            await anyio.run_process([sys.executable, "-m", "zkrq", *words], env=environment)
+            await anyio.run_process([*prepared_zkrq, *words], env=environment)
 
 
 async def death_and_return(servers: local.Servers, cluster: Cluster, told: list[zkrq.Event]) -> None:
