@@ -92,7 +92,7 @@ class _Kombu:
 
     def decode(self, data: bytes, /) -> Message:
         match loads(data.decode()):
-            case {"body": _, "properties": dict()} as message:
+            case {"body": _, "properties": {"delivery_info": dict()}} as message:
                 return message
             case _:
                 raise CodecError("it is no message of kombu, so something else has pushed it")
@@ -446,7 +446,7 @@ class Channel(virtual.Channel):
         message = claim.item
         properties = message["properties"]
         properties["delivery_tag"] = tag
-        properties.setdefault("delivery_info", {})["redelivered"] = claim.attempts > 1
+        properties["delivery_info"]["redelivered"] = claim.attempts > 1
         self._claims[tag] = claim
         return message
 
@@ -522,6 +522,7 @@ class Transport(virtual.Transport):
     """Connect kombu to a namespace; ``transport_options`` are the arguments of ``zkrq.connect`` and of ``queue``."""
 
     Channel = Channel
+    can_parse_url = True  # so kombu makes no host of it
     driver_type = "zkrq"
     driver_name = "zkrq"
     connection_errors = (*virtual.Transport.connection_errors, Unavailable, NotEnoughReplicas)
@@ -546,6 +547,10 @@ class Transport(virtual.Transport):
     def default_connection_params(self) -> Mapping[str, object]:
         """What a URL leaves open: no host, so that none is named in logs or handed on to other connections."""
         return {}
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        """Name the broker in logs; any other URL was refused."""
+        return BROKER_URL
 
     def driver_version(self) -> str:
         return __version__
@@ -628,7 +633,7 @@ def _moment(eta: object) -> datetime:
 
 def _check(client: virtual.Connection) -> None:
     """Check what a connection was given beside its options.  Raises ``ConfigError``."""
-    if client.hostname or client.userid or client.password or client.port or client.virtual_host not in (None, "", "/"):
+    if client.hostname not in (None, BROKER_URL) or client.userid or client.password or client.port:
         raise ConfigError(
             f"the broker's URL must be {BROKER_URL!r}: servers, namespace and credentials are broker_transport_options "
             "(redis, zookeeper, namespace, ...), or come from the environment"

@@ -238,13 +238,13 @@ def test_two_consumers_of_a_queue_on_one_connection(connection: Connection, jobs
 
 
 def test_an_item_that_is_no_message_is_a_dead_letter(connection: Connection, jobs: sync.Queue[bytes]) -> None:
-    for item in (b"[1]", b'{"to": "ann"}', b"\xff"):
+    for item in (b"[1]", b'{"to": "ann"}', b'{"body": "", "properties": {"delivery_info": 1}}', b"\xff"):
         jobs.push(item)
     publish(connection, "x")
     consumer = Consumer(connection)
     with consumer.consumer:
         assert consumer.drain(1) == ["x"]
-    until(lambda: jobs.size().dead == 3)
+    until(lambda: jobs.size().dead == 4)
     assert any("no message of kombu" in (letter.reason or "") for letter in jobs.dead_letters())
 
 
@@ -288,6 +288,8 @@ def test_what_it_refuses(connection: Connection, options: dict[str, Any], caplog
     ("url", "others", "text"),
     [
         ("zkrq://10.0.0.1/0", {}, "the broker's URL must be 'zkrq://'"),
+        ("zkrq://:secret@", {}, "the broker's URL must be 'zkrq://'"),
+        ("zkrq:///shop", {}, "the broker's URL must be 'zkrq://'"),
         (BROKER_URL, {"ssl": True}, "redis_tls"),
         (BROKER_URL, {"userid": "ann"}, "broker_transport_options"),
     ],
@@ -295,6 +297,7 @@ def test_what_it_refuses(connection: Connection, options: dict[str, Any], caplog
 def test_what_is_given_in_vain_is_refused(options: dict[str, Any], url: str, others: dict[str, Any], text: str) -> None:
     with pytest.raises(zkrq.ConfigError, match=text):
         Connection(url, transport_options=options, **others).connect()
+    assert Connection(url).as_uri(include_password=True) == BROKER_URL, "no host, no password"
 
 
 def test_moments_of_every_kind(connection: Connection, jobs: sync.Queue[bytes]) -> None:
