@@ -429,7 +429,7 @@ def examples(strategy: st.SearchStrategy[Any]) -> list[Any]:
     found: list[Any] = []
 
     @given(strategy)
-    @settings(max_examples=max(6, EXAMPLES // 12), deadline=None, database=None)
+    @settings(max_examples=max(3, EXAMPLES // 10), deadline=None, database=None)
     def draw(example: Any) -> None:
         found.append(example)
 

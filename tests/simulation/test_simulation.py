@@ -105,7 +105,7 @@ def corpus(*, old: bool) -> dict[str, list[str]]:
 
 @pytest.fixture(scope="module")
 def reports() -> list[dict[str, Any]]:
-    return simulate(_only(SEEDS))
+    return simulate(_only(SEEDS), "--jobs=1")
 
 
 def _only(seeds: Sequence[object]) -> str:
