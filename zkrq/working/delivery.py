@@ -172,10 +172,7 @@ async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaita
 
 def ack_while_held(claim: Claim[Any]) -> Coroutine[Any, Any, None]:
     """Ack as ``settle_while_held`` does."""
-    return settle_while_held(claim, _ack)
-
-
-_ack = Claim[Any].ack
+    return settle_while_held(claim, lambda claim: claim.ack())
 
 
 _CONSEQUENCES = {
