@@ -18,7 +18,7 @@ from typing import overload
 
 from zkrq import clock
 
-_OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+(~[0-9a-f]{2})?")
+_OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+(@[a-z0-9_-]+)?(~[0-9a-f]{2})?")
 
 
 class Ids(Sequence[str]):

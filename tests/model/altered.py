@@ -87,9 +87,9 @@ class Altered(Deciding):
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
             super().check_writable(view)
 
-    def decide(self, call: Decision[R]) -> Operation[Decided[R]]:
+    def decide(self, call: Decision[R], *, map: int = 0) -> Operation[Decided[R]]:
         self._decided = None
-        return super().decide(call)
+        return super().decide(call, map=map)
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         if self._decided and Rule.DECIDED_AGAIN not in self.on:
@@ -119,9 +119,9 @@ class AlteredOperations(Altered, Operations):
         super().__init__(on)
         self._began_with: Mapping[ServerId, Life] = {}
 
-    def put(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
+    def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Operation[Pushes]:
         self._began_with = {}
-        return super().put(queue, puts)
+        return super().put(queue, puts, map=map, patient=patient)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
         missing = super().missing(view, covered)

@@ -21,6 +21,7 @@ from zkrq.protocol.steps import (
     Effort,
     Evict,
     Look,
+    Misplaced,
     NothingDone,
     Obstacles,
     Operation,
@@ -55,6 +56,15 @@ class Attempts:
         """
         if not view.writable:
             raise TooFewMembers(len(view.members), view.min_replicas)
+
+    def check_placed(self, view: View, map: int) -> None:
+        """Raise ``Misplaced`` if a push that was placed by the shard map of this number may belong elsewhere.
+
+        Because of this check, once all members of a view have heard of a shard map, no push comes that was placed by an
+        older one.
+        """
+        if map < view.map:
+            raise Misplaced(f"the shards have changed: map {view.map} is needed, {map} was known")
 
     def next_view(self, view: View, answers: Answers) -> Operation[View]:
         """Find the view to continue with after these answers.  Raises ``Denied``."""

@@ -147,12 +147,22 @@ class _Round:
 class Putting(Deciding):
     """Implement the two ways to push."""
 
-    def put(self, queue: str, puts: Sequence[Put]) -> Operation[Pushes]:
-        """Apply new items on every server of the view.  Raises ``TooFewMembers``, ``NothingDone``."""
+    def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Operation[Pushes]:
+        """Apply new items on every server of the view.
+
+        ``map``: number of the shard map by which they were placed here.  ``patient``: otherwise this ends with
+        ``NothingDone`` instead of waiting, because the items can go to another shard.
+        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``.
+        """
         effort, so_far, call = Effort(), _Round(), PutAll(queue, puts)
+        tried: list[int] = []
 
         def attempt(view: View) -> Operation[Answers]:
             self.check_writable(view)
+            self.check_placed(view, map)
+            if not patient and not effort.touched and view.epoch in tried:
+                raise NothingDone(f"nothing was written: {effort.trouble}")
+            tried.append(view.epoch)
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
@@ -186,7 +196,7 @@ class Putting(Deciding):
             for position in range(puts[at].size)
         }
         if so_far.tombstones:
-            exceptional |= yield from self._push_again(queue, puts, so_far, known)
+            exceptional |= yield from self._push_again(queue, puts, so_far, known, map)
         return Pushes(so_far.copies, exceptional)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
@@ -195,7 +205,7 @@ class Putting(Deciding):
         return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
     def _push_again(
-        self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known]
+        self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known], map: int
     ) -> Operation[dict[Place, Exceptional]]:
         """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
         tombstones, taken = so_far.tombstones, len(so_far.covered)
@@ -205,7 +215,7 @@ class Putting(Deciding):
         }
         results: dict[Place, Exceptional] = {}
         try:
-            pushed = yield from self.push(queue, 0, list(again.values()))
+            pushed = yield from self.push(queue, 0, list(again.values()), map=map)
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
@@ -224,13 +234,13 @@ class Putting(Deciding):
                 results[place] = result
         return results
 
-    def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> Operation[Pushes]:
-        """Let the primary decide about new items.  ``max_size``: the queue's limit, 0: none.
+    def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Operation[Pushes]:
+        """Let the primary decide about new items.  ``max_size``: the queue's limit, 0: none; ``map``: see ``put``.
 
-        Raises ``TooFewMembers``, ``NothingDone``, ``Unknown``.
+        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
         """
         call = Push(queue, max_size, puts)
-        decided = yield from self.decide(call)
+        decided = yield from self.decide(call, map=map)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
         if usual == len(outcomes):

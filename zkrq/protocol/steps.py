@@ -231,6 +231,10 @@ class Unknown(Failure):
     """It may have happened."""
 
 
+class Misplaced(Failure):
+    """The shard takes pushes only of clients that know a newer shard map; nothing was written."""
+
+
 class TooFewMembers(Failure):
     """No push completes, because ``members`` members are in sync and ``needed`` are needed; nothing was written."""
 

@@ -43,6 +43,8 @@ class View:
     clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
     founded and is written into every enrolled server: one with another nonce belongs to another deployment.
 
+    ``map`` is the number of the shard map that a push must know to be accepted here (see ``shards.py``).
+
     ``accusations`` has at most one per receiver, in its present life.  It does not change which servers are in sync, so
     it changes without a new epoch: views of the same epoch differ in nothing else."""
 
@@ -54,6 +56,7 @@ class View:
     min_replicas: int
     by: str
     deployment: str = ""
+    map: int = 0
     accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """All servers that get every write."""
@@ -115,6 +118,8 @@ def encode(view: View) -> bytes:
         "nonce": view.by,
         "deployment": view.deployment,
     }
+    if view.map:
+        content["map"] = view.map
     if view.accusations:
         content["accusations"] = view.accusations
     return json.dumps(content, separators=(",", ":")).encode()
@@ -125,6 +130,8 @@ def decode(data: bytes) -> View:
     in another format."""
     try:
         content: dict[str, Any] = json.loads(data)
+        if "removed" in content:
+            raise NoView
         stored = content["format"] if "format" in content or "nonce" in content else _FIRST_FORMAT
         if "epoch" in content and stored != FORMAT:
             raise OtherFormat(stored)
@@ -137,12 +144,22 @@ def decode(data: bytes) -> View:
             min_replicas=int(content["min_replicas"]),
             by=str(content["nonce"]),
             deployment=str(content.get("deployment", "")),
+            map=int(content.get("map", 0)),
             accusations=_accusations(content.get("accusations", {})),
         )
-    except OtherFormat:
+    except (NoView, OtherFormat):
         raise
     except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise ValueError(f"the register holds no view of zkrq: {data[:80]!r}") from error
+
+
+def encode_end(by: str) -> bytes:
+    """Encode what is in the register once the shard was removed."""
+    return json.dumps({"removed": True, "nonce": by}, separators=(",", ":")).encode()
+
+
+class NoView(ValueError):
+    """There is no view any more: the shard was removed."""
 
 
 _FIRST_FORMAT = 1  # which the register did not name
@@ -364,3 +381,11 @@ def remove(view: View, server: ServerId, *, by: str) -> View:
         servers=servers,
         by=by,
     )
+
+
+def ask_for_map(view: View, number: int, *, by: str) -> View:
+    """Return the view that refuses every push of a client that does not know the shard map of this number.
+
+    Its epoch is new, so a push that was begun under the old one is refused as soon as a server has heard of it.
+    """
+    return replace(view, epoch=view.epoch + 1, map=number, by=by) if number > view.map else view

@@ -17,7 +17,7 @@ from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.events import Events, NotWritable, ViewChanged
 from zkrq.protocol.steps import Register
-from zkrq.protocol.view import View, ViewChange, decode, encode
+from zkrq.protocol.view import NoView, View, ViewChange, decode, encode, encode_end
 from zkrq.replication.fleet import Fleet
 
 
@@ -127,6 +127,17 @@ class Membership:
         for changed in self._first:
             changed(view)
 
+    async def end(self, known: View) -> bool:
+        """Write into the register that there is no view any more; return whether ``known`` was the last one.
+
+        Raises ``Unavailable``: it may have been written.
+        """
+        async with self.changing:
+            if self.view.epoch > known.epoch:
+                return False
+            data = encode_end(secrets.token_hex(8))
+            return await self._coordinator.swap(self._register, data, self._version) is not None
+
     # -- the register --------------------------------------------------------------------------------------------------
 
     async def read(self) -> Register:
@@ -134,6 +145,8 @@ class Membership:
         register = await self._coordinator.read(self._register)
         try:
             return Register(None if register.data is None else decode(register.data), register.version)
+        except NoView as error:
+            raise Unavailable(f"this shard of namespace {self._namespace!r} was removed") from error
         except ValueError as error:
             raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
 

@@ -31,16 +31,17 @@ class Replicas:
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
 
-    async def put(self, queue: str, puts: Sequence[Put]) -> PushResults:
+    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> PushResults:
         """Apply new items on every server.
 
-        Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written.
+        ``map``: number of the shard map by which they were placed here.  ``patient``: False: they can go elsewhere.
+        Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return PushResults(puts, await self.run(OPERATIONS.put(queue, puts)))
+        return PushResults(puts, await self.run(OPERATIONS.put(queue, puts, map=map, patient=patient)))
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put]) -> PushResults:
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
         """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
-        return PushResults(puts, await self.run(OPERATIONS.push(queue, max_size, puts)))
+        return PushResults(puts, await self.run(OPERATIONS.push(queue, max_size, puts, map=map)))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.

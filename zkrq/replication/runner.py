@@ -52,6 +52,7 @@ from zkrq.protocol.steps import (
     Jitter,
     Log,
     Look,
+    Misplaced,
     Monotonic,
     NoNamespace,
     Nonce,
@@ -95,6 +96,11 @@ REST = 10.0
 """Factor by which a scrub rests longer than it works, so that it takes at most a tenth of a server's time."""
 
 _log = logging.getLogger("zkrq.view")
+
+
+class MapChanged(Unavailable):
+    """The shards have changed meanwhile, and nothing was pushed; retry."""
+
 
 Reporter = Callable[[int, int], None]
 """Called with the number of items copied so far, and the approximate total."""
@@ -305,6 +311,8 @@ def translate(failure: Failure) -> ZkrqError:
     match failure:
         case StepFailed(error=ZkrqError() as error):
             return error
+        case Misplaced():
+            return MapChanged(str(failure))
         case NothingDone():
             return Unavailable(str(failure))
         case Unknown():

@@ -100,7 +100,7 @@ def item_id(bundle: str, position: int) -> str:
     return f"{bundle}~{position:02x}"
 
 
-_ITEM_ID = re.compile(r"([0-9a-f]+-[0-9a-f]+-[0-9a-f]+)~([0-6][0-9a-f])")
+_ITEM_ID = re.compile(r"([0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?)~([0-6][0-9a-f])")
 
 
 def bundle_and_position(id: str) -> tuple[str, int]:

@@ -80,6 +80,9 @@ end
 -- Read the id of an item: its bundle, and its position there, below 112; zkrq/protocol/calls/rows.py does the same.
 local function item_at(id)
   local bundle, position = string.match(id, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+)~([0-6][0-9a-f])$')
+  if not bundle then -- of a bundle that was placed on another shard than the first
+    bundle, position = string.match(id, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+@[a-z0-9_%-]+)~([0-6][0-9a-f])$')
+  end
   if bundle then return bundle, tonumber(position, 16) + 1 end
   return id, 1
 end

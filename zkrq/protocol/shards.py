@@ -1,0 +1,237 @@
+"""Define the shard map: which shards a namespace has, and which of them take pushes.
+
+Plain values and functions, without I/O.  A shard is a set of servers with a view of its own; the map names the shards
+and says nothing of servers, so it changes only when an operator adds or removes a shard.  Without a map there is one.
+
+Two shards never hold the same identity, an id or a key that a caller chose, because all items of a queue that have one
+go to the queue's *home*.  This holds while the map changes, because each view says which map a push must know
+(``View.map``): a push that was placed by an older one is refused, and placed again.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NewType, TypeVar
+
+ShardName = NewType("ShardName", str)
+
+FIRST = ShardName("main")
+"""The shard with which every namespace is founded.  It is never removed."""
+
+FIRST_VIEW = "view"
+"""Register of the first shard's view."""
+
+T = TypeVar("T")
+
+
+class ShardState(enum.Enum):
+    """Which pushes a shard takes.  Items are claimed from it in every state."""
+
+    JOINING = "joining"
+    """None yet: the homes of the queues that were there before are being written."""
+    OPEN = "open"
+    DRAINING = "draining"
+    """Those of queues whose home it is, and repeated ones that went there first."""
+    CLOSED = "closed"
+    """None: it is looked through for the last time."""
+
+
+class Entry(NamedTuple):
+    """One shard of the map: its state, and the register of its view.
+
+    ``since_ms``: since when its servers have known that it drains, in milliseconds since 1970 by the clock of whoever
+    drained it; 0: not yet.
+    """
+
+    state: ShardState
+    register: str
+    since_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMap:
+    """The shards of a namespace by name.
+
+    ``number`` grows with every change; ``by`` is unique to this map: the nonce of its writer.
+    """
+
+    number: int = 0
+    shards: Mapping[ShardName, Entry] = field(default_factory=lambda: {FIRST: Entry(ShardState.OPEN, FIRST_VIEW)})
+    by: str = ""
+
+    def shard_with(self, register: str) -> ShardName | None:
+        """Return the shard whose view is in this register, None if there is none, or none any more."""
+        return next((name for name, entry in self.shards.items() if entry.register == register), None)
+
+    @property
+    def open(self) -> Sequence[ShardName]:
+        """Names of the shards that take every push, sorted."""
+        return sorted(name for name, entry in self.shards.items() if entry.state is ShardState.OPEN)
+
+
+def encode(map: ShardMap) -> bytes:
+    """Encode the map for the register."""
+    shards = {name: [entry.state.value, entry.register, entry.since_ms] for name, entry in sorted(map.shards.items())}
+    return json.dumps({"number": map.number, "shards": shards, "nonce": map.by}, separators=(",", ":")).encode()
+
+
+def decode(data: bytes | None) -> ShardMap:
+    """Decode the result of ``encode``; None, a register that was never written, is a map of one shard.
+
+    Raises ``ValueError`` for anything else.
+    """
+    if data is None:
+        return ShardMap()
+    try:
+        content: dict[str, Any] = json.loads(data)
+        shards = {
+            ShardName(name): Entry(ShardState(state), str(register), int(since_ms))
+            for name, (state, register, since_ms) in content["shards"].items()
+        }
+        if FIRST not in shards:
+            raise ValueError("no first shard")
+        return ShardMap(int(content["number"]), shards, str(content["nonce"]))
+    except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        raise ValueError(f"the register holds no map of shards: {data[:80]!r}") from error
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+def joined(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
+    """Add a shard that takes no pushes yet, unless there is one of that name.
+
+    ``register``: of its view, which no other shard has or had.
+    """
+    if name in map.shards:
+        return map
+    return ShardMap(map.number + 1, {**map.shards, name: Entry(ShardState.JOINING, register)}, by)
+
+
+def given_up(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
+    """Remove a shard that joins, has this register, and was never founded."""
+    if map.shards.get(name) != Entry(ShardState.JOINING, register):
+        return map
+    return _without(map, name, by)
+
+
+def rejoined(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    """Take back that a shard was closed; it takes no pushes until it is opened or drained.
+
+    Raises ``ValueError`` for an unknown shard."""
+    _check_known(map, name)
+    state, _, since_ms = map.shards[name]
+    return _moved(map, name, ShardState.JOINING, since_ms, by) if state is ShardState.CLOSED else map
+
+
+def opened(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    """Let a shard take pushes, whether it is new or was draining.
+
+    Raises ``ValueError`` for an unknown shard, and for a closed one.
+    """
+    _check_not_closed(map, name)
+    return _moved(map, name, ShardState.OPEN, 0, by)
+
+
+def drained(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
+    """Let a shard take no new items.  ``now_ms``: 0 before its servers know.
+
+    Raises ``ValueError`` for an unknown shard, for a closed one, and for the last open one.
+    """
+    _check_not_closed(map, name)
+    if map.open == [name]:
+        raise ValueError(f"shard {name} is the only one that takes pushes: add another one first")
+    return _moved(map, name, ShardState.DRAINING, map.shards[name].since_ms or now_ms, by)
+
+
+def closed(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    """Let a shard take no push at all.  Raises ``ValueError`` unless it is draining, or for the first shard."""
+    _check_known(map, name)
+    if name == FIRST:
+        raise ValueError(f"shard {FIRST} stays as long as its namespace: replace its servers instead")
+    if map.shards[name].state not in (ShardState.DRAINING, ShardState.CLOSED):
+        raise ValueError(f"shard {name} takes pushes: drain it first")
+    return _moved(map, name, ShardState.CLOSED, map.shards[name].since_ms, by)
+
+
+def removed(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    """Remove a closed shard.  Raises ``ValueError`` for another one."""
+    _check_known(map, name)
+    if map.shards[name].state is not ShardState.CLOSED:
+        raise ValueError(f"shard {name} is {map.shards[name].state.value}")
+    return _without(map, name, by)
+
+
+def _without(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    return ShardMap(map.number + 1, {other: entry for other, entry in map.shards.items() if other != name}, by)
+
+
+def _moved(map: ShardMap, name: ShardName, state: ShardState, since_ms: int, by: str) -> ShardMap:
+    _check_known(map, name)
+    entry = map.shards[name]._replace(state=state, since_ms=since_ms)
+    return map if entry == map.shards[name] else ShardMap(map.number + 1, {**map.shards, name: entry}, by)
+
+
+def _check_not_closed(map: ShardMap, name: ShardName) -> None:
+    """What is closed may be being removed: see ``rejoined``."""
+    _check_known(map, name)
+    if map.shards[name].state is ShardState.CLOSED:
+        raise ValueError(f"shard {name} is being removed")
+
+
+def _check_known(map: ShardMap, name: ShardName) -> None:
+    if name not in map.shards:
+        raise ValueError(f"there is no shard {name!r}: there are {', '.join(sorted(map.shards))}")
+
+
+# -- choices -----------------------------------------------------------------------------------------------------------
+
+
+def home(queue: str, names: Sequence[ShardName]) -> ShardName:
+    """Choose the shard of a queue's items that have an identity, by rendezvous hashing: another shard takes over as few
+    queues as possible."""
+    return max(names, key=lambda name: hashlib.blake2b(f"{name}\0{queue}".encode()).digest())
+
+
+def choose(shards: Sequence[T], load: Callable[[T], float], draw: Callable[[int], int]) -> T:
+    """Choose the one with the smaller load of two that are drawn at random.
+
+    ``draw(n)`` returns a random number below ``n``.  Two choices bound the greatest load nearly as well as looking at
+    all (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001), and a new shard is not flooded by
+    everybody at once.
+    """
+    if len(shards) == 1:
+        return shards[0]
+    at = draw(len(shards))
+    other = draw(len(shards) - 1)
+    one, two = shards[at], shards[other + (other >= at)]
+    return one if load(one) <= load(two) else two
+
+
+# -- ids ---------------------------------------------------------------------------------------------------------------
+
+
+SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+"""What a shard may be called: it is part of ids."""
+
+_MADE_FOR = re.compile(r"[0-9a-f]{11}-[0-9a-f]{8}-[0-9a-f]+@([a-z0-9_-]+)(?:~[0-9a-f]{2})?")
+
+
+def ending(name: ShardName) -> str:
+    """Return what the ids of items end with that were placed on this shard.
+
+    Without a map they end with nothing: whatever is placed by one names its shard, even the first one, because an id
+    that names none belongs to the queue's home, which may be another one.
+    """
+    return f"@{name}"
+
+
+def shard_of(id: str) -> ShardName | None:
+    """Return the shard that an id names, None if it names none: the item is at home."""
+    match = _MADE_FOR.fullmatch(id)
+    return ShardName(match[1]) if match else None
