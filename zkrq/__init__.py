@@ -53,6 +53,7 @@ from zkrq.events import (
     SessionLost,
     SessionResumed,
     SessionSuspended,
+    ShardEvent,
     ViewChanged,
     WakeupsRefused,
 )
@@ -69,6 +70,7 @@ from zkrq.protocol.view import View
 from zkrq.queue import Queue
 from zkrq.repair.progress import Progress
 from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.shards import ShardStatus
 from zkrq.tls import TLS
 from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
@@ -142,6 +144,8 @@ __all__ = [
     "SessionLost",
     "SessionResumed",
     "SessionSuspended",
+    "ShardEvent",
+    "ShardStatus",
     "Sizes",
     "Statistics",
     "Unavailable",

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from zkrq.checks import check_id
 from zkrq.coordination.zookeeper import hosts
 from zkrq.errors import ConfigError
+from zkrq.protocol.shards import FIRST, SHARD_NAME, ShardName
 from zkrq.replication.urls import address, check_url
 
 RedisServers: TypeAlias = Sequence[str] | Mapping[str, str]
 """URLs, or name -> URL.  Without names, servers are called by host and port."""
+
+RedisShards: TypeAlias = Mapping[str, RedisServers]
+"""The servers of each shard, by its name; one is called ``main``."""
 
 ZooKeeperServers: TypeAlias = str | Sequence[str]
 """``host:port,host:port/chroot``, or a list of ``host:port``, of which the last one may have the chroot."""
@@ -23,6 +27,29 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 _LOOPBACK = ("127.0.0.1:", "[::1]:", "::1:")
 """Beginnings of addresses that are another way to write ``localhost:``."""
+
+
+def name_shards(redis: RedisServers | RedisShards) -> dict[ShardName, dict[str, str]]:
+    """Return the URLs by name, of each shard; servers that are not divided into shards are the first one's.
+
+    Raises ``ConfigError``.
+    """
+    if not isinstance(redis, Mapping) or all(isinstance(value, str) for value in redis.values()):
+        return {FIRST: name_servers(cast("RedisServers", redis))}
+    shards = {check_shard(name): name_servers(cast("RedisServers", servers)) for name, servers in redis.items()}
+    if FIRST not in shards:
+        raise ConfigError(f"one shard must be called {FIRST!r}: the one that the namespace was founded with")
+    every = [name for servers in shards.values() for name in servers]
+    if twins := {name for name in every if every.count(name) > 1}:
+        raise ConfigError(f"server {min(twins)} belongs to two shards: a shard needs servers and names of its own")
+    return shards
+
+
+def check_shard(name: str) -> ShardName:
+    """Return the name of a shard: 1 to 32 of a-z, 0-9, _ and -.  Raises ``ConfigError``."""
+    if not isinstance(name, str) or not SHARD_NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"a shard is called {name!r}: must be 1 to 32 of a-z, 0-9, '_' and '-'")
+    return ShardName(name)
 
 
 def name_servers(redis: RedisServers) -> dict[str, str]:

@@ -16,6 +16,8 @@ from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import REQUEUED, State, unpack
+from zkrq.replication.replicas import Replicas
+from zkrq.tasks import together
 
 T = TypeVar("T")
 
@@ -57,8 +59,8 @@ class Administration(Inspection[T]):
         await self._set_paused(State.GONE)
 
     async def _set_paused(self, state: State) -> None:
-        self._check_open()
-        await self._replicas.decide(calls.Pause(self.name, state.value, _new_call()))
+        call = calls.Pause(self.name, state.value, _new_call())
+        await together(replicas.decide(call) for replicas in self._everywhere())
 
     async def clear(self) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
@@ -68,19 +70,19 @@ class Administration(Inspection[T]):
         is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
-        self._check_open()
-        return await self._clear(clock.now_ms())
+        before_ms = clock.now_ms()
+        return sum(await together(self._clear(replicas, before_ms) for replicas in self._everywhere()))
 
-    async def _clear(self, before_ms: int) -> int:
-        """Remove every ready and every scheduled item that was pushed until then; return how many."""
+    async def _clear(self, replicas: Replicas, before_ms: int) -> int:
+        """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
         removed, cursor = 0, b""
         while True:
-            leading = self._replicas.primary(self.name)
+            leading = replicas.primary(self.name)
             call = _new_call()
-            decided = await self._replicas.decide(calls.Clear(self.name, CLEAR_PAGE, call, before_ms, cursor))
+            decided = await replicas.decide(calls.Clear(self.name, CLEAR_PAGE, call, before_ms, cursor))
             removed += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
-            if self._replicas.primary(self.name) != leading:
+            if replicas.primary(self.name) != leading:
                 cursor = b"s"  # a cursor is valid on one server only, so another one starts over
             elif executed_before or after:
                 cursor = after
@@ -99,23 +101,29 @@ class Administration(Inspection[T]):
         waiting.  Stop these first.  If the call fails or is cancelled, some items may be left: delete again.
         Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
         """
-        self._check_open()
-        removed = 0
-        for _ in range(DELETE_ROUNDS):
-            removed += await self._clear(clock.now_ms() + PUT_WINDOW_MS)  # also those of producers whose clock is ahead
-            removed += await self.discard() + await self._cancel_claimed()
-            if not any(await self._replicas.ask(calls.Count(self.name))):
-                break
+        everywhere = self._everywhere()
+        removed = sum(await together(map(self._empty, everywhere)))
         await self.resume()
-        await self._replicas.forget_deleted(self.name)
+        await together(replicas.forget_deleted(self.name) for replicas in everywhere)
         return removed
 
-    async def _cancel_claimed(self) -> int:
+    async def _empty(self, replicas: Replicas) -> int:
+        """Remove all items of a shard; return how many."""
         removed = 0
-        for _ in range(0, (await self.size()).claimed, SEEN_AT_ONCE):
-            ids = [item.id for item in await self.peek(SEEN_AT_ONCE, "claimed")]
+        for _ in range(DELETE_ROUNDS):
+            late_ms = clock.now_ms() + PUT_WINDOW_MS  # also those of producers whose clock is ahead
+            removed += await self._clear(replicas, late_ms)
+            removed += await self._discard(replicas, None) + await self._cancel_claimed(replicas)
+            if not any(await replicas.ask(calls.Count(self.name))):
+                break
+        return removed
+
+    async def _cancel_claimed(self, replicas: Replicas) -> int:
+        removed = 0
+        for _ in range(0, (await replicas.ask(calls.Count(self.name))).claimed, SEEN_AT_ONCE):
+            ids = [item.id for item in await self._peek(replicas, SEEN_AT_ONCE, "claimed")]
             call = _new_call()
-            decided = await self._replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
+            decided = await replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
             removed += decided.reply.states.count(State.CLAIMED.value.encode())
             removed += _done(decided, State.CLAIMED.value + call, State.GONE.value)
         return removed
@@ -127,8 +135,13 @@ class Administration(Inspection[T]):
         notification does not arrive, this happens when the claim is next extended or settled.
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
-        self._check_open()
-        decided = await self._replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [check_id("id", id)]))
+        for replicas, _ in self._by_id([check_id("id", id)]):
+            if found := await self._cancel(replicas, id):
+                return found
+        return Cancellation.NOT_FOUND
+
+    async def _cancel(self, replicas: Replicas, id: str) -> Cancellation:
+        decided = await replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [id]))
         (was,) = decided.reply.states
         if was == State.CLAIMED.value.encode():
             return Cancellation.SIGNALLED
@@ -143,12 +156,23 @@ class Administration(Inspection[T]):
 
         Ids of other items are skipped.  Raises as ``cancel`` does; some letters may be removed by then.
         """
-        self._check_open()
+        return sum([await self._discard(replicas, some) for replicas, some in self._named(ids)])
+
+    def _named(self, ids: Sequence[str] | None) -> Sequence[tuple[Replicas, Sequence[str] | None]]:
+        """Return the shards on which these dead letters may be (None: all), each with their ids.
+
+        Raises ``ConfigError``, ``Unavailable``, ``Closed``, ``WrongLoop``.
+        """
+        if ids is None:
+            return [(replicas, None) for replicas in self._everywhere()]
+        return self._by_id(_check_ids(ids))
+
+    async def _discard(self, replicas: Replicas, ids: Sequence[str] | None) -> int:
         removed = 0
-        left = (await self.size()).dead
+        left = (await replicas.ask(calls.Count(self.name))).dead
         for count, some in _pages(ids, SEEN_AT_ONCE, left):
             call = _new_call()
-            decided = await self._replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
+            decided = await replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
             removed += decided.reply.states.count(State.DEAD.value.encode())
             removed += _done(decided, State.DEAD.value + call, State.GONE.value)
         return removed
@@ -162,13 +186,15 @@ class Administration(Inspection[T]):
         """
         if rate is not None:
             check_rate("rate", rate)
-        self._check_open()
+        return sum([await self._redrive(replicas, some, rate) for replicas, some in self._named(ids)])
+
+    async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, rate: float | None) -> int:
         revived = passed_over = 0
-        left = (await self.size()).dead
+        left = (await replicas.ask(calls.Count(self.name))).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
             call = _new_call()
-            decided = await self._replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
+            decided = await replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
             now = len(decided.reply.ids) + _done(decided, call, REQUEUED)
             revived += now
             passed_over += 0 if decided.reply.executed_before else max(0, count - now)
@@ -182,6 +208,15 @@ def _done(decided: Decided[Any], token: str, states: str) -> int:
     return sum(unpack(record).done_by(token, states) for record in decided.carried.values())
 
 
+def _check_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Return the ids.  Raises ``ConfigError`` unless they are a list of ids."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
+    if not isinstance(ids, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"ids must be a list of ids, not {type(ids).__name__}")
+    return [check_id("id", id) for id in ids]
+
+
 def _new_call() -> str:
     """Return a fresh id for one call of a script, so that a server executes the call once."""
     return secrets.token_hex(4)
@@ -192,13 +227,6 @@ def _pages(ids: Sequence[str] | None, page: int, dead: int) -> Iterator[tuple[in
 
     Without ids (None), yield empty pages whose lengths add up to ``dead``.
     """
-    if isinstance(ids, str):
-        raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
-    if ids is not None:
-        if not isinstance(ids, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"ids must be a list of ids, not {type(ids).__name__}")
-        for id in ids:
-            check_id("id", id)
     for start in range(0, dead if ids is None else len(ids), page):
         some = () if ids is None else ids[start : start + page]
         yield min(page, dead - start) if ids is None else len(some), some

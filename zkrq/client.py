@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -19,22 +18,25 @@ from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.prefetch import Prefetcher
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
-from zkrq.errors import Closed, ConfigError, ZkrqError
+from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
 from zkrq.health import Health
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observers
-from zkrq.parts import QueueParts
+from zkrq.parts import QueueParts, QueueShard
 from zkrq.producing.pusher import Pusher
 from zkrq.producing.schedules import Schedules
 from zkrq.protocol import calls
+from zkrq.protocol.shards import ShardState
 from zkrq.protocol.view import ServerId
 from zkrq.queue import Queue
 from zkrq.replication.wire import Dial
+from zkrq.resharding import Resharding
 from zkrq.retry import Retry
 from zkrq.settings import QueueSettings, Settings
 from zkrq.shard import NOT_OPEN, Shard
+from zkrq.shards import Given, Shards
 from zkrq.stalls import watch_for_stalls
 from zkrq.tasks import Tasks, see_through
 
@@ -58,7 +60,7 @@ class OpenQueue(NamedTuple):
 class Client:
     """Own the parts of a client, open and close them."""
 
-    def __init__(self, servers: Mapping[str, str], coordinator: Coordinator, settings: Settings, *, dial: Dial) -> None:
+    def __init__(self, servers: Given, coordinator: Coordinator, settings: Settings, *, dial: Dial) -> None:
         self.settings: Final = settings
         self.coordinator: Final = coordinator
         namespace = self.namespace = settings.namespace
@@ -66,7 +68,10 @@ class Client:
         self.observers: Final = Observers(self.events)
         self.tasks: Final = Tasks(f"zkrq {namespace}")
         self.home: Final = Home()
-        self.shard: Final = Shard(servers, coordinator, settings, tasks=self.tasks, events=self.events, dial=dial)
+        self.shards: Final = Shards(
+            servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
+        )
+        self.resharding: Final = Resharding(self.shards, coordinator, settings)
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
@@ -76,6 +81,11 @@ class Client:
         self._session_state = SessionState.CONNECTED
         self._stack = AsyncExitStack()
         self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def shard(self) -> Shard:
+        """The first shard."""
+        return self.shards.first
 
     def check_open(self) -> None:
         """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
@@ -97,10 +107,14 @@ class Client:
         self.home.settle()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.tasks)
+            await stack.enter_async_context(self.shards)
             await stack.enter_async_context(self.coordinator)
-            recovered = await self.shard.open(recover_with)
+            recovered = await self.shards.join(recover_with)
             self.coordinator.subscribe(self)
             self.shard.start()
+            self.tasks.supervise(self.shards.run, "follow the shard map")
+            if self.settings.found:
+                await self.resharding.add_given()
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -123,22 +137,23 @@ class Client:
         try:
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(parts.aclose() for parts in every))
-                await asyncio.gather(*map(self._retire, self.queues))
-                await self.shard.cutter.flush()
+                shards = self.shards.open.values()
+                await asyncio.gather(*(self._retire(shard, queue) for shard in shards for queue in self.queues))
+                await asyncio.gather(*(shard.cutter.flush() for shard in shards))
         finally:
             for parts in every:
                 parts.abandon()
             await self._stack.aclose()
 
-    async def _retire(self, queue: str) -> None:
+    async def _retire(self, shard: Shard, queue: str) -> None:
         """Remove every trace of this client's owner id from a queue, if there is any: a queue that it only pushed to,
         or that was deleted, has none, and stays as it is."""
         owner = self.identity.owner
         if owner is None:
             return
         try:
-            if owner in await self.shard.replicas.names(calls.Owners(queue)):
-                await self.shard.replicas.fence(queue, owner)
+            if owner in await shard.replicas.names(calls.Owners(queue)):
+                await shard.replicas.fence(queue, owner)
         except ZkrqError as error:
             _log.info("queue %s: %s", queue, error, extra={"cluster": self.namespace, "queue": queue})
 
@@ -157,11 +172,28 @@ class Client:
         return opened.queue
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
+        pusher: Pusher[Any] = Pusher(
+            name,
+            codec=settings.codec,
+            placement=self.shards.placement,
+            tasks=self.tasks,
+            max_payload_bytes=settings.max_payload_bytes,
+            max_size=settings.max_size,
+            observers=self.observers,
+        )
+        parts: QueueParts[Any] = QueueParts(
+            name, self.namespace, settings.codec, self.home, pusher, lambda: self.shards.missing
+        )
+        parts.use([self._make_shard(name, settings, shard) for shard in self.shards.open.values()])
+        return parts
+
+    def _make_shard(self, queue: str, settings: QueueSettings, shard: Shard) -> QueueShard[Any]:
+        """Make the part of a queue that is on one shard."""
         dead_letters = settings.dead_letters or DeadLetters()
         leases = Leases(
-            self.shard.replicas,
+            shard.replicas,
             cluster=self.namespace,
-            queue=name,
+            queue=queue,
             claim_timeout=settings.claim_timeout,
             retry=settings.retry or Retry(),
             dead_letters=dead_letters,
@@ -171,21 +203,12 @@ class Client:
             home=self.home,
             observers=self.observers,
         )
-        pusher: Pusher[Any] = Pusher(
-            name,
-            codec=settings.codec,
-            replicas=self.shard.replicas,
-            tasks=self.tasks,
-            max_payload_bytes=settings.max_payload_bytes,
-            max_size=settings.max_size,
-            observers=self.observers,
-        )
         prefetcher: Prefetcher[Any] = Prefetcher(
-            self.shard.replicas,
+            shard.replicas,
             leases,
-            self.shard.wakeups,
+            shard.wakeups,
             cluster=self.namespace,
-            queue=name,
+            queue=queue,
             codec=settings.codec,
             dead_letters=dead_letters,
             identity=self.identity,
@@ -193,28 +216,58 @@ class Client:
             tasks=self.tasks,
             events=self.events,
             home=self.home,
+            away=lambda: shard.away,
         )
-        self.shard.wakeups.register(name, prefetcher.wake, leases.cancelled)
-        return QueueParts(name, settings.codec, self.home, self.shard.replicas, leases, prefetcher, pusher)
+        shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
+        return QueueShard(shard.name, shard.replicas, leases, prefetcher, lambda: shard.away)
+
+    def _shards_changed(self) -> None:
+        """Let every queue use the shards that are open now."""
+        self.home.moves += 1
+        for name, (_, parts, settings) in self.queues.items():
+            known = {shard.name: shard for shard in parts.shards}
+            parts.use(
+                [
+                    known[shard.name] if shard.name in known else self._make_shard(name, settings, shard)
+                    for shard in self.shards.open.values()
+                ]
+            )
 
     # -- health --------------------------------------------------------------------------------------------------------
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server."""
-        view, trouble = self.shard.view, self.shard.trouble
-        ok = self.is_open and view.writable and not trouble
-        return Health(ok, self.coordinator.session.state.value, view.epoch, self.shard.server_health(), trouble)
+        shards = self.shards.open.values()
+        view, trouble = self.shard.view, tuple(text for shard in shards for text in shard.trouble)
+        if len(self.shards.map.shards) > 1:
+            joining = ShardState.JOINING.value
+            away = [status.away for status in self.shards.status().values() if status.state != joining]
+            trouble += tuple(reason for reason in away if reason)
+        ok = self.is_open and all(shard.view.writable for shard in shards) and not trouble
+        servers = {id: health for shard in shards for id, health in shard.server_health().items()}
+        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
 
     async def ping(self) -> None:
         """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
-        await self.shard.ask_for_room()
+        await self._ask_for_room()
         if self.identity.owner is None:  # ZooKeeper is needed to enter this consumer before its first claim
             await self.coordinator.alive()
+
+    async def _ask_for_room(self) -> None:
+        """Return if one of the shards that take pushes would take one.  Raises what the last one did."""
+        shards = [shard for name, shard in self.shards.open.items() if name in self.shards.map.open]
+        for shard in sorted(shards, key=lambda shard: shard.away is not None):
+            try:
+                return await shard.ask_for_room()
+            except (NotEnoughReplicas, Unavailable):
+                if shard is shards[-1]:
+                    raise
+        raise Unavailable("no shard that takes pushes can be reached")
 
     def _report_stall(self, seconds: float) -> None:
         """Report that the event loop was blocked, and what is at risk since."""
         now = asyncio.get_running_loop().time()
-        every = [opened.parts.leases for opened in self.queues.values()]
+        every = [leases for opened in self.queues.values() for leases in opened.parts.leases]
         held, expired = sum(map(len, every)), sum(leases.expired(now) for leases in every)
         uncertain = self.coordinator.valid_until <= now
         self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain), logging.WARNING)
@@ -222,17 +275,18 @@ class Client:
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 
     def register_changed(self, register: str) -> None:
-        """Read the view: it was written."""
-        self.shard.view_changed()
+        """Read the register that was written: the shard map, or a view."""
+        self.shards.register_changed(register)
 
     def consumers_changed(self) -> None:
         """Look for orphans: a consumer came or went."""
-        self.shard.consumers_changed()
+        for shard in self.shards.open.values():
+            shard.consumers_changed()
 
     def leading_changed(self, leading: bool) -> None:
         """Look at everything after winning the election, because the leader acts first."""
-        if leading:
-            self.shard.leads()
+        for shard in self.shards.open.values() if leading else ():
+            shard.leads()
 
     def session_changed(self, session: Session) -> None:
         """Report the state of the session; lose all claims when it is over."""
@@ -259,4 +313,5 @@ class Client:
 
     def _lose_all(self, owner: str, reason: str) -> None:
         for opened in self.queues.values():
-            opened.parts.leases.lose_all(owner, reason)
+            for leases in opened.parts.leases:
+                leases.lose_all(owner, reason)

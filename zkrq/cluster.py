@@ -5,30 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
+from functools import partial
 from operator import attrgetter
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
+from zkrq.addresses import RedisServers, check_shard, name_servers
 from zkrq.checks import Duration, check_id, check_name, in_seconds
 from zkrq.client import Client
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer, count_claims
-from zkrq.consuming.several import Several
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.deliveries import Deliveries
 from zkrq.errors import ConfigError
 from zkrq.health import Health
-from zkrq.inspection import Statistics, read_statistics
+from zkrq.inspection import Sizes, Statistics, add_statistics, read_statistics
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observer
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
 from zkrq.protocol import calls
+from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
-from zkrq.queue import Queue, check_pop
+from zkrq.queue import Queue, check_pop, source_of
+from zkrq.replication.replicas import Replicas
 from zkrq.replication.urls import address, check_url, dial
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
+from zkrq.shards import ShardStatus
+from zkrq.tasks import together
 
 T = TypeVar("T")
 
@@ -47,11 +52,18 @@ class Cluster:
     """
 
     def __init__(
-        self, servers: Mapping[str, str], coordinator: Coordinator, settings: Settings, *, dial: Dial = dial
+        self,
+        servers: Mapping[str, str],
+        coordinator: Coordinator,
+        settings: Settings,
+        *,
+        dial: Dial = dial,
+        shards: Mapping[ShardName, Mapping[str, str]] = MappingProxyType({}),
     ) -> None:
+        """``servers``: of the first shard; ``shards``: of others, for those whose servers need URLs of their own."""
         settings.check_servers(len(servers))
         self.namespace = settings.namespace
-        self._client = Client(servers, coordinator, settings, dial=dial)
+        self._client = Client({FIRST: servers, **shards}, coordinator, settings, dial=dial)
 
     def __repr__(self) -> str:
         opened = self._client.is_open
@@ -152,8 +164,7 @@ class Cluster:
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
-        prefetchers = [each.prefetcher for each in parts]
-        return Deliveries(Several(prefetchers) if len(prefetchers) > 1 else prefetchers[0], prefetch, limit, wait)
+        return Deliveries(partial(source_of, parts), prefetch, limit, wait)
 
     def every(
         self,
@@ -186,13 +197,23 @@ class Cluster:
     async def queues(self) -> list[str]:
         """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""
         self._client.check_open()
-        return await self._client.shard.replicas.names(calls.Queues())
+        found = await together(replicas.names(calls.Queues()) for replicas in self._everywhere())
+        return found[0] if len(found) == 1 else sorted({name for names in found for name in names})
+
+    def _everywhere(self) -> Sequence[Replicas]:
+        """Return the servers of the shards that are there; of all shards if none is."""
+        shards = self._client.shards.open.values()
+        here = [shard for shard in shards if len(shards) == 1 or not shard.away]
+        return [shard.replicas for shard in here or shards]
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
     @property
     def view(self) -> View:
-        """Which servers are in sync, as this client knows it.  Raises ``Closed`` if the cluster was never opened."""
+        """Which servers of the first shard are in sync, as this client knows it.
+
+        Raises ``Closed`` if the cluster was never opened.
+        """
         return self._client.shard.view
 
     async def consumers(self) -> Mapping[str, Consumer]:
@@ -200,7 +221,7 @@ class Cluster:
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
-        claims = await count_claims(self._client.shard.replicas, await self.queues())
+        claims = await count_claims(self._everywhere(), await self.queues())
         alive = await self._client.coordinator.consumers()
         return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
 
@@ -208,12 +229,15 @@ class Cluster:
         """Sum up these queues, None: every queue that ever had an item.  Raises ``Unavailable``."""
         self._client.check_open()
         names = await self.queues() if queues is None else list(dict.fromkeys(queues))
-        used = self._client.queues
+        used, shards = self._client.queues, self._client.shards
+        here = self._everywhere()
+        missing = [name for name, shard in shards.open.items() if shard.replicas not in here]
+        away = tuple(sorted([*shards.missing, *missing]))
 
         async def read(name: str) -> Statistics:
-            return await read_statistics(
-                self._client.shard.replicas, name, used[name].queue.held if name in used else 0
-            )
+            found = await together(read_statistics(replicas, name) for replicas in here)
+            held = used[name].queue.held if name in used else 0
+            return add_statistics(found)._replace(held=held, away=away)
 
         found: dict[str, Statistics] = {}
         for start in range(0, len(names), READ_AT_ONCE):
@@ -248,22 +272,26 @@ class Cluster:
 
     # -- servers -------------------------------------------------------------------------------------------------------
 
-    async def add_server(self, url: str, *, name: str | None = None, force: bool = False) -> str:
+    async def add_server(self, url: str, *, name: str | None = None, force: bool = False, shard: str = FIRST) -> str:
         """Add a Redis server to the namespace; return its name once it is in sync.
 
-        ``name``: its name, None: host and port.  All that it holds of this namespace is wiped.  A server that belongs
-        to another deployment of the same name is refused, unless ``force`` takes it over.  Other clients find its URL
-        in the view, without user and password: they use those of the first server that they were given.  If this call
-        is cancelled, the server is still caught up.
+        ``name``: its name, None: host and port.  ``shard``: the one that gets another copy of its items.  All that the
+        server holds of this namespace is wiped.  One that belongs to another deployment of the same name is refused,
+        unless ``force`` takes it over.  Other clients find its URL in the view, without user and password: they use
+        those of the first server that they were given.  If this call is cancelled, the server is still caught up.
         Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` if it or ZooKeeper does not answer.
         """
         client = self._client
         client.check_open()
         check_url(url)
         id = ServerId(check_id("a server's name", name) if name is not None else address(url))
-        await client.shard.roster.add(id, url, force=force)
-        client.shard.repairer.want(id)
-        while not await client.shard.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
+        used = client.shards.find(check_shard(shard))
+        for other in client.shards.open.values():
+            if other is not used and id in other.view.servers:
+                raise ConfigError(f"there is a server {id} in shard {other.name}: use another name")
+        await used.roster.add(id, url, force=force)
+        used.repairer.want(id)
+        while not await used.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
             client.check_open()
         return id
 
@@ -274,19 +302,82 @@ class Cluster:
         servers would be left; ``Unavailable`` without ZooKeeper: the server may be removed.
         """
         self._client.check_open()
-        await self._client.shard.roster.remove(ServerId(name))
+        await self._client.shards.with_server(ServerId(name)).roster.remove(ServerId(name))
+
+    # -- shards --------------------------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> Mapping[str, ShardStatus]:
+        """The shards of this namespace by name, as this client knows them.
+
+        Raises ``Closed`` if the cluster was never opened.
+        """
+        return self._client.shards.status()
+
+    async def add_shard(self, name: str, redis: RedisServers, *, min_replicas: int | None = None) -> None:
+        """Add a shard of these servers to the namespace; when this returns, it takes its part of the pushes.
+
+        ``name``: 1 to 32 of a-z, 0-9, ``_`` and ``-``.  ``redis``, ``min_replicas``: as for ``connect``.  Its servers
+        must be reachable by all clients, which find them by themselves, and hold nothing of this namespace.  A shard
+        that is draining takes pushes again.  If this fails or is cancelled, call it again.
+        Raises ``ConfigError`` for servers that cannot be used, ``Unavailable`` if one of them, the first shard or
+        ZooKeeper does not answer, ``OutcomeUnknown``.
+        """
+        self._client.check_open()
+        await self._client.resharding.add(check_shard(name), name_servers(redis), min_replicas)
+
+    async def drain_shard(self, name: str) -> None:
+        """Push no more plain items to a shard; consumers empty it.  ``shard_sizes`` shows what is left.
+
+        Items with an ``id`` or a ``key``, and those of queues with a ``max_size``, still go there if it is the home of
+        their queue: nobody else could know whether such an item is there already.  If this fails or is cancelled, call
+        it again.
+        Raises ``ConfigError`` for an unknown name, and for the only shard that takes pushes; ``Unavailable``.
+        """
+        self._client.check_open()
+        await self._client.resharding.drain(check_shard(name))
+
+    async def remove_shard(self, name: str, *, force: bool = False) -> None:
+        """Remove a draining shard in which nothing is left; its servers are free then, once they were flushed.
+
+        ``force``: also within 300 seconds after ``drain_shard``, and while the shard remembers ids of removed items of
+        queues whose home it was; a push that is repeated under such an id may put its item into the queue again, and
+        one of an item that was placed there raises ``ConfigError``.
+        Raises ``ConfigError``, and changes nothing, if an item is left or it is too early; ``Unavailable``: it may be
+        closed to pushes, so call it again.
+        """
+        self._client.check_open()
+        await self._client.resharding.remove(check_shard(name), force=force)
+
+    async def shard_sizes(self, name: str) -> Mapping[str, Sizes]:
+        """Count what is left in a shard, of every queue that has an item there.  Raises ``ConfigError``,
+        ``Unavailable``."""
+        self._client.check_open()
+        replicas = self._client.shards.find(check_shard(name)).replicas
+        found = {
+            queue: (await read_statistics(replicas, queue)).sizes for queue in await replicas.names(calls.Queues())
+        }
+        return {queue: sizes for queue, sizes in found.items() if any(sizes)}
+
+    # -- after a disaster ----------------------------------------------------------------------------------------------
 
     async def recover(self, servers: Sequence[str]) -> None:
         """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
 
         For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
-        which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside.
+        which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside; for
+        servers of another shard than the first one inside.
         Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``.
         """
         named = frozenset(map(ServerId, servers))
         if self._client.is_open:
             self._client.check_open()
-            await self._client.shard.repairer.recover_with(named)
+            if await self._client.shards.recover(named):
+                return
+            if len(shards := {self._client.shards.with_server(id) for id in named}) > 1:
+                raise ConfigError("these servers belong to several shards: recover one after the other")
+            for shard in shards:
+                await shard.repairer.recover_with(named)
             return
         try:
             if not await self._client.open(recover_with=named):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from zkrq import local
-from zkrq.addresses import RedisServers, ZooKeeperServers, join_hosts, name_servers
+from zkrq.addresses import RedisServers, RedisShards, ZooKeeperServers, join_hosts, name_shards
 from zkrq.checks import Duration, check_count, check_kind, in_seconds
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -16,6 +16,7 @@ from zkrq.credentials import Credentials, Source
 from zkrq.environment import complete, variable_of
 from zkrq.errors import ConfigError
 from zkrq.events import Event
+from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import View
 from zkrq.replication.urls import Dialler
 from zkrq.settings import DEFAULTS, Settings
@@ -23,7 +24,7 @@ from zkrq.tls import TLS
 
 
 def connect(
-    redis: RedisServers | None = None,
+    redis: RedisServers | RedisShards | None = None,
     zookeeper: ZooKeeperServers | None = None,
     *,
     redis_auth: Credentials | None = None,
@@ -45,6 +46,8 @@ def connect(
     that is not set either, the default applies.
 
     redis: URLs of the servers, or name -> URL; every client must use the same names (without names: host and port).
+    Of several shards: name -> servers; the first one is called ``main``.  Shards that are not named are found through
+    ZooKeeper, and used with the credentials of the first server named here.
     redis_auth: a user and a password (``("", password)`` for Redis' default user), or a callable that returns them,
     such as ``LoginFile``; it is called for each connection.  For URLs that have none.
     redis_tls: files of certificates, for ``rediss://``; None: as the URLs say.
@@ -97,9 +100,11 @@ def _make(
     for needed in ("redis", "zookeeper"):
         if needed not in given:
             raise ConfigError(f"{needed} is not given, and {variable_of(needed)} is not set: name the servers")
-    servers, hosts = name_servers(given.pop("redis")), join_hosts(given.pop("zookeeper"))
+    shards, hosts = name_shards(given.pop("redis")), join_hosts(given.pop("zookeeper"))
+    servers = shards.pop(FIRST)
     auth, tls = given.pop("zookeeper_auth", None), given.pop("zookeeper_tls", None)
-    dial = _dialler(servers, given.pop("redis_auth", None), given.pop("redis_tls", None))
+    every = {name: url for urls in (servers, *shards.values()) for name, url in urls.items()}
+    dial = _dialler(every, given.pop("redis_auth", None), given.pop("redis_tls", None))
     settings = Settings(**cast("Any", {name: in_seconds(value) for name, value in given.items()}), on_event=on_event)
     coordinator = ZooKeeperCoordinator(
         hosts,
@@ -110,7 +115,7 @@ def _make(
         found=settings.found,
         protect=protect,
     )
-    return Cluster(servers, coordinator, settings, dial=dial)
+    return Cluster(servers, coordinator, settings, dial=dial, shards=shards)
 
 
 def _dialler(servers: Mapping[str, str], auth: Credentials | None, tls: TLS | None) -> Dialler:
@@ -123,7 +128,7 @@ def _dialler(servers: Mapping[str, str], auth: Credentials | None, tls: TLS | No
 
 
 async def found(
-    redis: RedisServers | None = None,
+    redis: RedisServers | RedisShards | None = None,
     zookeeper: ZooKeeperServers | None = None,
     *,
     redis_auth: Credentials | None = None,
@@ -135,7 +140,7 @@ async def found(
     session_timeout: Duration | None = None,
     command_timeout: Duration | None = None,
 ) -> View:
-    """Found a namespace with these servers, all of which must answer; return its view.
+    """Found a namespace with these servers, all of which must answer; return its view, that of the first shard.
 
     Call it once, when a namespace is set up.  Repeating it changes nothing, except that ``zookeeper_auth`` becomes the
     only identity with rights to the znodes.  Arguments, and their environment variables, as for ``connect``; add more

@@ -17,12 +17,13 @@ class Consumer(NamedTuple):
     claims: Mapping[str, int]
 
 
-async def count_claims(replicas: Replicas, queues: Iterable[str]) -> dict[str, dict[str, int]]:
+async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Mapping[str, Mapping[str, int]]:
     """Count the claims of every owner in each queue; reads all claims that exist.  Raises ``Unavailable``."""
-    claims: dict[str, dict[str, int]] = {}
-    for queue in queues:
-        for owner, count in (await _count_in(replicas, queue)).items():
-            claims.setdefault(owner, {})[queue] = count
+    claims: dict[str, Counter[str]] = {}
+    for replicas in shards:
+        for queue in queues:
+            for owner, count in (await _count_in(replicas, queue)).items():
+                claims.setdefault(owner, Counter())[queue] += count
     return claims
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -27,7 +28,7 @@ class Source(Protocol[T]):
     def leave(self, limit: PrefetchLimit) -> None: ...
     def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None: ...
     def draw_one(self) -> Claim[T] | None: ...
-    async def take(self, want: int, *, patient: bool) -> list[Claim[T]]: ...
+    async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]: ...
 
 
 class Deliveries(Generic[T]):
@@ -36,8 +37,11 @@ class Deliveries(Generic[T]):
     As a context manager it hands back items claimed ahead as soon as it is left.
     """
 
-    def __init__(self, prefetcher: Source[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
-        self._prefetcher = prefetcher
+    def __init__(self, find: Callable[[], Source[T]], prefetch: int | None, limit: int | None, wait: bool) -> None:
+        """``find`` returns what to claim from; it is called again when the shards have changed."""
+        self._find = find
+        self._prefetcher = find()
+        self._moves = self._prefetcher.home.moves
         most = prefetch
         if limit is not None:  # never more than the loop will still take
             most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
@@ -52,6 +56,8 @@ class Deliveries(Generic[T]):
     async def __anext__(self) -> Claim[T]:
         if running_loop() is not self._prefetcher.home.loop:
             raise self._prefetcher.home.elsewhere()
+        if self._moves != self._prefetcher.home.moves:
+            self._move()
         if not self._joined:
             self._joined = True
             self._prefetcher.join(self._limit)
@@ -73,14 +79,25 @@ class Deliveries(Generic[T]):
 
     async def _next(self) -> Claim[T]:
         """Wait for a claim.  Raises ``StopAsyncIteration``."""
-        if self._left != 0:
+        while self._left != 0:
             try:  # `suppress` would be three calls
                 for claim in await self._prefetcher.take(1, patient=self._wait):
                     return claim
             except Closed:
-                pass
+                break
+            if self._moves == self._prefetcher.home.moves:
+                break
+            self._move()
         await self.aclose()
         raise StopAsyncIteration
+
+    def _move(self) -> None:
+        """Claim from the shards that there are now."""
+        former, self._prefetcher = self._prefetcher, self._find()
+        self._moves = self._prefetcher.home.moves
+        if self._joined:
+            former.leave(self._limit)
+            self._prefetcher.join(self._limit)
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""

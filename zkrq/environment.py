@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zkrq.addresses import join_hosts, name_servers
+from zkrq.addresses import join_hosts, name_shards
 from zkrq.credentials import LoginFile, Source, parse_logins
 from zkrq.errors import ConfigError
 from zkrq.settings import Settings
@@ -69,7 +69,7 @@ def _unchecked(value: object) -> None:
 
 
 VARIABLES: Mapping[str, Variable] = {
-    "redis": Variable("url,url,url or name=url,name=url,name=url", read_servers, name_servers),
+    "redis": Variable("url,url,url or name=url,name=url,name=url", read_servers, name_shards),
     "redis_auth": _login("redis_auth", nameless=True),
     "redis_tls": Variable(_TLS_FORM, read_tls, _unchecked),
     "zookeeper": Variable("host:port,host:port,host:port", str, join_hosts),

@@ -4,9 +4,11 @@ operation."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Final, cast
+from collections.abc import Callable, Iterable
+from dataclasses import Field, dataclass, field, fields, replace
+from typing import Any, Final, cast
+
+from zkrq.protocol.shards import FIRST, ShardName
 
 _log = logging.getLogger("zkrq.events")
 
@@ -22,8 +24,12 @@ class Event:
     cluster: str
 
     def __str__(self) -> str:
-        shown = (f"{each.name}={_shorten(getattr(self, each.name))}" for each in fields(self))
+        shown = (f"{each.name}={_shorten(getattr(self, each.name))}" for each in self._shown())
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _shown(self) -> Iterable[Field[Any]]:
+        """Return the fields that the text has."""
+        return fields(self)
 
 
 def _shorten(value: object) -> str:
@@ -35,7 +41,17 @@ def _shorten(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ServerEvicted(Event):
+class ShardEvent(Event):
+    """Something changed in one shard.  ``shard``: its name, which the text leaves out for the first one."""
+
+    shard: str = field(default=FIRST, kw_only=True)
+
+    def _shown(self) -> Iterable[Field[Any]]:
+        return (each for each in fields(self) if each.name != "shard" or self.shard != FIRST)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvicted(ShardEvent):
     """This client evicted a server from the view; ``reason`` is for people."""
 
     server: str
@@ -44,7 +60,7 @@ class ServerEvicted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerUnusableHere(Event):
+class ServerUnusableHere(ShardEvent):
     """This client cannot use a server that other clients may well use.  It completes no push, and evicts no server for
     it. ``reason`` says what to correct: a wrong password, a missing right, no room for one more connection."""
 
@@ -53,7 +69,7 @@ class ServerUnusableHere(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class WakeupsRefused(Event):
+class WakeupsRefused(ShardEvent):
     """A server does not let this client subscribe: its consumers poll for items every half second instead.  ``reason``
     names the missing right."""
 
@@ -62,7 +78,7 @@ class WakeupsRefused(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class CatchingUp(Event):
+class CatchingUp(ShardEvent):
     """This client is copying all items to a server that has come back: ``copied`` of about ``total``, at ``rate`` items
     per second, with ``seconds_left`` at that rate (None: unknown).  Reported every two seconds."""
 
@@ -74,7 +90,7 @@ class CatchingUp(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerCaughtUp(Event):
+class ServerCaughtUp(ShardEvent):
     """This client has caught a server up: it is in sync, after ``items`` were copied in ``seconds``."""
 
     server: str
@@ -84,7 +100,7 @@ class ServerCaughtUp(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Recovered(Event):
+class Recovered(ShardEvent):
     """All in-sync servers had restarted, and the data that survived on the disks of ``servers`` was merged.  The
     servers in ``missing`` had been in sync but took no part: items that only they held are lost."""
 
@@ -94,7 +110,7 @@ class Recovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Scrubbed(Event):
+class Scrubbed(ShardEvent):
     """Servers disagreed about items of a queue, and agree now.  ``affirmed``: items that a follower had in another
     version; ``forwarded``: pushes whose client died in the middle; ``forgotten``: remains of removed items."""
 
@@ -105,7 +121,7 @@ class Scrubbed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ViewChanged(Event):
+class ViewChanged(ShardEvent):
     """This client has learned of a newer view."""
 
     epoch: int
@@ -114,7 +130,7 @@ class ViewChanged(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class NotWritable(Event):
+class NotWritable(ShardEvent):
     """Fewer than ``min_replicas`` servers are in sync: pushes raise ``NotEnoughReplicas`` until more are."""
 
     members: tuple[str, ...]
@@ -122,7 +138,7 @@ class NotWritable(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerFull(Event):
+class ServerFull(ShardEvent):
     """A server of the view has reached its maxmemory.  Pushes raise ``Unavailable`` until it has room; claims and acks
     continue.  Reported once per occurrence."""
 
@@ -130,7 +146,7 @@ class ServerFull(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ServerHasRoom(Event):
+class ServerHasRoom(ShardEvent):
     """A server that was full has accepted items for some time."""
 
     server: str
@@ -183,7 +199,7 @@ class DeadLettersDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryShortened(Event):
+class MemoryShortened(ShardEvent):
     """More items are removed from a queue than its servers can keep tombstones for: removals older than ``seconds`` (at
     least 60, usually 600) are forgotten.  Later pushes than that are refused, unless their id is one of the user's own:
     such an item counts as new.  None: tombstones are kept for the usual time again."""
@@ -193,7 +209,7 @@ class MemoryShortened(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnerFenced(Event):
+class OwnerFenced(ShardEvent):
     """A dead consumer's claims are ready again; ``items`` is how many this client requeued."""
 
     queue: str
@@ -219,10 +235,18 @@ class Events:
 
     def __init__(self, on_event: Callable[[Event], object] | None) -> None:
         self.listeners: Final = [] if on_event is None else [on_event]
+        self.several_shards = False
+        """Whether log records name the shard."""
+
+    def of(self, shard: ShardName) -> Events:
+        """Return the same for the parts of a shard, whose events get its name."""
+        return _ShardEvents(self, shard)
 
     def tell(self, event: Event, level: int = logging.INFO) -> None:
+        """Report an event."""
         extra = {
             "cluster": event.cluster,
+            "shard": event.shard if self.several_shards and isinstance(event, ShardEvent) else None,
             "queue": getattr(event, "queue", None),
             "server": getattr(event, "server", None),
         }
@@ -232,3 +256,21 @@ class Events:
                 listener(event)
             except Exception:
                 _log.exception("a listener for events raised", extra=extra)
+
+
+class _ShardEvents(Events):
+    """Name the shard in every event that has one, and pass it on."""
+
+    def __init__(self, events: Events, shard: ShardName) -> None:
+        super().__init__(None)
+        self._events = events
+        self._shard = shard
+
+    def tell(self, event: Event, level: int = logging.INFO) -> None:
+        self._events.tell(replace(event, shard=self._shard) if isinstance(event, ShardEvent) else event, level)
+
+
+def event_types() -> list[type[Event]]:
+    """Return the type of every event."""
+    every = [each for each in globals().values() if isinstance(each, type) and issubclass(each, Event)]
+    return [each for each in every if each not in (Event, ShardEvent)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import ServerId, View
 from zkrq.repair.progress import Progress
 
@@ -14,19 +15,21 @@ class ServerHealth(NamedTuple):
 
     ``place``: member, learner, eligible or out, as the view says.  ``connected``: whether this client has a connection
     to it.  ``catching_up``: the progress of the catch-up that this client runs for it, None without one.
+    ``shard``: the shard that it is in.
     """
 
     place: str
     connected: bool
     catching_up: Progress | None = None
+    shard: str = FIRST
 
 
 class Health(NamedTuple):
     """Describe a client and its servers.
 
-    ``ok``: as far as this client knows, a push and a claim would succeed now.  ``session``: the state of its ZooKeeper
-    session.  ``trouble``: what fails for this client, though it may work for others: servers that refuse it, and
-    wake-ups that it may not receive.
+    ``ok``: as far as this client knows, a push and a claim would succeed now in every shard.  ``session``: the state of
+    its ZooKeeper session.  ``epoch``: of the first shard's view.  ``trouble``: what fails for this client, though it
+    may work for others: servers that refuse it, wake-ups that it may not receive, and shards that are away.
     """
 
     ok: bool

@@ -20,10 +20,12 @@ running_loop = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 class Home:
     """Remember the event loop of a cluster."""
 
-    __slots__ = ("_process", "loop")
+    __slots__ = ("_process", "loop", "moves")
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.moves = 0
+        """How many times the shards that items are claimed from have changed."""
         self._process = 0
 
     def settle(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Generic, NamedTuple, TypeVar, get_args
+import heapq
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
 from zkrq.errors import ConfigError
@@ -11,7 +13,10 @@ from zkrq.flow import NO_FLOW, Flow
 from zkrq.items import Item, ItemState, items_of
 from zkrq.parts import QueueParts
 from zkrq.protocol import calls
+from zkrq.protocol.shards import shard_of
 from zkrq.replication.replicas import Replicas
+from zkrq.shards import ShardStatus
+from zkrq.tasks import together
 
 T = TypeVar("T")
 
@@ -35,13 +40,14 @@ class Sizes(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Sum up a queue, as its primary knows it.
+    """Sum up a queue, as its primaries know it: one in each shard.
 
     ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
     ``keyed`` and ``expiring``: items that have a key, and items that have a time to live, over or not.
     ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
     ``held``: claims of this process, including those claimed ahead.
     ``flow``: items that came and left; those of two looks tell what passed between them.
+    ``away``: shards that could not be asked, and are not in these figures.
     """
 
     sizes: Sizes
@@ -52,6 +58,7 @@ class Statistics(NamedTuple):
     tombstones: int
     held: int
     flow: Flow = NO_FLOW
+    away: tuple[str, ...] = ()
 
 
 class Inspection(Generic[T]):
@@ -60,48 +67,66 @@ class Inspection(Generic[T]):
     def __init__(self, parts: QueueParts[T]) -> None:
         """Make a queue for the client; users get queues from ``Cluster.queue``."""
         self.name = parts.name
-        self.cluster = parts.leases.cluster
+        self.cluster = parts.cluster
         """Name of the namespace."""
         self._parts = parts
         self._codec = parts.codec
-        self._replicas = parts.replicas
 
     @property
     def held(self) -> int:
         """Number of claims that this process holds, including those claimed ahead."""
-        return len(self._parts.leases)
+        return self._parts.held
 
-    def _check_open(self) -> None:
-        self._parts.check_open()
+    def _everywhere(self) -> Sequence[Replicas]:
+        """Return the servers of every shard.  Raises ``Unavailable`` if a shard is away, ``Closed``, ``WrongLoop``."""
+        return [shard.replicas for shard in self._parts.check_all_here()]
+
+    def _by_id(self, ids: Sequence[str]) -> Sequence[tuple[Replicas, Sequence[str]]]:
+        """Return the shards on which these items may be, each with their ids.  Raises as ``_everywhere`` does."""
+        names = [shard_of(id) for id in ids]
+        found = [
+            (shard.replicas, [id for id, name in zip(ids, names, strict=True) if name in (None, shard.name)])
+            for shard in self._parts.check_all_here()
+        ]
+        return [(replicas, some) for replicas, some in found if some]
 
     async def size(self) -> Sizes:
         """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
-        self._check_open()
-        counts = await self._replicas.ask(calls.Count(self.name))
-        return Sizes(counts.ready, counts.scheduled, counts.claimed, counts.dead)
+        counts = await together(replicas.ask(calls.Count(self.name)) for replicas in self._everywhere())
+        return Sizes(*map(sum, zip(*((of.ready, of.scheduled, of.claimed, of.dead) for of in counts), strict=True)))
 
     async def statistics(self) -> Statistics:
-        """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""
-        self._check_open()
-        return await read_statistics(self._replicas, self.name, self.held)
+        """Sum up the queue.  The cost does not grow with its items.
+
+        Shards that are away are left out, and named in ``away``.  Raises ``Unavailable``.
+        """
+        self._parts.check_open()
+        return await read_all_statistics(self._parts, self.name)
 
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
-        self._check_open()
         bundle, position = calls.bundle_and_position(check_id("id", id))
-        found, _ = await self._replicas.ask(calls.Read(self.name, [bundle]))
-        items = (item for copied in found for item in items_of(copied, self._codec, [position]) if item.id == id)
-        return next(items, None)
+        for replicas, _ in self._by_id([id]):
+            found, _ = await replicas.ask(calls.Read(self.name, [bundle]))
+            for copied in found:
+                for item in items_of(copied, self._codec, [position]):
+                    if item.id == id:
+                        return item
+        return None
 
     async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
         """Return the first ``n`` items of one state, in their order.  Nothing changes.
 
         ``n`` is at most 500.  Fewer items are returned if they are large.  Raises ``Unavailable``.
         """
-        self._check_open()
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         _check_state(state)
-        places, (found, _) = await self._replicas.ask(calls.Peek(self.name, state, n))
+        found = await together(self._peek(replicas, n, state) for replicas in self._everywhere())
+        return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
+
+    async def _peek(self, replicas: Replicas, n: int, state: ItemState) -> list[Item[T]]:
+        """Return the first items of one shard."""
+        places, (found, _) = await replicas.ask(calls.Peek(self.name, state, n))
         wanted: dict[bytes, list[int]] = {}
         for bundle, position in places:
             wanted.setdefault(bundle, []).append(position)
@@ -120,26 +145,72 @@ class Inspection(Generic[T]):
         An item that exists during the whole scan is yielded at least once.  After a change of the primary the scan
         starts over, so items may be yielded twice.  Raises ``Unavailable``.
         """
-        self._check_open()
         if state is not None:
             _check_state(state)
-        async for (_, found, beyond), _ in self._replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
-            while True:
-                for copied in found:
-                    for item in items_of(copied, self._codec):
-                        if state in (None, item.state):
-                            yield item
-                if not beyond:
-                    break
-                found, beyond = await self._replicas.ask(calls.Read(self.name, beyond))
+        for replicas in self._everywhere():
+            async for (_, found, beyond), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
+                while True:
+                    for copied in found:
+                        for item in items_of(copied, self._codec):
+                            if state in (None, item.state):
+                                yield item
+                    if not beyond:
+                        break
+                    found, beyond = await replicas.ask(calls.Read(self.name, beyond))
 
     async def dead_letters(self, n: int = 100) -> list[Item[T]]:
         """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
         return await self.peek(n, "dead")
 
 
-async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statistics:
-    """Read the statistics of a queue from its primary.  Raises ``Unavailable``."""
+def _due(item: Item[Any]) -> tuple[int, datetime]:
+    return -item.priority, item.pushed_at
+
+
+_ORDER: Mapping[ItemState, Callable[[Item[Any]], Any]] = {
+    "ready": _due,
+    "scheduled": lambda item: item.seconds_left or 0.0,  # None: it is due, and stays scheduled until the next claim
+    "claimed": lambda item: item.seconds_left,
+    "dead": lambda item: item.died_at,
+}
+"""By which the items of several shards, each in its order, are merged."""
+
+
+async def read_all_statistics(parts: QueueParts[Any], queue: str) -> Statistics:
+    """Read the statistics of a queue from its primaries.  Raises ``Unavailable`` if no shard can be asked."""
+    here = [shard for shard in parts.shards if len(parts.shards) == 1 or not shard.away()] or parts.shards[:1]
+    found = await together(read_statistics(shard.replicas, queue) for shard in here)
+    total = add_statistics(found)
+    away = [*parts.missing(), *(shard.name for shard in parts.shards if shard not in here)]
+    return total._replace(held=parts.held, away=tuple(sorted(away)))
+
+
+def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardStatus]) -> list[str]:
+    """Return the shards whose items are not in these figures, sorted."""
+    away = {name for name, shard in shards.items() if shard.away and len(shards) > 1}
+    return sorted(away.union(*(each.away for each in figures)))
+
+
+def add_statistics(found: Sequence[Statistics]) -> Statistics:
+    """Add up the statistics of a queue in several shards."""
+    if len(found) == 1:
+        return found[0]
+    waits = [each.oldest_ready for each in found if each.oldest_ready is not None]
+    pushed, removed = sum(each.flow.pushed for each in found), sum(each.flow.removed for each in found)
+    return Statistics(
+        Sizes(*map(sum, zip(*(each.sizes for each in found), strict=True))),
+        any(each.paused for each in found),
+        max(waits, default=None),
+        sum(each.keyed for each in found),
+        sum(each.expiring for each in found),
+        sum(each.tombstones for each in found),
+        sum(each.held for each in found),
+        Flow(pushed, removed, ",".join(each.flow.server for each in found)),
+    )
+
+
+async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
+    """Read the statistics of a queue in one shard, without this process' claims.  Raises ``Unavailable``."""
     while True:
         primary = replicas.primary(queue)
         told = await replicas.ask(calls.Statistics(queue))
@@ -148,7 +219,7 @@ async def read_statistics(replicas: Replicas, queue: str, held: int) -> Statisti
     oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
     flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
-    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, held, flow)
+    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, 0, flow)
 
 
 def _check_state(state: ItemState) -> None:

@@ -1,4 +1,4 @@
-"""Name what a log record is about, for programs that read logs: cluster, queue, server and item stand beside the text.
+"""Name what a log record is about, for programs that read logs: cluster, queue, shard, server and item stand beside it.
 
 ``JsonFormatter`` writes them out, one JSON object per line, with any handler of ``logging``::
 
@@ -26,7 +26,7 @@ class JsonFormatter(logging.Formatter):
     """Format a record as one line of JSON.
 
     It has ``time`` (ISO 8601, UTC), ``level``, ``logger``, ``process`` and ``message``; what else the record was given,
-    such as ``cluster``, ``queue``, ``server`` and ``item``; and the traceback as ``exception``.
+    such as ``cluster``, ``queue``, ``shard``, ``server`` and ``item``; and the traceback as ``exception``.
     """
 
     def format(self, record: logging.LogRecord) -> str:

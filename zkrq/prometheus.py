@@ -6,9 +6,9 @@
     prometheus_client.start_http_server(9464)       # or the application's own `/metrics`
 
 Needs the extra ``prometheus``.  ``docs/observability.md`` lists the metrics.  Names and units follow Prometheus'
-conventions; labels have few values: the namespace (``cluster``), the queue, the server, and words of this module.  What
-is counted in this process costs a call per batch, or two per delivery.  The depth of the queues is asked for at each
-scrape.
+conventions; labels have few values: the namespace (``cluster``), the queue, the shard, the server, and words of this
+module.  What is counted in this process costs a call per batch, or two per delivery.  The depth of the queues is asked
+for at each scrape.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ from zkrq.cluster import client_of
 from zkrq.consuming.lease import Verb
 from zkrq.coordination.coordinator import SessionState
 from zkrq.errors import ZkrqError
-from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted
+from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.flow import Flow, Passed
 from zkrq.health import Health
 from zkrq.home import running_loop
 from zkrq.inspection import Statistics
 from zkrq.observing import Observer
 from zkrq.protocol.records import attempts_of
-from zkrq.protocol.view import View
+from zkrq.protocol.shards import ShardState
+from zkrq.shards import ShardStatus
 from zkrq.sync.cluster import opened_of
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -159,6 +160,13 @@ class _Reading(NamedTuple):
     passed: Mapping[str, Passed]
 
 
+class _Known(NamedTuple):
+    """What this client knows without asking a server."""
+
+    health: Health
+    shards: Mapping[str, ShardStatus]
+
+
 class Metrics(Observer, Collector):
     """Collect the metrics of one cluster.  Made by ``instrument``.
 
@@ -179,7 +187,7 @@ class Metrics(Observer, Collector):
         self._began = dict[int, float]()
         self._counters: Final = {name: defaultdict[tuple[str, ...], float](float) for name in COUNTERS}
         self._histograms: Final = {name: dict[tuple[str, ...], _Histogram]() for name in HISTOGRAMS}
-        for event in Event.__subclasses__():
+        for event in event_types():
             self._count("events", event.__name__, by=0)
         self._count("event_loop_blocked_seconds", by=0)
 
@@ -297,18 +305,18 @@ class Metrics(Observer, Collector):
         found = self._cluster if isinstance(self._cluster, asynchronous.Cluster) else opened_of(self._cluster)
         return found if found is not None and client_of(found).is_open else None
 
-    def _ask(self, cluster: asynchronous.Cluster) -> tuple[Health | None, _Reading | None]:
+    def _ask(self, cluster: asynchronous.Cluster) -> tuple[_Known | None, _Reading | None]:
         """Read what there is to know, from any thread; None while the event loop is blocked.
 
         Each scrape in a thread has a reading of its own: two that overlap must not take each other's away.
         """
         loop = client_of(cluster).home.loop
         if loop is None or running_loop() is loop:
-            return cluster.health(), self._reading
+            return _Known(cluster.health(), cluster.shards), self._reading
 
-        async def read() -> tuple[Health, _Reading | None]:
+        async def read() -> tuple[_Known, _Reading | None]:
             reading = await self._read(cluster)
-            return cluster.health(), reading
+            return _Known(cluster.health(), cluster.shards), reading
 
         asked = asyncio.run_coroutine_threadsafe(read(), loop)
         try:
@@ -329,14 +337,16 @@ class Metrics(Observer, Collector):
         cluster = self._opened()
         if cluster is None:
             return
-        health, reading = self._ask(cluster)
+        known, reading = self._ask(cluster)
         namespace = cluster.namespace
-        for server in health.servers if health else ():
+        for server in known.health.servers if known else ():
             self._counters["evictions"].setdefault((server,), 0.0)  # so that the first one is a change from zero
         yield from self._counted(namespace)
         yield from self._asked(namespace, reading)
-        if health is not None:
-            yield from _healthy(namespace, health, cluster.view)
+        if known is not None:
+            yield from _healthy(namespace, known.health)
+            yield from _shards(namespace, known.shards)
+            yield from _servers(namespace, known.health)
 
     def _counted(self, namespace: str) -> Iterable[Metric]:
         for name, (text, labels) in COUNTERS.items():
@@ -391,14 +401,11 @@ class Metrics(Observer, Collector):
         yield from (items, oldest, paused, held, pushed, removed, queues)
 
 
-def _healthy(namespace: str, health: Health, view: View) -> Iterable[Metric]:
-    """Yield what a client knows of its servers and its session."""
+def _healthy(namespace: str, health: Health) -> Iterable[Metric]:
+    """Yield what a client knows of itself and its session."""
     for name, text, value in (
         ("zkrq_healthy", "Whether a push and a claim would succeed, as far as this client knows.", health.ok),
-        ("zkrq_view_epoch", "Number of the view; it grows with each change of the servers in sync.", health.epoch),
-        ("zkrq_in_sync_servers", "Servers in sync.", len(view.members)),
-        ("zkrq_min_replicas", "Servers in sync without which pushes are refused.", view.min_replicas),
-        ("zkrq_trouble", "Servers that this client, and perhaps no other, cannot use.", len(health.trouble)),
+        ("zkrq_trouble", "Servers and shards that this client, and perhaps no other, cannot use.", len(health.trouble)),
     ):
         family = GaugeMetricFamily(name, text, labels=("cluster",))
         family.add_metric((namespace,), value)
@@ -409,7 +416,36 @@ def _healthy(namespace: str, health: Health, view: View) -> Iterable[Metric]:
     for state in SessionState:
         session.add_metric((namespace, state.value), state.value == health.session)
     yield session
-    of_server = ("cluster", "server")
+
+
+def _shards(namespace: str, shards: Mapping[str, ShardStatus]) -> Iterable[Metric]:
+    """Yield what a client knows of each shard; nothing of the view of one that it could not open."""
+    of_shard = ("cluster", "shard")
+    state = GaugeMetricFamily(
+        "zkrq_shard_state", "1 for the shard's state, 0 for the others.", labels=(*of_shard, "state")
+    )
+    away = GaugeMetricFamily("zkrq_shard_away", "Whether this client can have nothing of the shard.", labels=of_shard)
+    epoch = GaugeMetricFamily(
+        "zkrq_view_epoch", "Number of the view; it grows with each change of the servers in sync.", labels=of_shard
+    )
+    members = GaugeMetricFamily("zkrq_in_sync_servers", "Servers in sync.", labels=of_shard)
+    needed = GaugeMetricFamily(
+        "zkrq_min_replicas", "Servers in sync without which pushes are refused.", labels=of_shard
+    )
+    for name, shard in shards.items():
+        for each in ShardState:
+            state.add_metric((namespace, name, each.value), each.value == shard.state)
+        away.add_metric((namespace, name), shard.away is not None)
+        if shard.view is not None:
+            epoch.add_metric((namespace, name), shard.view.epoch)
+            members.add_metric((namespace, name), len(shard.view.members))
+            needed.add_metric((namespace, name), shard.view.min_replicas)
+    yield from (state, away, epoch, members, needed)
+
+
+def _servers(namespace: str, health: Health) -> Iterable[Metric]:
+    """Yield what a client knows of each server."""
+    of_server = ("cluster", "shard", "server")
     place = GaugeMetricFamily(
         "zkrq_server_place", "1 for the server's place in the view, 0 for the others.", labels=(*of_server, "place")
     )
@@ -420,9 +456,9 @@ def _healthy(namespace: str, health: Health, view: View) -> Iterable[Metric]:
     total = GaugeMetricFamily("zkrq_catch_up_items", "Items to copy to that server, about.", labels=of_server)
     for server, known in health.servers.items():
         for each in PLACES:
-            place.add_metric((namespace, server, each), each == known.place)
-        connected.add_metric((namespace, server), known.connected)
+            place.add_metric((namespace, known.shard, server, each), each == known.place)
+        connected.add_metric((namespace, known.shard, server), known.connected)
         if known.catching_up:
-            copied.add_metric((namespace, server), known.catching_up.copied)
-            total.add_metric((namespace, server), known.catching_up.total)
+            copied.add_metric((namespace, known.shard, server), known.catching_up.copied)
+            total.add_metric((namespace, known.shard, server), known.catching_up.total)
     yield from (place, connected, copied, total)

@@ -9,7 +9,8 @@ import logging
 import secrets
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
@@ -22,6 +23,7 @@ from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.recovery import has_live_member
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.protocol.witness import Witness
 from zkrq.repair.fencing import Reaper
@@ -54,22 +56,29 @@ class Shard:
 
     def __init__(
         self,
+        name: ShardName,
         servers: Mapping[str, str],
         coordinator: Coordinator,
         settings: Settings,
         *,
-        tasks: Tasks,
         events: Events,
         dial: Dial,
+        register: str = VIEW,
     ) -> None:
+        """``register``: the one that its view is in."""
+        events = events.of(name)
+        self.name: Final = name
+        self.register: Final = register
         self._settings = settings
-        self._tasks = tasks
         namespace = self._namespace = settings.namespace
+        tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
         make_server = partial(
             Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=tasks, dial=dial
         )
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
-        self.membership: Final = Membership(coordinator, self.fleet, namespace=namespace, events=events, register=VIEW)
+        self.membership: Final = Membership(
+            coordinator, self.fleet, namespace=namespace, events=events, register=register
+        )
         self.witness: Final = Witness(secrets.token_hex(8))
         self.obstacles: Final = KnownObstacles(self.fleet, self.witness, namespace=namespace, events=events)
         self.cutter: Final = Cutter(self.membership, tasks)
@@ -98,6 +107,17 @@ class Shard:
         return self.membership.view
 
     # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin; ``open`` follows."""
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the work in the background, and every connection."""
+        await self._tasks.__aexit__(kind, error, traceback)
 
     async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
         """Connect, and wait for recovery if no member is alive.
@@ -131,7 +151,7 @@ class Shard:
         return has_live_member(view, identities)
 
     def start(self) -> None:
-        """Start the work in the background; it ends with the tasks of the client."""
+        """Start the work in the background; it ends with ``async with``."""
         self._tasks.supervise(self._attendance.run, "answer accusations")
         self._tasks.supervise(self.probe.run, "probe the servers")
         self._tasks.supervise(self.reaper.run, "look for orphans")
@@ -170,6 +190,14 @@ class Shard:
     # -- health --------------------------------------------------------------------------------------------------------
 
     @property
+    def away(self) -> str | None:
+        """Why nothing can be had of this shard now: no server of it is connected; None if one is."""
+        servers = self.fleet.servers
+        if any(id in servers and servers[id].identity is not None for id in self.view.members):
+            return None
+        return f"shard {self.name} is away: none of its in-sync servers is connected ({', '.join(self.view.members)})"
+
+    @property
     def trouble(self) -> tuple[str, ...]:
         """What keeps this client from its servers, as sentences."""
         return self.obstacles.trouble + self.wakeups.trouble
@@ -178,7 +206,7 @@ class Shard:
         """Report on each server, without asking it."""
         view, progress = self.view, self.repairer.progress
         return {
-            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id))
+            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id), self.name)
             for id, server in sorted(self.fleet.servers.items())
         }
 

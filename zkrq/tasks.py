@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -98,6 +98,12 @@ async def _guard(work: Coroutine[object, object, T], name: str) -> T | None:
     except Exception:
         _log.exception("%s failed", name)
         return None
+
+
+async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of these and return their results; a single one without a task of its own."""
+    every = list(awaitables)
+    return [await every[0]] if len(every) == 1 else await asyncio.gather(*every)
 
 
 class Rounds:

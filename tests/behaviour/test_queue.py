@@ -390,7 +390,7 @@ async def test_clear_ends_however_much_is_pushed(
     What was there when it began is gone."""
     pushes = (queue.push(n, id=f"old-{n}", delay=delay) for n in range(600))  # none of them in a bundle
     old = {receipt.id for receipt in await asyncio.gather(*pushes)}
-    replicas = queue._replicas  # pyright: ignore[reportPrivateUsage]
+    replicas = queue._parts.shards[0].replicas  # pyright: ignore[reportPrivateUsage]
     decide, steps = replicas.decide, 0
 
     async def push_and_decide(call: Decision[Any]) -> Any:

@@ -95,3 +95,19 @@ async def test_what_it_does_not_take(cluster: zkrq.Cluster, queues: list[zkrq.Qu
                 cluster.pop(*wrong)
         with pytest.raises(zkrq.ConfigError):
             cluster.pop(*queues, prefetch=-1)
+
+
+async def test_a_queue_that_is_never_empty_keeps_no_other_from_its_turn(cluster: zkrq.Cluster, name: str) -> None:
+    busy, quiet = cluster.queue(f"{name}-busy"), cluster.queue(f"{name}-quiet")
+    await busy.push_many(range(4_000))
+    await quiet.push("x")
+    taken = list[zkrq.Claim[Any]]()
+    async with cluster.pop(busy, quiet) as claims:
+        async for claim in claims:
+            await claim.ack()
+            if claim.queue == busy.name and len(taken) == 300:
+                await quiet.push("y")
+            taken.append(claim)
+            if claim.item == "y":
+                break
+    assert len(taken) < 3_500

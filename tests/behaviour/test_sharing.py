@@ -30,17 +30,17 @@ async def queue(cluster: zkrq.Cluster, name: str) -> zkrq.Queue[Any]:
 
 async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]:
     """A consumer that has looked in vain, and waits."""
-    own = queue._prefetcher  # pyright: ignore[reportPrivateUsage]
-    looks = own._looks  # pyright: ignore[reportPrivateUsage]
+    own = queue._parts.shards[0].prefetcher  # pyright: ignore[reportPrivateUsage]
+    looks = own.looks  # pyright: ignore[reportPrivateUsage]
     task = asyncio.create_task(take(queue))
-    await until(lambda: own._looks > looks)  # pyright: ignore[reportPrivateUsage]
+    await until(lambda: own.looks > looks)  # pyright: ignore[reportPrivateUsage]
     return task
 
 
 @pytest.fixture
 def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim request of the queue's own process was for."""
-    own, counts = queue._prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
+    own, counts = queue._parts.shards[0].prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
     claim: Callable[[int], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
     async def counted(count: int) -> int:
@@ -63,7 +63,7 @@ async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
     queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await queue.pop_one(timeout=0.5) is None
-    own, counts = queue._prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
+    own, counts = queue._parts.shards[0].prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
     claim: Callable[[int], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
     async def fail_first(count: int) -> int:

@@ -220,7 +220,7 @@ async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Serv
         await queue.push("stranded")
         claim = await take(queue)
         lease_of(claim).stop_extending()
-        queue._prefetcher.close()  # pyright: ignore[reportPrivateUsage]
+        queue._parts.shards[0].prefetcher.close()  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(17)
         async with in_process(servers, namespace, hub) as second:
             again = await second.queue("jobs").pop_many(1, timeout=0)

@@ -101,7 +101,12 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert jobs.pop("oldest_ready") > 0
     assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False}
     assert stats["health"]["ok"]
-    assert stats["health"]["servers"]["redis-2"] == {"place": "member", "connected": True, "catching_up": None}
+    assert stats["health"]["servers"]["redis-2"] == {
+        "place": "member",
+        "connected": True,
+        "catching_up": None,
+        "shard": "main",
+    }
 
     assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
     (delivery,) = await shell.value("pop", "jobs", "--count", "2")
@@ -317,6 +322,50 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
         assert [line["server"] for line in await shell.value("servers", "list")] == ["redis-2", "redis-3", "redis-4"]
 
 
+async def test_shards(servers: local.Servers, prepared_zkrq: list[str]) -> None:
+    """From one to two, and back."""
+    shell = await founded(servers, prepared_zkrq)
+    async with local.servers(redis=2, zookeeper=0) as more:
+        one, two = (server.url for server in more.redis)
+        (added,) = await shell.value("shards", "add", "b", f"x={one}", "--min-replicas", "1")
+        assert added == {"shard": "b", "state": "open"}
+        (added,) = await shell.value("servers", "add", two, "--name", "y", "--shard", "b")
+        assert (added["server"], added["shard"]) == ("y", "b")
+        b, main = await shell.value("shards", "list")
+        assert (main["shard"], main["in_sync"], main["min_replicas"]) == ("main", ["redis-1", "redis-2", "redis-3"], 2)
+        known = {"shard": "b", "state": "open", "away": None, "min_replicas": 1, "left": None}
+        assert b == {**known, "epoch": added["epoch"], "servers": ["x", "y"], "in_sync": ["x", "y"]}
+        assert {each["server"]: each["shard"] for each in await shell.value("servers", "list")} == {
+            **dict.fromkeys(("redis-1", "redis-2", "redis-3"), "main"),
+            **dict.fromkeys("xy", "b"),
+        }
+        assert "x: member of shard b\n" in (await shell.run("servers", "list"))[1]
+
+        async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+            queue = cluster.queue("jobs")
+            while not (left := await cluster.shard_sizes("b")):
+                await queue.push("x")
+            drained = await shell.run("shards", "drain", "b")
+            assert drained == (0, "shard b is draining: `zkrq shards list` shows what is left in it\n", "")
+            told = f"b: draining; left: {left['jobs'].ready} in jobs; in sync: x, y"
+            assert (await shell.run("shards", "list"))[1].splitlines()[0] == told
+            code, out, err = await shell.run("shards", "remove", "b", "--yes", "--force")
+            assert (code, out) == (2, "")
+            assert "cannot be removed yet: queue 'jobs' has" in err
+            with on_a_terminal(shell, "shards", "drain", "b", "--wait") as draining:
+                await anyio.to_thread.run_sync(draining.until, "drained b")
+                await queue.clear()
+                drained = await anyio.to_thread.run_sync(draining.ended)
+            assert drained == (0, "shard b is draining, and nothing is left in it\n")
+        code, _, err = await shell.run("shards", "remove", "b", "--force")
+        assert code == 2
+        assert err.startswith("zkrq shards: to remove shard 'b' of 'test-")
+        assert await shell.value("shards", "remove", "b", "--force", "--yes") == [{"shard": "b", "state": None}]
+        assert [each["shard"] for each in await shell.value("shards", "list")] == ["main"]
+        code, _, err = await shell.run("shards", "drain", "main")
+        assert (code, "only one that takes pushes" in err) == (2, True)
+
+
 async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str]) -> None:
     shell = await founded(servers, prepared_zkrq)
     await shell.value("push", "jobs", "1")
@@ -472,6 +521,7 @@ async def test_completion(tmp_path: Path, prepared_zkrq: list[str]) -> None:
 
     assert await complete("zkrq pe") == ["peek"]
     assert await complete("zkrq dead re") == ["redrive"]
+    assert await complete("zkrq shards d") == ["drain"]
     assert await complete("zkrq pop --co") == ["--count", "--codec", "--command-timeout"]
 
 

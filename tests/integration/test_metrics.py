@@ -161,14 +161,34 @@ async def test_a_server_that_dies_and_comes_back_is_seen(
     await queue.push("y")
     seen = await scraped(metrics)
     assert seen["evictions_total", "redis-1"] == 1
-    assert seen["server_place", "out", "redis-1"] == 1
-    assert seen["server_place", "member", "redis-1"] == seen["server_connected", "redis-1"] == 0
-    assert (seen["in_sync_servers"], seen["min_replicas"], seen["healthy"]) == (2, 2, 1)
+    assert seen["server_place", "out", "redis-1", "main"] == 1
+    assert seen["server_place", "member", "redis-1", "main"] == seen["server_connected", "redis-1", "main"] == 0
+    assert (seen["in_sync_servers", "main"], seen["min_replicas", "main"], seen["healthy"]) == (2, 2, 1)
     cluster.servers.start("redis-1")
     await cluster.clock.advance(20)
     seen = await scraped(metrics)
-    assert seen["server_place", "member", "redis-1"] == 1
+    assert seen["server_place", "member", "redis-1", "main"] == 1
     assert seen["events_total", "ServerCaughtUp"] == 1
+
+
+async def test_a_shard_that_drains_and_is_away_is_seen(registry: CollectorRegistry) -> None:
+    async with zkrq.testing.servers(2) as own, own.connect(first=1) as cluster:
+        metrics, queue = instrument(cluster, registry), cluster.queue("jobs")
+        assert (await scraped(metrics))["shard_away", "main"] == 0
+        await cluster.add_shard("b", own.urls("redis-2"))
+        while not await cluster.shard_sizes("b"):
+            await queue.push("x")
+        seen = await scraped(metrics)
+        assert (seen["shard_state", "b", "open"], seen["shard_state", "main", "open"]) == (1, 1)
+        assert seen["server_place", "member", "redis-2", "b"] == seen["in_sync_servers", "b"] == 1
+        every = seen["queue_items", "jobs", "ready"]
+        await cluster.drain_shard("b")
+        own.kill("redis-2")
+        await cluster.clock.advance(1)
+        seen = await scraped(metrics)
+        assert (seen["shard_state", "b", "open"], seen["shard_state", "b", "draining"]) == (0, 1)
+        assert (seen["shard_away", "b"], seen["shard_away", "main"], seen["trouble"], seen["up"]) == (1, 0, 1, 1)
+        assert 0 <= seen["queue_items", "jobs", "ready"] < every
 
 
 async def test_without_servers_a_scrape_says_what_this_process_knows(

@@ -26,6 +26,7 @@ import pytest
 from anyio.abc import Process
 
 import zkrq
+import zkrq.testing
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
 from tests.security import certificates
 from tests.serving import Serving, serving
@@ -420,6 +421,29 @@ async def test_figures_tell_of_queues_and_servers(stage: Stage) -> None:
         "oldest_ready": told["queues"][stage.name]["oldest_ready"]
     }
     assert (told["queues"][stage.name]["ready"], told["queues"][stage.name]["paused"]) == (1, True)
+
+
+async def test_figures_and_page_name_shards_where_there_are_several() -> None:
+    async with (
+        zkrq.testing.servers(2) as own,
+        own.connect(first=1) as cluster,
+        serving(own.connect(first=1)) as http,
+    ):
+        assert "Shards" not in (await http.client.get("/", headers={"Accept": "text/html"})).text
+        await cluster.add_shard("b", own.urls("redis-2"))
+        await cluster.queue("jobs").push("x")
+        told = (await http.client.get("/v1/queues")).json()
+        assert told["shards"] == {name: {"state": "open", "away": None} for name in ("b", "main")}
+        assert (told["queues"]["jobs"]["away"], told["writable"]) == ([], True)
+        own.kill("redis-2")
+        await own.clock.advance(1)
+        told = (await http.client.get("/v1/queues")).json()
+        assert told["shards"]["b"]["away"].startswith("shard b is away")
+        assert told["writable"]
+        assert (await http.client.get("/v1/queues/jobs")).json()["away"] == ["b"]
+        page = (await http.client.get("/", headers={"Accept": "text/html"})).text
+        assert "without the items of shard b, which is away" in page
+        assert "open, away" in page
 
 
 async def test_a_token_is_asked_for_and_a_server_may_only_show(servers: local.Servers) -> None:

@@ -54,6 +54,32 @@ def test_each_is_run_somewhere() -> None:
             assert len(named) == 1, f"{block.page}, line {block.line}: {named or 'not run'}"
 
 
+@runs("shards.md", "await cluster.add_shard(")
+async def test_a_shard_is_added(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with zkrq.testing.servers(6) as own, own.connect(first=3) as cluster:
+        emails = cluster.queue("emails")
+        await execute(code.replace("10.0.0.", "redis-"), cluster=cluster, emails=emails)
+        assert capsys.readouterr().out == "b open is here\nmain open is here\n"
+        assert await emails.size() == (1, 0, 0, 0)
+
+
+@runs("shards.md", "await cluster.drain_shard(")
+async def test_a_shard_is_drained_and_removed(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async with zkrq.testing.servers(2) as own, own.connect(first=1) as cluster:
+        await cluster.add_shard("b", own.urls("redis-2"))
+        emails = cluster.queue("emails")
+        while not await cluster.shard_sizes("b"):
+            await emails.push("x")
+
+        async def sleep(seconds: float) -> None:
+            await emails.clear()
+            await cluster.clock.advance(400)
+
+        await execute(code, cluster=cluster, asyncio=SimpleNamespace(sleep=sleep))
+        assert "'emails': Sizes(ready=" in capsys.readouterr().out
+        assert list(cluster.shards) == ["main"]
+
+
 @pytest.fixture
 async def cluster() -> AsyncGenerator[zkrq.testing.TestCluster]:
     async with zkrq.testing.cluster() as cluster:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 
@@ -63,6 +64,32 @@ async def test_a_run_with_faults_is_shown(cluster: zkrq.testing.TestCluster) -> 
     )
     assert "42 % of the items" in as_text(show(learner, None))
     assert len(claims) == 10
+
+
+async def test_shards_are_shown_where_there_are_several() -> None:
+    async with zkrq.testing.servers(2) as own, own.connect(first=1) as cluster:
+        await cluster.add_shard("b", own.urls("redis-2"))
+        queue = cluster.queue("jobs")
+        while not await cluster.shard_sizes("b"):
+            await queue.push("x")
+        text = as_text(show(await take_snapshot(cluster), None))
+        assert text.startswith("2 shards, 2 in sync of 2, ready to push and claim")
+        assert [row(text, name) for name in ("b ", "redis-1", "redis-2")] == [
+            ["b", "open", str(cluster.shards["b"].view.epoch), "1", "of", "1"],  # type: ignore[union-attr]
+            ["redis-1", "main", "member"],
+            ["redis-2", "b", "member"],
+        ]
+        assert "without the items" not in text
+        await cluster.drain_shard("b")
+        own.kill("redis-2")
+        await cluster.clock.advance(1)
+        now = await take_snapshot(cluster)
+        text = as_text(show(now, None))
+        assert "without the items of shard b." in text
+        assert (row(text, "b ")[1], row(text, "b ")[-1]) == ("draining", "away")
+        told = cast("dict[str, Any]", now.value())
+        assert (told["away"], told["servers"]["redis-2"]["shard"]) == (["b"], "b")
+        assert told["shards"]["b"]["away"].startswith("shard b is away")
 
 
 async def test_a_learner_is_asked_what_it_has(cluster: zkrq.testing.TestCluster) -> None:

@@ -111,6 +111,32 @@ MUTANTS: tuple[Mutant, ...] = (
         "what was decided before the view changed is stamped with the new epoch",
         Suite("tests/lua/test_settle.py", "tests/lua/test_push.py"),
     ),
+    # -- shards --------------------------------------------------------------------------------------------------------
+    Mutant(
+        "push-is-placed-by-any-map",
+        "zkrq/protocol/attempts.py",
+        "if map < view.map:",
+        "if False:",
+        "a push that was placed by an old map is placed again",
+        Suite("tests/behaviour/test_shards.py"),
+        quick=True,
+    ),
+    Mutant(
+        "second-shard-opens-before-homes-are-settled",
+        "zkrq/resharding.py",
+        "await self._settle_homes()",
+        "pass",
+        "a queue that was there before the second shard has its home where its items are",
+        Suite("tests/behaviour/test_shards.py"),
+    ),
+    Mutant(
+        "push-in-doubt-goes-to-another-shard",
+        "zkrq/protocol/putting.py",
+        "            if effort.touched:\n",
+        "            if effort.touched and patient:\n",
+        "what may have been pushed is placed nowhere else",
+        Suite("tests/unit/test_putting.py"),
+    ),
     # -- claims --------------------------------------------------------------------------------------------------------
     Mutant(
         "claim-takes-an-older-request",

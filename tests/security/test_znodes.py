@@ -13,10 +13,12 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace, settled, until
 from tests.load import Load
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.cluster import Cluster, client_of
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import Right, ZooKeeperLink
 from zkrq.credentials import Credentials
+from zkrq.producing.placement import write_home
+from zkrq.protocol.shards import FIRST
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +112,8 @@ async def test_a_namespace_without_auth_gets_it(
     """One client after another is started with it; then the namespace is founded again, and the znodes are theirs."""
     await found(servers, namespace, None)
     async with connect(servers, namespace, None) as before:
+        home = f"{namespace}-home"
+        assert await write_home(client_of(before).coordinator, home, FIRST) == FIRST  # as where there are shards
         load = Load(before)
         async with load.running(producers=1, consumers=1), connect(servers, namespace, AUTH) as after:
             assert len(warnings(caplog)) == 1
@@ -119,7 +123,7 @@ async def test_a_namespace_without_auth_gets_it(
             claim = await after.queue("other").pop_one(timeout=HANG)
             assert claim is not None
             await settled(lambda: sees_two(before))  # though it may not read how the other one describes itself
-            assert f"/{namespace}/view" in await opened(after)
+            assert {f"/{namespace}/view", f"/{namespace}/homes/{home}"} <= set(await opened(after))
 
             await found(servers, namespace, AUTH)
             assert await opened(after) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict, assert_type
 
@@ -79,6 +80,12 @@ async def test() -> None:
         assert_type(servers, zkrq.testing.Servers)
         await a.queue("raw", codec=zkrq.RAW).push(b"x")
         b.lose_session()
+        await a.add_shard("b", {"redis-2": "redis://redis-2"}, min_replicas=1)
+        for shard in a.shards.values():
+            assert_type(shard, zkrq.ShardStatus)
+            assert_type(shard.view, zkrq.View | None)
+        assert_type(await a.shard_sizes("b"), Mapping[str, zkrq.Sizes])
+        await a.add_server("redis://a", shard="b")
     zkrq.testing.nothing()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
     zkrq.nothing()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.administration import Cancellation, _pages  # pyright: ignore[reportPrivateUsage]
+from zkrq.administration import Cancellation, _check_ids, _pages  # pyright: ignore[reportPrivateUsage]
 from zkrq.checks import MAX_DURATION
 from zkrq.errors import ConfigError
 from zkrq.limits import DEAD_LETTERS_MAX, DeadLetters
@@ -66,9 +66,8 @@ def test_pages_of_all_are_as_many_as_there_are(page: int, dead: int) -> None:
 
 @every("bad", ["", " ", "a\n", "\x01pause", 7])
 def test_bad_id_is_refused_before_the_first_page(bad: Any) -> None:
-    pages = _pages(["a", "b", bad], 1, 0)
     with pytest.raises(ConfigError):
-        next(pages)
+        _check_ids(["a", "b", bad])
 
 
 # -- dead letters --------------------------------------------------------------------------------------------------

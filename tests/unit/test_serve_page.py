@@ -10,6 +10,7 @@ from zkrq.consumers import Consumer
 from zkrq.flow import Flow
 from zkrq.health import Health, ServerHealth
 from zkrq.inspection import Sizes, Statistics
+from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve import curves
 from zkrq.serve.curves import HEIGHT, WIDTH, History, Point, Rate, draw, rates
@@ -24,6 +25,7 @@ from zkrq.serve.page import (
     show_rate,
 )
 from zkrq.serve.watching import Look
+from zkrq.shards import ShardStatus
 
 
 def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:
@@ -115,6 +117,15 @@ BAD = Health(
     ("server <i> refuses",),
 )
 FIGURES = Statistics(Sizes(1, 2, 3, 4), True, 5.0, 0, 0, 0, 0)
+ONE_SERVER = View(
+    1,
+    {ServerId("redis-1"): Life("run", "generation")},
+    {},
+    {},
+    {ServerId("redis-1"): "redis://a"},
+    min_replicas=1,
+    by="",
+)
 LETTER: dict[str, Any] = {
     "id": "<script>",
     "reason": "<img src=x>",
@@ -133,6 +144,7 @@ LETTER: dict[str, Any] = {
 @every("read_only", [False, True])
 @every("full", [False, True])
 def test_every_template_renders_and_escapes(template: str, health: Health, read_only: bool, full: bool) -> None:
+    shards = {"b": ShardStatus("open", None, "shard b is away"), "main": ShardStatus("open", ONE_SERVER, None)}
     shown = Shown("emails", FIGURES, draw([0, 1], [1.0, 2.0]), draw([0, 1], [1.0, 2.0], [0.0, 1.0]), "idle")
     if not full:
         shown = Shown("emails", FIGURES._replace(oldest_ready=None, paused=False), None, None, "idle")
@@ -154,6 +166,8 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
             fragment="live_overview.html",
             stream="/live",
             look=look,
+            shards=shards if full else {},
+            left_out=["b"] if full else [],
             writable=health.ok,
             members=1,
             needed=2,
@@ -170,5 +184,8 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
     )
     for written in ("<script>", "<img", "<i>", "<b>", "<u>", "<x>", '"onclick'):
         assert written not in text
+    if full and template != "live_queue.html":
+        assert '<tr id="shard-b" class="bad">' in text
+        assert "1 of 1; a push needs 1" in text
     assert ("Pause" in text or "Resume" in text) != read_only or not (full or template == "live_queue.html")
     assert ("nothing can be pushed" in text) != health.ok

@@ -56,6 +56,8 @@ SURFACE: dict[type, set[str]] = {
     zkrq.Cluster: {
         "aclose",
         "add_server",
+        "add_shard",
+        "drain_shard",
         "consumers",
         "every",
         "health",
@@ -68,6 +70,9 @@ SURFACE: dict[type, set[str]] = {
         "queues_in_use",
         "recover",
         "remove_server",
+        "remove_shard",
+        "shard_sizes",
+        "shards",
         "statistics",
         "view",
     },

@@ -9,13 +9,14 @@ from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.items import QUEUE, item_line
 from zkrq.cli.servers import server_lines
-from zkrq.inspection import Sizes
+from zkrq.inspection import Sizes, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         statistics = await cluster.statistics()
         health = cluster.health()
+        left_out = shards_left_out(statistics.values(), cluster.shards)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
     rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
@@ -24,10 +25,12 @@ async def _stats(args: Namespace) -> Lines:
         *health.trouble,
         *(line.text for line in server_lines(health)),
         "",
+        *(f"without the items of shard {name}, which is away" for name in left_out),
         *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) + note for name, figures, note in rows),
     ]
     value = {
         "health": {**health._asdict(), "servers": {id: server._asdict() for id, server in health.servers.items()}},
+        "away": left_out,
         "queues": {
             name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
             for name, each in statistics.items()

@@ -16,7 +16,7 @@ from argparse import Namespace
 from contextlib import aclosing, suppress
 from typing import cast
 
-from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, top, trying, worker
+from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, shards, top, trying, worker
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.errors import ConfigError, ZkrqError
@@ -34,6 +34,7 @@ COMMANDS = (
     *top.COMMANDS,
     *removing.COMMANDS,
     *servers.COMMANDS,
+    *shards.COMMANDS,
     *completion.COMMANDS,
 )
 

@@ -6,8 +6,10 @@ from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
+from zkrq.cluster import Cluster
 from zkrq.connecting import founder
 from zkrq.health import Health
+from zkrq.protocol.shards import FIRST
 
 
 async def _found(args: Namespace) -> Lines:
@@ -19,10 +21,12 @@ async def _found(args: Namespace) -> Lines:
 
 
 def server_lines(health: Health) -> list[Line]:
-    """Show each server of a namespace."""
+    """Show each server of a namespace, with its shard where there are several."""
+    several = len({server.shard for server in health.servers.values()}) > 1
     return [
         Line(
-            f"{id}: {server.place}{'' if server.connected else ', not connected'}",
+            f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}"
+            f"{'' if server.connected else ', not connected'}",
             {"server": id, **server._asdict()},
         )
         for id, server in health.servers.items()
@@ -37,18 +41,30 @@ async def _servers_list(args: Namespace) -> Lines:
 
 async def _servers_add(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        name = await cluster.add_server(args.url, name=args.name, force=args.force)
-        yield Line(f"{name} is in sync", {"server": name, "epoch": cluster.view.epoch})
+        name = await cluster.add_server(args.url, name=args.name, force=args.force, shard=args.shard)
+        yield Line(f"{name} is in sync", _changed(cluster, name, args.shard))
 
 
 async def _servers_remove(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
+        known = cluster.health().servers.get(args.name)
         await cluster.remove_server(args.name)
-        yield Line(f"{args.name} is removed", {"server": args.name, "epoch": cluster.view.epoch})
+        yield Line(f"{args.name} is removed", _changed(cluster, args.name, known.shard if known else FIRST))
+
+
+def _changed(cluster: Cluster, server: str, shard: str) -> dict[str, object]:
+    """Describe a server that came or went, with the epoch of its shard's view since then."""
+    view = cluster.shards[shard].view
+    return {"server": server, "shard": shard, "epoch": view and view.epoch}
 
 
 async def _servers_recover(args: Namespace) -> Lines:
-    await open_cluster(args).recover(args.name)
+    cluster = open_cluster(args)
+    if args.shard == FIRST:
+        await cluster.recover(args.name)  # it does not open without them
+    else:
+        async with cluster:
+            await cluster.recover(args.name)
     yield Line(f"recovered with {', '.join(args.name)}", {"servers": args.name})
 
 
@@ -66,6 +82,7 @@ COMMANDS = (
         _servers_add,
         (
             Flag("name", "its name; default: host:port"),
+            Flag("shard", "the shard that gets another copy of its items", str, FIRST),
             Flag("force", "take it over from another deployment, and wipe its items", bool, False),
         ),
         {"url": "its URL; all that it holds of this namespace is wiped"},
@@ -75,6 +92,7 @@ COMMANDS = (
         "servers recover",
         "after all in-sync servers were lost: continue with these; items that only others held are lost",
         _servers_recover,
-        arguments={"name...": "the servers to continue with"},
+        (Flag("shard", "the shard whose servers were lost", str, FIRST),),
+        {"name...": "the servers to continue with"},
     ),
 )

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,10 +16,12 @@ from zkrq.cluster import Cluster, client_of
 from zkrq.consumers import Consumer
 from zkrq.errors import ConfigError, ZkrqError
 from zkrq.health import Health
-from zkrq.inspection import Statistics
+from zkrq.inspection import Statistics, shards_left_out
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Status
-from zkrq.protocol.view import View
+from zkrq.shard import Shard
+from zkrq.shards import ShardStatus
+from zkrq.tasks import together
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,26 +36,46 @@ SHOWN = 50
 
 class Snapshot(NamedTuple):
     """What a look found.  ``at``: seconds, monotonic.  ``copied``: of each learner, its items in percent of the
-    primary's, which also grow while it is caught up."""
+    primaries', which also grow while it is caught up."""
 
     at: float
     health: Health
-    view: View
+    shards: Mapping[str, ShardStatus]
     queues: Mapping[str, Statistics]
     consumers: Mapping[str, Consumer]
     copied: Mapping[str, float]
 
+    @property
+    def left_out(self) -> list[str]:
+        """Shards whose items are not in the figures of the queues."""
+        return shards_left_out(self.queues.values(), self.shards)
+
     def value(self) -> dict[str, object]:
         """Return it as JSON can write it."""
         return {
-            "epoch": self.view.epoch,
+            "epoch": self.health.epoch,
             "ready": self.health.ok,
             "session": self.health.session,
             "trouble": list(self.health.trouble),
             "servers": {
-                id: {"place": server.place, "connected": server.connected, "copied_percent": self.copied.get(id)}
+                id: {
+                    "shard": server.shard,
+                    "place": server.place,
+                    "connected": server.connected,
+                    "copied_percent": self.copied.get(id),
+                }
                 for id, server in self.health.servers.items()
             },
+            "shards": {
+                name: {
+                    "state": shard.state,
+                    "away": shard.away,
+                    "epoch": shard.view and shard.view.epoch,
+                    "in_sync": sorted(shard.view.members) if shard.view else [],
+                }
+                for name, shard in self.shards.items()
+            },
+            "away": self.left_out,
             "queues": {
                 name: {
                     **each.sizes._asdict(),
@@ -74,15 +96,22 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
     """Look at everything.  Raises ``Unavailable``."""
     queues = await cluster.statistics()
     consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
-    return Snapshot(time.monotonic(), cluster.health(), cluster.view, queues, consumers, copied)
+    return Snapshot(time.monotonic(), cluster.health(), cluster.shards, queues, consumers, copied)
 
 
-async def copied_by_learners(cluster: Cluster, queues: Mapping[str, Statistics]) -> Mapping[str, float]:
-    """Return how much of the items each learner has, in percent."""
-    view, fleet = cluster.view, client_of(cluster).shard.fleet
+async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:
+    """Return how much of their shard's items of these queues the learners have, in percent.  Raises ``Unavailable``."""
+    shards = [shard for shard in client_of(cluster).shards.open.values() if not shard.away]
+    found = await together(_copied_in(shard, queues) for shard in shards)
+    return {id: percent for each in found for id, percent in each.items()}
+
+
+async def _copied_in(shard: Shard, queues: Collection[str]) -> Mapping[str, float]:
+    view, fleet = shard.view, shard.fleet
     if not view.learners:
         return {}
-    whole = sum(sum(each.sizes) for each in queues.values())
+    counts = await together(shard.replicas.ask(calls.Count(name)) for name in queues)
+    whole = sum(of.ready + of.scheduled + of.claimed + of.dead for of in counts)
     has = dict.fromkeys(view.learners, 0)
     for name in queues:
         call = calls.Count(name)
@@ -100,17 +129,30 @@ def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> Renderabl
     from rich.console import Group
     from rich.text import Text
 
-    view, health = now.view, now.health
+    health, several = now.health, len(now.shards) > 1
     state = "ready to push and claim" if health.ok else "not ready"
-    head = (
-        f"epoch {view.epoch}, {len(view.members)} in sync of {len(health.servers)}, {state}, ZooKeeper {health.session}"
-    )
-    warnings = [Text(text, style="bold red") for text in (*filter(None, [trouble]), *health.trouble)]
-    return Group(head, *warnings, _servers(now), _queues(now, before), _consumers(now))
+    members = sum(server.place == "member" for server in health.servers.values())
+    where = f"{len(now.shards)} shards" if several else f"epoch {health.epoch}"
+    head = f"{where}, {members} in sync of {len(health.servers)}, {state}, ZooKeeper {health.session}"
+    left_out = [f"The figures of the queues are without the items of shard {name}." for name in now.left_out]
+    warnings = [Text(text, style="bold red") for text in (*filter(None, [trouble]), *health.trouble, *left_out)]
+    shards = [_shards(now)] if several else []
+    return Group(head, *warnings, *shards, _servers(now), _queues(now, before), _consumers(now))
+
+
+def _shards(now: Snapshot) -> Table:
+    table = _table("shard", "state", "epoch", "in sync", "")
+    for name, shard in now.shards.items():
+        style = {"open": "green", "draining": "yellow"}.get(shard.state, "red")
+        view = shard.view
+        known = (f"{view.epoch}", f"{len(view.members)} of {len(view.servers)}") if view else ("", "")
+        table.add_row(name, f"[{style}]{shard.state}[/]", *known, "[red]away[/]" if shard.away else "")
+    return table
 
 
 def _servers(now: Snapshot) -> Table:
-    table = _table("server", "place", "")
+    several = len(now.shards) > 1
+    table = _table("server", *(["shard"] if several else []), "place", "")
     for id, server in now.health.servers.items():
         style = {"member": "green", "learner": "yellow"}.get(server.place, "red")
         notes = [] if server.connected else ["not connected"]
@@ -118,7 +160,8 @@ def _servers(now: Snapshot) -> Table:
             notes.append(f"{now.copied.get(id, 0.0):.0f} % of the items")
         if server.catching_up and server.catching_up.seconds_left is not None:
             notes.append(f"{server.catching_up.seconds_left:.0f} s left")
-        table.add_row(_safe(id), f"[{style}]{server.place}[/]", ", ".join(notes))
+        shard = [server.shard] if several else []
+        table.add_row(_safe(id), *shard, f"[{style}]{server.place}[/]", ", ".join(notes))
     return table
 
 
@@ -159,7 +202,7 @@ def _table(*columns: str) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
-    texts = {"server", "place", "queue", "consumer", "description", "holds", ""}
+    texts = {"server", "shard", "state", "place", "queue", "consumer", "description", "holds", ""}
     for column in columns:
         table.add_column(column, justify="left" if column in texts else "right")
     return table
@@ -197,7 +240,7 @@ async def watch(cluster: Cluster, interval: float) -> None:
             try:
                 before, now = now, await take_snapshot(cluster)
             except ZkrqError as error:
-                live.update(show(now._replace(health=cluster.health(), view=cluster.view), before, str(error)))
+                live.update(show(now._replace(health=cluster.health(), shards=cluster.shards), before, str(error)))
             else:
                 live.update(show(now, before))
 

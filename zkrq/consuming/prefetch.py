@@ -76,7 +76,10 @@ class Prefetcher(Generic[T]):
         tasks: Tasks,
         events: Events,
         home: Home,
+        away: Callable[[], str | None],
     ) -> None:
+        """``away`` tells why the servers cannot be asked now, None if they can."""
+        self._away = away
         self._replicas = replicas
         self._leases = leases
         self._wakeups = wakeups
@@ -99,7 +102,9 @@ class Prefetcher(Generic[T]):
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
-        self._looks = 0
+        self._probed = 0
+        self.looks = 0
+        """Requests that were answered."""
         self._trouble: ZkrqError | None = None
 
     # -- called by consumers -----------------------------------------------------------------------------------------
@@ -130,7 +135,7 @@ class Prefetcher(Generic[T]):
         if not self._waiters and (drawn := self._draw(want)):
             return drawn
         waiter = Waiter(want, patient, asyncio.get_running_loop().create_future())
-        looks = self._looks
+        looks = self.looks
         self._waiters.append(waiter)
         if not self._looking:
             self._look()
@@ -141,8 +146,8 @@ class Prefetcher(Generic[T]):
                 return await waiter.future
         except TimeoutError:
             self.withdraw(waiter)
-            if self._looks == looks:
-                raise self._failure(self._trouble or "no server answered in time") from self._trouble
+            if self.looks == looks:
+                raise self.failure() from self._trouble
             return []
         except asyncio.CancelledError:
             self.withdraw(waiter)
@@ -168,10 +173,33 @@ class Prefetcher(Generic[T]):
         drawn = self._draw(1)
         return drawn[0] if drawn else None
 
+    @property
+    def ahead(self) -> int:
+        """Number of items that are to be claimed ahead, at the present pace."""
+        return self._pace.target
+
+    def probe(self, count: int) -> None:
+        """Claim up to this many items ahead, once, unless some are: the streams take from elsewhere and do not wait."""
+        if not self._buffer:
+            self._probed = count
+            self._look()
+
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
         self._woken_alone = self._woken_alone or alone
         self._woken.set()
+
+    def move(self) -> None:
+        """End every wait with no claims: the shards to claim from have changed, so look again there."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.future.done():
+                waiter.future.set_result([])
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Whether the last request failed, or the next one will."""
+        return self._trouble is not None or self._away() is not None
 
     def close(self) -> None:
         """End every wait with ``Closed``.  Claims that were not handed out go back with ``Leases.release_all``."""
@@ -264,6 +292,10 @@ class Prefetcher(Generic[T]):
                 else:
                     waiter.future.set_exception(self._failure(outcome))
 
+    def failure(self) -> ZkrqError:
+        """Return the error for a caller whose time is over, and whom no server has answered."""
+        return self._failure(self._trouble or "no server answered in time")
+
     def _failure(self, reason: ZkrqError | str) -> ZkrqError:
         """Return the error for a caller that would not wait."""
         kind = ConfigError if isinstance(reason, ConfigError) else Unavailable
@@ -284,7 +316,7 @@ class Prefetcher(Generic[T]):
         asked = sum(waiter.want for waiter in self._waiters)
         while self._buffer and not lease_of(self._buffer[0]).holds:
             self._buffer.popleft()
-        return max(0, min(CLAIM_MAX, asked + self._pace.target - len(self._buffer)))
+        return max(0, min(CLAIM_MAX, asked + max(self._pace.target, self._probed) - len(self._buffer)))
 
     async def _run(self) -> None:
         failures = 0
@@ -295,7 +327,7 @@ class Prefetcher(Generic[T]):
             self._hand_back_untaken()
             self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._leases.is_certain())
             pause = SWEEP_SECONDS
-            count = self._wanted()
+            count, self._probed = self._wanted(), 0
             if count or alone:
                 asking = tuple(self._waiters)
                 try:
@@ -309,7 +341,7 @@ class Prefetcher(Generic[T]):
                     await asyncio.sleep(pause)
                     continue
                 failures, self._trouble = 0, None
-                self._looks += 1
+                self.looks += 1
                 self._serve(fresh=True)
                 self._hand_back()
                 if next_ms == 0 and self._wanted():

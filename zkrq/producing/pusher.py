@@ -1,7 +1,9 @@
 """Push items: encode them, gather them into bundles and batches, and choose how the servers take them.
 
-A plain push is written to all servers in one round trip.  The primary decides a push with a key, or into a queue with a
-limit, before it is written to the others: one more round trip.
+A plain push goes to any shard, and to another one if nothing happened there; one with an id, a key or a limit goes to
+the queue's home (see ``placement.py``).  A plain push is written to all servers of its shard in one round trip.  The
+primary decides a push with a key, or into a queue with a limit, before it is written to the others: one more round
+trip.
 
 Items that leave together, without an id or a life of their own, form bundles: servers keep, claim and remove them
 together.
@@ -12,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from operator import attrgetter
@@ -22,24 +25,43 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from zkrq import clock
 from zkrq.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
 from zkrq.codecs import Codec
-from zkrq.errors import Closed, CodecError, ConfigError, OutcomeUnknown, PayloadTooLarge, Receipt, Receipts, ZkrqError
+from zkrq.errors import (
+    Closed,
+    CodecError,
+    ConfigError,
+    NotEnoughReplicas,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    Receipt,
+    Receipts,
+    Unavailable,
+    ZkrqError,
+)
 from zkrq.ids import made_at_ms, new_id_at, new_ids_at
 from zkrq.observing import Observers
+from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, join, with_headers
 from zkrq.protocol.records import BUNDLE_MAX, PRIORITIES, fresh
+from zkrq.protocol.shards import ShardName
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
-from zkrq.replication.replicas import Done, Duplicate, Known, Pushed, Replicas
-from zkrq.tasks import Tasks
+from zkrq.replication.replicas import Done, Duplicate, Known, Pushed, PushResults
+from zkrq.replication.runner import MapChanged
+from zkrq.tasks import Tasks, together
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 PUT_BYTES = 60
 """Approximate bytes of a push beside its payload."""
 
 BUNDLE_BYTES = 1 << 14
 """Bytes of payloads in a bundle: a server reads all of them to hand out one.  A larger item is alone."""
+
+
+MAP_PAUSE = 0.1
+"""Seconds until the shard map is read again if it is not yet as new as a server asks for."""
 
 
 class Options(NamedTuple):
@@ -106,6 +128,19 @@ class Push:
         self.options = options
 
 
+@dataclass(eq=False, slots=True)
+class Chunk:
+    """Items of a ``push_many`` that leave together.  ``ids``: of each push; empty until they are made."""
+
+    payloads: Sequence[bytes]
+    options: Options
+    ids: Sequence[Sequence[str]]
+
+
+_Send = Callable[[Target, Sequence[Put], int], Awaitable[PushResults]]
+"""Push to a shard, placed by the map of this number."""
+
+
 class Pusher(Generic[T]):
     """Push the items of one queue."""
 
@@ -114,7 +149,7 @@ class Pusher(Generic[T]):
         queue: str,
         *,
         codec: Codec[T],
-        replicas: Replicas,
+        placement: Placement,
         tasks: Tasks,
         max_payload_bytes: int,
         max_size: int | None,
@@ -123,7 +158,7 @@ class Pusher(Generic[T]):
         self.observers: Final = observers
         self._queue = queue
         self._codec = codec
-        self._replicas = replicas
+        self._placement = placement
         self._tasks = tasks
         self._max_payload = max_payload_bytes
         self._max_size = max_size or 0
@@ -131,11 +166,12 @@ class Pusher(Generic[T]):
         batcher = partial(
             Batcher[Push, Receipt],
             tasks=tasks,
-            patience=replicas.operation_timeout,
+            patience=placement.first.replicas.operation_timeout,
             watched=observers.pushed,
             landed=self._report,
         )
         self._plain = batcher(self._send_plain, name=f"push to {queue}")
+        self._homed = batcher(self._send_homed, name=f"push of ids to {queue}")
         self._decided = batcher(self._send_decided, name=f"decided push to {queue}")
 
     def begin(self, item: T, id: str | None, options: Options) -> tuple[Push, asyncio.Future[Receipt]]:
@@ -145,31 +181,104 @@ class Pusher(Generic[T]):
             call = Push("", 0, payload, options)
         else:
             call = Push(check_id("id", id), made_at_ms(id) or clock.now_ms(), payload, options)
-        is_decided = self._max_size or options.key or (id is not None and bundle_and_position(id)[0] != id)
-        return call, (self._decided if is_decided else self._plain).add(call, PUT_BYTES + len(payload))
+        if self._max_size or options.key or (id is not None and bundle_and_position(id)[0] != id):
+            batcher = self._decided
+        else:
+            batcher = self._plain if id is None else self._homed
+        return call, batcher.add(call, PUT_BYTES + len(payload))
 
     async def _send_plain(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
-        """Push items that were gathered, in bundles as far as possible."""
-        puts: list[Put] = []
-        groups: list[Sequence[int]] = []
-        for priority, group in _in_groups(calls):
-            groups.append(group)
-            puts.append(_put(calls[group[0]]) if priority is None else _bundle(priority, [calls[at] for at in group]))
-        results = await self._replicas.put(self._queue, puts)
-        if not results.others:
-            copies = results.replicas
-            return [_receipt_of((call.id, copies, False, False, True)) for call in calls]
-        receipts: dict[int, Receipt | ZkrqError] = {}
-        for number, group in enumerate(groups):
-            for at, result in zip(group, results.of(number, len(group)), strict=True):
-                receipts[at] = _receipt(calls[at], result)
-        return [receipts[at] for at in range(len(calls))]
+        """Push items that were gathered, in bundles as far as possible, to one shard."""
+
+        def make(ending: str) -> tuple[list[Put], list[Sequence[int]]]:
+            puts: list[Put] = []
+            groups: list[Sequence[int]] = []
+            for priority, group in _in_groups(calls):
+                groups.append(group)
+                some = [calls[at] for at in group]
+                puts.append(_put(some[0], ending) if priority is None else _bundle(priority, some, ending))
+            return puts, groups
+
+        results, groups = await self._place(make, len(calls))
+        return _receipts(calls, results, groups)
+
+    async def _send_homed(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
+        """Push items under ids of their callers, each to the shard that its id names, or to the queue's home."""
+
+        async def push(target: Target, puts: Sequence[Put], map: int) -> PushResults:
+            return await target.replicas.put(self._queue, puts, map=map)
+
+        return await self._send_home(calls, push)
 
     async def _send_decided(self, calls: Sequence[Push]) -> Sequence[Receipt | ZkrqError]:
-        """Let the primary decide about each item."""
-        results = await self._replicas.push(self._queue, self._max_size, [_put(call) for call in calls])
-        outcomes = (results.of(at, 1)[0] for at in range(len(calls)))
-        return [_receipt(call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+        """Let the primary decide about each item, on the shard that its id names, or on the queue's home."""
+
+        async def push(target: Target, puts: Sequence[Put], map: int) -> PushResults:
+            return await target.replicas.push(self._queue, self._max_size, puts, map=map)
+
+        return await self._send_home(calls, push)
+
+    async def _place(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[PushResults, M]:
+        """Push items without an identity to one shard; to another one, under new ids, if nothing was written there.
+
+        ``make`` makes the pushes, with ids of this ending.  Raises what the last shard did.
+        """
+        placement, tried = self._placement, set[ShardName]()
+        while True:
+            map = placement.map.number
+            target = placement.choose(tried)
+            tried.add(target.name)
+            has_other = map > 0 and placement.has_other(tried)
+            puts, more = make(placement.ending(target))
+            target.under_way += count
+            try:
+                return await target.replicas.put(self._queue, puts, map=map, patient=not has_other), more
+            except MapChanged:
+                await self._refresh(map)
+                tried.clear()
+            except (NotEnoughReplicas, Unavailable):
+                target.avoid()
+                if not has_other:
+                    raise
+            finally:
+                target.under_way -= count
+
+    async def _send_home(self, calls: Sequence[Push], push: _Send) -> Sequence[Receipt | ZkrqError]:
+        """Push items that have an identity, each to its shard."""
+        receipts: dict[int, Receipt | ZkrqError] = {}
+
+        async def send(target: Target, group: Sequence[int], map: int) -> Sequence[int]:
+            """Return those that must be placed anew."""
+            some = [calls[at] for at in group]
+            try:
+                results = await push(target, [_put(call) for call in some], map)
+            except MapChanged:
+                return group
+            except ZkrqError as error:
+                receipts.update(dict.fromkeys(group, error))
+            else:
+                receipts.update(zip(group, _receipts(some, results, [(at,) for at in range(len(some))]), strict=True))
+            return ()
+
+        left: Sequence[int] = range(len(calls))
+        while left:
+            map, groups = self._placement.map.number, dict[Target, list[int]]()
+            for at in left:
+                try:
+                    groups.setdefault(await self._placement.find(self._queue, calls[at].id), []).append(at)
+                except ZkrqError as error:
+                    receipts[at] = error
+            again = await together(send(target, group, map) for target, group in groups.items())
+            if left := [at for some in again for at in some]:
+                await self._refresh(map)
+        return [receipts[at] for at in range(len(calls))]
+
+    async def _refresh(self, map: int) -> None:
+        """Read the shard map after a server has asked for a newer one than this."""
+        if self._placement.map.number <= map:
+            await self._placement.refresh()
+            if self._placement.map.number <= map:
+                await asyncio.sleep(MAP_PAUSE)
 
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:
         self.observers.tell_pushed(self._queue, seconds, _outcomes(results))
@@ -180,21 +289,22 @@ class Pusher(Generic[T]):
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
-        in_flight: deque[tuple[Sequence[Sequence[str]], asyncio.Task[Sequence[Results] | None]]] = deque()
+        in_flight: deque[tuple[Chunk, asyncio.Task[Sequence[Results] | None]]] = deque()
 
         async def land() -> None:
-            names, task = in_flight[0]
+            chunk, task = in_flight[0]
             results = await asyncio.shield(task)
             in_flight.popleft()
-            for ids, part in zip(names, results or [[_interrupted(id) for id in ids] for ids in names], strict=True):
+            ended = results or [[_interrupted(id) if id else Closed() for id in ids] for ids in chunk.ids]
+            for ids, part in zip(chunk.ids, ended, strict=True):
                 receipts.add(ids, part)
 
         try:
-            for chunk in _chunks(payloads):
+            for some in _chunks(payloads):
                 if len(in_flight) >= MAX_IN_FLIGHT:
                     await land()
-                puts, names = self._puts_of(chunk, options)
-                in_flight.append((names, self._tasks.start(self._send(puts, names), f"push many to {self._queue}")))
+                chunk = Chunk(some, options, [("",)] * len(some))
+                in_flight.append((chunk, self._tasks.start(self._send(chunk), f"push many to {self._queue}")))
         except Exception as error:  # an item cannot be encoded, or the generator of the items failed
             while in_flight:
                 await land()
@@ -207,18 +317,20 @@ class Pusher(Generic[T]):
             raise _worst(receipts)
         return receipts
 
-    def _puts_of(self, chunk: Sequence[bytes], options: Options) -> tuple[list[Put], list[Sequence[str]]]:
+    def _puts_of(self, chunk: Sequence[bytes], options: Options, ending: str) -> tuple[list[Put], list[Sequence[str]]]:
         """Make the pushes of many payloads, in bundles if possible; return them and the ids of the items of each."""
         now_ms = clock.now_ms()
         if self._max_size or not options.is_plain:
-            ids = new_ids_at(now_ms, len(chunk))
+            ids: Sequence[str] = new_ids_at(now_ms, len(chunk))
+            if ending:
+                ids = [id + ending for id in ids]
             return [_alone(id, now_ms, payload, options) for id, payload in zip(ids, chunk, strict=True)], [
                 (id,) for id in ids
             ]
         puts: list[Put] = []
         names: list[Sequence[str]] = []
         for part in _parts(list(map(len, chunk))):
-            id, payloads = new_id_at(now_ms), chunk[part.start : part.stop]
+            id, payloads = new_id_at(now_ms) + ending, chunk[part.start : part.stop]
             if len(payloads) == 1:
                 puts.append(_alone(id, now_ms, payloads[0], options))
                 names.append((id,))
@@ -227,28 +339,43 @@ class Pusher(Generic[T]):
                 names.append(BundleIds(id, len(payloads)))
         return puts, names
 
-    async def _send(self, puts: Sequence[Put], names: Sequence[Sequence[str]]) -> Sequence[Results]:
+    async def _send(self, chunk: Chunk) -> Sequence[Results]:
+        """Push a chunk; return the results of each of its pushes."""
         if self._closed:
-            return [[Closed()] * len(ids) for ids in names]
+            return [[Closed()] * len(ids) for ids in chunk.ids]
         began = asyncio.get_running_loop().time()
-        results = await self._send_open(puts, names)
+        results = await self._send_open(chunk)
         if self.observers.pushed:
-            seconds = [asyncio.get_running_loop().time() - began] * sum(map(len, names))
+            seconds = [asyncio.get_running_loop().time() - began] * len(chunk.payloads)
             outcomes = _outcomes(itertools.chain.from_iterable(results))
             self.observers.tell_pushed(self._queue, seconds, outcomes)
         return results
 
-    async def _send_open(self, puts: Sequence[Put], names: Sequence[Sequence[str]]) -> Sequence[Results]:
+    async def _send_open(self, chunk: Chunk) -> Sequence[Results]:
+        def make(ending: str) -> tuple[Sequence[Put], None]:
+            puts, chunk.ids = self._puts_of(chunk.payloads, chunk.options, ending)
+            return puts, None
+
         try:
             if self._max_size:
-                results = await self._replicas.push(self._queue, self._max_size, puts)
+                results = await self._push_limited(make)
             else:
-                results = await self._replicas.put(self._queue, puts)
+                results, _ = await self._place(make, len(chunk.payloads))
         except ZkrqError as error:
             if isinstance(error, OutcomeUnknown):
-                error.ids = tuple(itertools.chain.from_iterable(names))
-            return [[error] * len(ids) for ids in names]
-        return [results.of(at, len(ids)) for at, ids in enumerate(names)]
+                error.ids = tuple(itertools.chain.from_iterable(chunk.ids))
+            return [[error] * len(ids) for ids in chunk.ids]
+        return [results.of(at, len(ids)) for at, ids in enumerate(chunk.ids)]
+
+    async def _push_limited(self, make: Callable[[str], tuple[Sequence[Put], None]]) -> PushResults:
+        """Push many items into a queue with a limit, at its home."""
+        while True:
+            map, home = self._placement.map.number, await self._placement.home(self._queue)
+            puts, _ = make("")
+            try:
+                return await home.replicas.push(self._queue, self._max_size, puts, map=map)
+            except MapChanged:
+                await self._refresh(map)
 
     def _encode(self, item: T, options: Options) -> bytes:
         try:
@@ -265,18 +392,19 @@ class Pusher(Generic[T]):
         """Refuse further pushes."""
         self._closed = True
         self._plain.stop()
+        self._homed.stop()
         self._decided.stop()
 
     async def aclose(self) -> None:
         """Wait for the calls in flight."""
-        await asyncio.gather(self._plain.aclose(), self._decided.aclose())
+        await asyncio.gather(self._plain.aclose(), self._homed.aclose(), self._decided.aclose())
 
 
 def _in_groups(calls: Sequence[Push]) -> Iterator[tuple[int | None, Sequence[int]]]:
     """Divide pushes into bundles: the priority, and the positions of the pushes; None with one that is alone."""
     together: dict[int, list[int]] = {}
     for at, call in enumerate(calls):
-        if call.id or not (call.options is _PLAIN or call.options.is_plain):
+        if call.made_ms or not (call.options is _PLAIN or call.options.is_plain):
             yield None, (at,)
         else:
             together.setdefault(call.options.priority, []).append(at)
@@ -298,19 +426,19 @@ def _parts(sizes: Sequence[int]) -> Iterator[range]:
     yield range(start, whole)
 
 
-def _bundle(priority: int, calls: Sequence[Push]) -> Put:
+def _bundle(priority: int, calls: Sequence[Push], ending: str) -> Put:
     now_ms = clock.now_ms()
-    bundle = new_id_at(now_ms)
+    bundle = new_id_at(now_ms) + ending
     for call, id in zip(calls, BundleIds(bundle, len(calls)), strict=True):
         call.id = id
     return Put(bundle, fresh(priority, now_ms, size=len(calls)), join([call.payload for call in calls]))
 
 
-def _put(call: Push) -> Put:
+def _put(call: Push, ending: str = "") -> Put:
     made_ms = call.made_ms
-    if not call.id:
+    if not made_ms:
         made_ms = clock.now_ms()
-        call.id = new_id_at(made_ms)
+        call.id = new_id_at(made_ms) + ending
     return _alone(call.id, made_ms, call.payload, call.options)
 
 
@@ -336,6 +464,20 @@ def _chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         raise
     if chunk:
         yield chunk
+
+
+def _receipts(
+    calls: Sequence[Push], results: PushResults, groups: Sequence[Sequence[int]]
+) -> Sequence[Receipt | ZkrqError]:
+    """Return the receipt of each call.  ``groups``: for each push of the batch, the positions of its calls."""
+    if not results.others:
+        copies = results.replicas
+        return [_receipt_of((call.id, copies, False, False, True)) for call in calls]
+    receipts: dict[int, Receipt | ZkrqError] = {}
+    for number, group in enumerate(groups):
+        for at, result in zip(group, results.of(number, len(group)), strict=True):
+            receipts[at] = _receipt(calls[at], result)
+    return [receipts[at] for at in range(len(calls))]
 
 
 def _receipt(call: Push, result: Pushed | ZkrqError) -> Receipt | ZkrqError:

@@ -30,6 +30,7 @@ from zkrq.serve.bodies import (
     QueueName,
     QueueStatistics,
     Settled,
+    ShardFigures,
     claimed,
     figures,
     pushed,
@@ -37,6 +38,7 @@ from zkrq.serve.bodies import (
 from zkrq.serve.holding import Held, Holding
 from zkrq.serve.problems import Busy, describe_error, headers_of, kind_of
 from zkrq.serve.queues import Queues
+from zkrq.serve.watching import takes_pushes
 
 WAITING_MAX = 500
 """Requests that wait for items at one time."""
@@ -205,12 +207,13 @@ class Api:
     async def statistics(self) -> NamespaceStatistics:
         """Count the items of every queue, and name the servers."""
         statistics = await self._cluster.statistics()
-        health = self._cluster.health()
+        health, shards = self._cluster.health(), self._cluster.shards
         return NamespaceStatistics(
             namespace=self._cluster.namespace,
             epoch=health.epoch,
-            writable=self._cluster.view.writable,
+            writable=takes_pushes(self._cluster),
             servers={name: server.place for name, server in health.servers.items()},
+            shards={name: ShardFigures(state=each.state, away=each.away) for name, each in shards.items()},
             queues={name: figures(each) for name, each in statistics.items()},
         )
 

@@ -235,6 +235,14 @@ class QueueStatistics(BaseModel):
     dead: int
     paused: bool
     oldest_ready: float | None = Field(description="Seconds since the oldest ready item became due.")
+    away: list[str] = Field(description="Shards that could not be asked; their items are not in these figures.")
+
+
+class ShardFigures(BaseModel):
+    """A shard: one set of servers of the namespace."""
+
+    state: str = Field(description="joining, open, draining or closed.")
+    away: str | None = Field(description="Why nothing can be had of it now; null if it can.")
 
 
 class NamespaceStatistics(BaseModel):
@@ -242,8 +250,9 @@ class NamespaceStatistics(BaseModel):
 
     namespace: str
     epoch: int
-    writable: bool = Field(description="Whether enough servers are in sync for a push.")
+    writable: bool = Field(description="Whether enough servers of a shard are in sync for a push.")
     servers: dict[str, str] = Field(description="Each server's place: member, learner, eligible or out.")
+    shards: dict[str, ShardFigures] = Field(description="The shards by name; one of them is `main`.")
     queues: dict[str, QueueStatistics]
 
 
@@ -255,7 +264,9 @@ def pushed(receipt: Receipt) -> dict[str, object]:
 def figures(statistics: Statistics) -> QueueStatistics:
     """Return the figures of a queue."""
     sizes = statistics.sizes._asdict()
-    return QueueStatistics(**sizes, paused=statistics.paused, oldest_ready=statistics.oldest_ready)
+    return QueueStatistics(
+        **sizes, paused=statistics.paused, oldest_ready=statistics.oldest_ready, away=list(statistics.away)
+    )
 
 
 def claimed(token: str, claim: Claim[bytes], seconds: float) -> str:

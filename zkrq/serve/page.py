@@ -23,13 +23,13 @@ from starlette.responses import HTMLResponse, RedirectResponse, StreamingRespons
 from zkrq.checks import check_name
 from zkrq.cluster import Cluster
 from zkrq.errors import ConfigError, ZkrqError
-from zkrq.inspection import Sizes, Statistics
+from zkrq.inspection import Sizes, Statistics, shards_left_out
 from zkrq.queue import Queue
 from zkrq.serve.curves import Curve, Rate, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
 from zkrq.serve.queues import Queues
 from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
-from zkrq.serve.watching import Look, Watching
+from zkrq.serve.watching import Look, Watching, takes_pushes
 
 HERE = Path(__file__).parent
 
@@ -202,10 +202,12 @@ class Page:
         return values
 
     def _common(self, look: Look) -> dict[str, Any]:
-        view = self._cluster.view
+        view, shards = self._cluster.view, self._cluster.shards
         return {
             "look": look,
-            "writable": view.writable,
+            "shards": shards if len(shards) > 1 else {},
+            "left_out": shards_left_out(look.queues.values(), shards),
+            "writable": takes_pushes(self._cluster),
             "members": len(view.members),
             "needed": view.min_replicas,
             "read_only": self._policy.read_only,

@@ -56,6 +56,12 @@ class Look:
     trouble: str = ""
 
 
+def takes_pushes(cluster: Cluster) -> bool:
+    """Tell whether enough servers of a shard are in sync for a push."""
+    shards = cluster.shards
+    return cluster.view.writable if len(shards) == 1 else any(shard.takes_pushes for shard in shards.values())
+
+
 class Watching:
     """Look at a cluster: ``async with`` owns the loop that does."""
 

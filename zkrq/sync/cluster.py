@@ -12,12 +12,13 @@ from zkrq.checks import Duration, check_name, in_seconds
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer
 from zkrq.health import Health
-from zkrq.inspection import Statistics
+from zkrq.inspection import Sizes, Statistics
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observer
 from zkrq.protocol.view import View
 from zkrq.retry import Retry
 from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.shards import ShardStatus
 from zkrq.sync.claims import Claim
 from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue, find_of
@@ -146,9 +147,20 @@ class Cluster:
 
     @property
     def view(self) -> View:
-        """Which servers are in sync, as this client knows it."""
+        """Which servers of the first shard are in sync, as this client knows it."""
         opened = self._portal.open()
         return opened.read(lambda: opened.cluster.view)
+
+    @property
+    def shards(self) -> Mapping[str, ShardStatus]:
+        """The shards of this namespace by name, as this client knows them."""
+        opened = self._portal.open()
+        return opened.read(lambda: opened.cluster.shards)
+
+    def shard_sizes(self, name: str) -> Mapping[str, Sizes]:
+        """Count what is left in a shard, of every queue that has an item there.  Raises ``ConfigError``,
+        ``Unavailable``."""
+        return self._portal.call(lambda cluster: cluster.shard_sizes(name))
 
     def consumers(self) -> Mapping[str, Consumer]:
         """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.

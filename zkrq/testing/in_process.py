@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import cast
@@ -143,15 +143,21 @@ class Servers:
         min_replicas: int | None = DEFAULTS.min_replicas,
         description: str = "test",
         on_event: Callable[[Event], object] | None = DEFAULTS.on_event,
+        first: int | None = None,
     ) -> TestCluster:
         """Make a client of these servers, to be opened with ``async with``; see ``zkrq.connect``.
 
+        ``first``: how many of the servers are those of the first shard, None: all; use the others with ``add_shard``.
         The first client fixes ``min_replicas``.  Raises ``ConfigError`` for bad arguments.
         """
         settings = Settings(
             found=True, min_replicas=min_replicas, description=check_id("description", description), on_event=on_event
         )
-        return TestCluster(self, self._hub, self._dial, settings)
+        return TestCluster(self, self._hub, self._dial, settings, self.urls(*self.names[:first]))
+
+    def urls(self, *names: str) -> Mapping[str, str]:
+        """Return the URLs of these servers, as for ``add_shard``."""
+        return {name: f"redis://{name}" for name in names}
 
     def kill(self, name: str) -> None:
         """Kill a server; its data stays, as on a disk.  Does nothing if it is down."""
@@ -176,11 +182,10 @@ class TestCluster(Cluster):
 
     __test__ = False  # nothing for pytest to collect
 
-    def __init__(self, servers: Servers, hub: Hub, dial: Dial, settings: Settings) -> None:
+    def __init__(self, servers: Servers, hub: Hub, dial: Dial, settings: Settings, urls: Mapping[str, str]) -> None:
         self.servers = servers
         """Servers that it is connected to."""
         self._hub = hub
-        urls = {name: f"redis://{name}" for name in servers.names}
         super().__init__(urls, MemoryCoordinator(hub), settings, dial=dial)
 
     @property

@@ -313,13 +313,10 @@ class ZooKeeperCoordinator:
     async def _look_at_rights(self, link: ZooKeeperLink) -> None:
         """Give the znodes to this session's identities if that is asked for; otherwise warn once if anybody may change
         them, because the namespace was founded without credentials."""
-        exist = [path for path in (self._base, *self._parents, self._view, self._leader) if await link.stat(path)]
         if self._protects:
-            names = await link.children(self._enrolled)
-            for path in (*exist, *(f"{self._enrolled}/{name}" for name in sorted(names))):
-                with suppress(NoNode):
-                    await link.protect(path)
+            await self._protect(link, self._base)
             return
+        exist = [path for path in (self._base, *self._parents, self._view, self._leader) if await link.stat(path)]
         opened = [path for path in exist if any(right.opens for right in await _rights(link, path))]
         if opened and not self._warned:
             self._warned = True
@@ -329,6 +326,13 @@ class ZooKeeperCoordinator:
                 "them the znodes alone",
                 ", ".join(opened),
             )
+
+    async def _protect(self, link: ZooKeeperLink, path: str) -> None:
+        """Give a znode, and all below it, to this session's identities: what clients make meanwhile is theirs."""
+        with suppress(NoNode):
+            await link.protect(path)
+            for name in sorted(await link.children(path)):
+                await self._protect(link, f"{path}/{name}")
 
     async def _make_parents(self, link: ZooKeeperLink) -> None:
         for path in self._parents:

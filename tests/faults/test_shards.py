@@ -1,0 +1,254 @@
+"""Two shards of three real Redis servers each, three ZooKeeper servers, several clients, and load that never stops."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.harness import command, new_namespace, over_zookeeper, settled, until
+from zkrq import local
+from zkrq.cluster import Cluster
+from zkrq.protocol.shards import shard_of
+
+pytestmark = pytest.mark.anyio
+
+CLIENTS = 3
+
+
+@pytest.fixture(scope="module")
+async def second_servers(anyio_backend: str) -> AsyncGenerator[local.Servers]:
+    async with local.servers(redis=3, zookeeper=0) as running:
+        yield running
+
+
+@pytest.fixture
+async def second(second_servers: local.Servers) -> AsyncGenerator[local.Servers]:
+    """The servers of the second shard, empty and running."""
+    yield second_servers
+    for server in second_servers.all:
+        server.resume()
+    await second_servers.start()
+
+
+def urls(servers: local.Servers) -> dict[str, str]:
+    return {f"b-{name}": url for name, url in servers.redis_urls.items()}
+
+
+class Traffic:
+    """Pushes and deliveries by several clients: two thirds of the items plain, the others under an id or a key."""
+
+    def __init__(self) -> None:
+        self.pushed = set[str]()
+        self.acked = set[str]()
+        self.perhaps_acked = set[str]()
+        self.revived = list[str]()
+        self.held = Counter[str]()
+        self.twice = list[str]()
+        self.refused = Counter[str]()
+        self.places = Counter[str | None]()
+        self.slowest = 0.0
+        self._stop = asyncio.Event()
+
+    async def produce(self, queue: zkrq.Queue[Any], *, named: bool) -> None:
+        """Push what is new.  What may have happened is repeated beside it, for as long as it takes."""
+        loop, number = asyncio.get_running_loop(), 0
+        repeating = list[asyncio.Task[None]]()
+        while not self._stop.is_set():
+            number += 1
+            name = secrets.token_hex(8)
+            options: dict[str, Any] = ({"id": zkrq.new_id()} if number % 2 else {"key": name}) if named else {}
+            began = loop.time()
+            try:
+                receipt = await queue.push(name, **options)
+            except zkrq.OutcomeUnknown as error:
+                repeating.append(asyncio.create_task(self._repeat(queue, name, error.id)))
+            except (zkrq.Unavailable, zkrq.NotEnoughReplicas):
+                self.refused["named" if named else "plain"] += 1
+                await asyncio.sleep(0.05)
+            else:
+                self.slowest = self.slowest if named else max(self.slowest, loop.time() - began)
+                self.pushed.add(name)
+                self.places[shard_of(receipt.id)] += 1
+            await asyncio.sleep(0.002)
+        await asyncio.gather(*repeating)
+
+    async def _repeat(self, queue: zkrq.Queue[Any], name: str, id: str | None) -> None:
+        while True:
+            try:
+                await queue.push(name, id=id)
+            except (zkrq.OutcomeUnknown, zkrq.Unavailable, zkrq.NotEnoughReplicas):
+                await asyncio.sleep(0.05)
+            else:
+                self.pushed.add(name)
+                return
+
+    async def consume(self, queue: zkrq.Queue[Any]) -> None:
+        async for claim in queue.pop():
+            name = claim.item
+            if name in self.acked:
+                self.revived.append(name)
+            self.held[name] += 1
+            if self.held[name] > 1:
+                self.twice.append(name)
+            await asyncio.sleep(0)
+            self.held[name] -= 1
+            try:
+                await claim.ack()
+            except zkrq.OutcomeUnknown:
+                self.perhaps_acked.add(name)
+            except zkrq.ClaimLost:
+                continue
+            else:
+                self.acked.add(name)
+
+    def progress(self, items: int) -> Any:
+        """A condition: so many items more were pushed and acked than now."""
+        pushed, acked = len(self.pushed), len(self.acked)
+        return lambda: len(self.pushed) >= pushed + items and len(self.acked) >= acked + items
+
+    @asynccontextmanager
+    async def running(self, clusters: list[Cluster], queue: str) -> AsyncGenerator[None]:
+        """Items flow; at the end everything is drained and nothing may be missing."""
+        async with asyncio.TaskGroup() as group:
+            queues = [cluster.queue(queue) for cluster in clusters]
+            producing = [
+                group.create_task(self.produce(queue, named=named))
+                for queue in queues
+                for named in (False, False, True)
+            ]
+            consuming = [group.create_task(self.consume(queue)) for queue in queues for _ in range(2)]
+            await until(self.progress(200))
+            yield
+            self._stop.set()
+            await asyncio.wait(producing)
+
+            async def is_drained() -> bool:
+                try:
+                    return not any(await queues[0].size())
+                except zkrq.Unavailable:
+                    return False
+
+            await settled(is_drained)
+            for task in consuming:
+                task.cancel()
+        assert self.pushed <= self.acked | self.perhaps_acked, "lost"
+        assert not self.revived, "delivered again after an ack that had returned"
+        assert not self.twice, "held twice"
+
+
+@asynccontextmanager
+async def clients(servers: local.Servers, **options: Any) -> AsyncGenerator[list[Cluster]]:
+    """Clients that were given the servers of the first shard."""
+    namespace = new_namespace()
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(over_zookeeper(servers, namespace, **options)) for _ in range(CLIENTS)]
+
+
+async def test_a_shard_that_dies_stops_no_push_and_its_items_come_when_it_is_back(
+    servers: local.Servers, second: local.Servers
+) -> None:
+    async with clients(servers) as opened:
+        await opened[0].add_shard("b", urls(second))
+        traffic = Traffic()
+        async with traffic.running(opened, "plain"):
+            await until(lambda: traffic.places["b"] > 20)
+            for server in second.redis:
+                await server.kill()
+            refused, before = traffic.refused["plain"], traffic.places["main"]
+            await until(lambda: traffic.places["main"] > before + 200)
+            assert traffic.refused["plain"] == refused, "another shard took it"
+            await second.start()
+            at_b = traffic.places["b"]
+            await until(lambda: traffic.places["b"] > at_b + 20)
+        print(f"the slowest plain push took {traffic.slowest:.2f} s; {dict(traffic.places)}; {traffic.refused}")
+
+
+async def test_a_shard_comes_and_goes_under_load_and_no_push_is_refused(
+    servers: local.Servers, second: local.Servers
+) -> None:
+    async with clients(servers) as opened:
+        traffic = Traffic()
+        async with traffic.running(opened, "moving"):
+            await opened[0].add_shard("b", urls(second))
+            await until(lambda: traffic.places["b"] > 50)
+            await opened[1].drain_shard("b")
+
+            async def is_drained() -> bool:
+                return not await opened[1].shard_sizes("b")
+
+            await settled(is_drained)
+            await opened[2].remove_shard("b", force=True)
+            for server in second.redis:
+                await server.kill()
+            await until(traffic.progress(200))
+            assert all(list(cluster.shards) == ["main"] for cluster in opened)
+        assert not traffic.refused["plain"]
+        print(f"{dict(traffic.places)}; {traffic.refused}")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", range(3))
+async def test_shards_while_servers_of_both_are_killed(
+    servers: local.Servers, second: local.Servers, seed: int
+) -> None:
+    chance = random.Random(seed)
+    async with clients(servers) as opened:
+        traffic = Traffic()
+        async with traffic.running(opened, "chaos"):
+            for round in range(3):
+                adding = asyncio.ensure_future(_until_done(opened, "add_shard", f"b{round}", urls(second)))
+                await _one_fault(servers, second, chance)
+                await adding
+                name = f"b{round}"
+                await until(lambda name=name: traffic.places[name] > 20)
+                await _one_fault(servers, second, chance)
+                for server in second.redis if chance.random() < 0.5 else ():
+                    await server.kill()
+                await until(traffic.progress(100))
+                await second.start()
+                draining = asyncio.ensure_future(_until_done(opened, "drain_shard", name))
+                await _one_fault(servers, second, chance)
+                await draining
+                removing = asyncio.ensure_future(_until_done(opened, "remove_shard", name, force=True))
+                await _one_fault(servers, second, chance)
+                await removing
+                for server in second.redis:
+                    await command(server, "FLUSHALL")
+                await until(traffic.progress(100))
+
+
+async def _until_done(clusters: list[Cluster], call: str, *arguments: Any, **options: Any) -> None:
+    """What an operator does: call again, anywhere, until it has worked."""
+    for cluster in clusters * 100:
+        try:
+            return await getattr(cluster, call)(*arguments, **options)
+        except zkrq.ConfigError as error:
+            if "cannot be removed yet" not in str(error):
+                raise
+        except (zkrq.Unavailable, zkrq.OutcomeUnknown):
+            pass
+        await asyncio.sleep(0.3)
+    raise AssertionError(f"{call} never worked")
+
+
+async def _one_fault(servers: local.Servers, second: local.Servers, chance: random.Random) -> None:
+    await asyncio.sleep(chance.random())
+    match chance.randrange(3):
+        case 0:
+            server = await servers.zookeeper_leader()
+        case 1:
+            server = chance.choice(servers.redis)
+        case _:
+            server = chance.choice(second.redis)
+    await server.kill()
+    await asyncio.sleep(2.5)
+    await server.start()
+    await asyncio.sleep(1.5)

@@ -1,0 +1,258 @@
+"""Add, drain and remove shards, for operators, while all clients continue."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from zkrq import clock
+from zkrq.checks import check_count
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.errors import ConfigError, Unavailable
+from zkrq.inspection import read_statistics
+from zkrq.producing.placement import read_home, write_home
+from zkrq.protocol import calls
+from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.enrolment import enrolment
+from zkrq.protocol.records import State
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.shards import (
+    FIRST,
+    FIRST_VIEW,
+    ShardName,
+    ShardState,
+    closed,
+    drained,
+    given_up,
+    joined,
+    opened,
+    rejoined,
+    removed,
+)
+from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
+from zkrq.settings import Settings
+from zkrq.shard import Shard
+from zkrq.shards import Shards
+
+
+class Resharding:
+    """Change which shards a namespace has."""
+
+    def __init__(self, shards: Shards, coordinator: Coordinator, settings: Settings) -> None:
+        self._shards = shards
+        self._coordinator = coordinator
+        self._settings = settings
+
+    async def add_given(self) -> None:
+        """Add the shards that this client was given, unless the shards were changed before.
+
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        map = self._shards.map
+        for name, servers in self._shards.given.items():
+            begun = name in map.shards and map.shards[name].state is ShardState.JOINING
+            if name != FIRST and (begun or map.number == 0):
+                await self.add(name, servers, self._settings.min_replicas)
+
+    async def add(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
+        """Add a shard of these servers, or let one that is draining take pushes again; it does when this returns.
+
+        Repeat it if it fails.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        map = await self._shards.refresh()
+        is_new = name not in map.shards
+        if is_new:
+            await self._check_strangers(name, servers, min_replicas)
+            register = f"views/{name}-{secrets.token_hex(4)}"
+            map = await self._shards.change(partial(joined, name=name, register=register))
+        entry = map.shards[name]
+        if entry.state is ShardState.JOINING:
+            try:
+                await self._found(name, entry.register, servers, min_replicas)
+            except ConfigError:
+                if is_new and not await self._is_founded(entry.register):
+                    await self._shards.change(partial(given_up, name=name, register=entry.register))
+                raise
+        await self._use(name)
+        known = self._shards.open[name].view.servers
+        if set(known) != set(servers):
+            raise ConfigError(f"there is a shard {name!r} already, of {', '.join(known)}")
+        await self._rejoin(name)
+        if self._shards.map.open == [FIRST]:
+            await self._settle_homes()
+        await self._share_pauses(name)
+        await self._shards.change(partial(opened, name=name))
+
+    async def _check_strangers(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
+        """Check the servers of a new shard before anything is written.  Raises ``ConfigError``."""
+        if min_replicas is not None:
+            check_count("min_replicas", min_replicas, least=1, most=len(servers))
+        await self._shards.open_missing()
+        others = [(other, shard) for other, shard in self._shards.open.items() if other != name]
+        for other, shard in others:
+            if twins := shard.view.servers.keys() & servers.keys():
+                raise ConfigError(f"server {min(twins)} belongs to shard {other}: servers need different names")
+        async with self._shards.make(name, servers, "", self._settings) as shard:
+            met = await shard.fleet.identify(list(shard.fleet.servers))
+            shard.fleet.drop()
+        for id, who in met.items():
+            for other, known in others:
+                if isinstance(who, ServerInfo) and (twin := known.view.id_of(who.run_id)):
+                    raise ConfigError(f"{id} is server {twin} of shard {other}: a shard needs servers of its own")
+
+    async def _found(
+        self, name: ShardName, register: str, servers: Mapping[str, str], min_replicas: int | None
+    ) -> None:
+        """Found the view of a shard that the map names already, so that all who add it found the same one."""
+        settings = replace(self._settings, found=True, min_replicas=min_replicas)
+        async with self._shards.make(name, servers, register, settings) as shard:
+            try:
+                await shard.open()
+            finally:
+                shard.fleet.drop()
+
+    async def _rejoin(self, name: ShardName) -> None:
+        """Take back that a shard was closed, before it takes pushes again.
+
+        Its view is another one then, so a removal that has found nothing in it ends in vain.
+        """
+        if self._shards.map.shards[name].state is ShardState.CLOSED:
+            await self._shards.change(partial(rejoined, name=name))
+            await self._ask_for_map(self._shards.open[name])
+
+    async def _use(self, name: ShardName) -> None:
+        """Open a shard of the map here.  Raises ``Unavailable``."""
+        if name not in self._shards.open:
+            await self._shards.open_missing()
+        if name not in self._shards.open:
+            raise Unavailable(f"shard {name} cannot be reached: {self._shards.away.get(name, 'it was removed')}")
+
+    async def _settle_homes(self) -> None:
+        """Before the second shard takes pushes: give every queue that there is a home on the first one.
+
+        Clients that know of no map push everything there.  Once its servers ask for one, no such push comes any more.
+        """
+        await self._ask_for_map(self._shards.first)
+        for queue in await self._shards.first.replicas.names(calls.Queues(), everywhere=True):
+            await write_home(self._coordinator, queue, FIRST_VIEW)
+
+    async def _share_pauses(self, name: ShardName) -> None:
+        """Pause the queues on a new shard that are paused on the first one."""
+        for queue in await self._shards.first.replicas.names(calls.Queues()):
+            if (await read_statistics(self._shards.first.replicas, queue)).paused:
+                call = calls.Pause(queue, State.PAUSED.value, secrets.token_hex(4))
+                await self._shards.open[name].replicas.decide(call)
+
+    async def _ask_for_map(self, shard: Shard) -> None:
+        """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
+        number, membership = self._shards.map.number, shard.membership
+        while (view := membership.view).map < number:
+            await membership.change(view, partial(ask_for_map, number=number))
+        await shard.replicas.tell_all(calls.Seal())
+
+    async def drain(self, name: ShardName) -> None:
+        """Let a shard take no new items, except in queues whose home it is.
+
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        map = await self._shards.refresh()
+        if name in map.shards and map.shards[name].state is ShardState.CLOSED:
+            await self._use(name)
+            await self._rejoin(name)
+        entry = map.shards.get(name)
+        if entry and entry.state is ShardState.JOINING and not await self._is_founded(entry.register):
+            raise ConfigError(f"shard {name} is being added: add it again, or remove it")
+        await self._shards.change(partial(drained, name=name, now_ms=0))
+        await self._use(name)
+        await self._ask_for_map(self._shards.open[name])
+        await self._shards.change(partial(drained, name=name, now_ms=clock.now_ms()))
+
+    async def remove(self, name: ShardName, *, force: bool) -> None:
+        """Remove a draining shard in which nothing is left.
+
+        One that was never founded is given up.
+        Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
+        """
+        entry = (await self._shards.refresh()).shards.get(name)
+        if entry and entry.state is ShardState.JOINING and not await self._is_founded(entry.register):
+            await self._shards.change(partial(given_up, name=name, register=entry.register))
+            return
+        map = await self._shards.change(partial(closed, name=name))
+        if not await self._has_ended(map.shards[name].register):
+            await self._use(name)
+            view = await self._keep_closed(self._shards.open[name])
+            if left := await self._left_in(name, force=force):
+                await self._rejoin(name)
+                await self._shards.change(partial(drained, name=name, now_ms=clock.now_ms()))
+                raise ConfigError(f"shard {name} cannot be removed yet: {left}")
+            await self._end(self._shards.open[name], view)
+        await self._shards.change(partial(removed, name=name))
+        await self._shards.open_missing()
+
+    async def _keep_closed(self, shard: Shard) -> View:
+        """Have a closed shard's servers refuse every push; return the view under which they do: see ``_rejoin``.
+
+        Raises ``Unavailable`` if it is used again.
+        """
+        while True:
+            await self._ask_for_map(shard)
+            view, map = shard.view, await self._shards.refresh()
+            if shard.name not in map.shards or map.shards[shard.name].state is not ShardState.CLOSED:
+                raise Unavailable(f"shard {shard.name} is used again, or was removed, by somebody else")
+            if map.number <= view.map:
+                return view
+
+    async def _is_founded(self, register: str) -> bool:
+        """Tell whether there is a view in this register."""
+        data = (await self._coordinator.read(register)).data
+        try:
+            return data is not None and decode(data).epoch > FOUNDING
+        except ValueError:
+            return False
+
+    async def _has_ended(self, register: str) -> bool:
+        """Tell whether an earlier call has ended this view."""
+        data = (await self._coordinator.read(register)).data
+        try:
+            decode(data or b"")
+        except ValueError as error:
+            return isinstance(error, NoView)
+        return False
+
+    async def _end(self, shard: Shard, view: View) -> None:
+        """End a shard's view, if it is still this one, and take its servers out of it.
+
+        So whoever has not heard of it gets nothing there.  One server is enough for that, because an operation needs
+        all of them.  Raises ``Unavailable``.
+        """
+        if not await shard.membership.end(view):
+            raise Unavailable(f"the view of shard {shard.name} has changed meanwhile; call this again")
+        for id, who in (await shard.fleet.identify(list(view.receivers))).items():
+            if isinstance(who, ServerInfo):
+                life = Life(who.run_id, secrets.token_hex(8))
+                ask = enrolment(id, who, view.epoch, life, deployment=view.deployment, holding=True)
+                await shard.fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once)
+
+    async def _left_in(self, name: ShardName, *, force: bool) -> str | None:
+        """Tell what is left in a closed shard, None if nothing is."""
+        replicas, register = self._shards.open[name].replicas, self._shards.open[name].register
+        for queue in await replicas.names(calls.Queues(), everywhere=True):
+            told = await read_statistics(replicas, queue)
+            if any(told.sizes):
+                return f"queue {queue!r} has {sum(told.sizes)} item(s) there"
+            home, _ = await read_home(self._coordinator, queue)
+            if home == register and told.tombstones and not force:
+                return (
+                    f"it is the home of queue {queue!r}, and remembers ids of {told.tombstones} bundle(s) that were "
+                    "removed within the last ten minutes"
+                )
+        now_ms = clock.now_ms()
+        since = (now_ms - (self._shards.map.shards[name].since_ms or now_ms)) / 1000
+        if not force and since < PUT_WINDOW:
+            return (
+                f"it has been draining for {since:.0f} s, and for {PUT_WINDOW:g} s somebody may repeat a push that "
+                "went there"
+            )
+        return None
