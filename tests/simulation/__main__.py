@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--only", metavar="SEEDS", help="these seeds, comma-separated")
     parser.add_argument("--jobs", type=int, default=2, help="processes at once")
     parser.add_argument("--faults", default="all", help="comma-separated; also: none, network, server, client")
+    parser.add_argument("--shards", action="store_true", help="with a second shard, which comes and goes")
     parser.add_argument("--variant", help="run a deliberately broken zkrq (see variants.py)")
     parser.add_argument(
         "--variants",
@@ -64,7 +65,7 @@ def _here(options: argparse.Namespace, seeds: Sequence[int]) -> list[dict[str, A
     gc.freeze()  # what is loaded by now is looked at no more
     reports: list[dict[str, Any]] = []
     for seed in seeds:
-        report = run(seed, options.faults, options.variant)
+        report = run(seed, options.faults, options.variant, sharded=options.shards)
         reports.append(report)
         if report["violations"]:
             print(_line(report), file=sys.stderr, flush=True)
@@ -96,6 +97,7 @@ def _in_processes(options: argparse.Namespace, seeds: Sequence[int]) -> list[dic
         command += [f"--only={','.join(map(str, part))}", f"--faults={options.faults}"]
         command += [f"--variant={options.variant}"] if options.variant else []
         command += ["--stop"] if options.stop else []
+        command += ["--shards"] if options.shards else []
         done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
         if done.returncode not in (0, 1):
             raise RuntimeError(f"worker for seeds {part} ended with {done.returncode}")
@@ -108,7 +110,7 @@ def _in_processes(options: argparse.Namespace, seeds: Sequence[int]) -> list[dic
 def _trace(options: argparse.Namespace) -> int:
     from tests.simulation.batch import run
 
-    report = run(options.trace, options.faults, options.variant, keep_trace=True)
+    report = run(options.trace, options.faults, options.variant, sharded=options.shards, keep_trace=True)
     print("\n".join(report["trace"]))
     print(f"digest {report['digest']:08x}, {report['virtual_seconds']:.1f} virtual seconds")
     for violation in report["violations"]:

@@ -14,7 +14,7 @@ from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import split
 from zkrq.protocol.records import REQUEUED, Bundle, State, Version, unpack
-from zkrq.protocol.view import ServerId
+from zkrq.protocol.view import ServerId, View
 
 PAUSE = b"\1pause"
 """The id of the record that says that a queue is paused."""
@@ -54,25 +54,40 @@ def disagreements(world: World, *, scrubbed: bool) -> Iterator[str]:
 
     ``scrubbed``: also what operations without a certain end have left behind is expected to be repaired.
     """
-    view = world.view
-    if view is None:
-        return
+    for _, view in world.views:
+        for lane in world.lanes:
+            yield from (f"{lane.name}: {text}" for text in _disagreements(world, lane, view, scrubbed=scrubbed))
+
+
+def twins(world: World) -> Iterator[str]:
+    """Ids and keys that are in two live items at once, in two shards, as the primaries have it."""
     for lane in world.lanes:
-        yield from (f"{lane.name}: {text}" for text in _disagreements(world, lane, scrubbed=scrubbed))
+        seen: dict[tuple[str, bytes], str] = {}
+        for shard, view in world.views:
+            primary = view.primary(lane.name)
+            if world.servers[primary].redis.run_id != view.members[primary].run_id:
+                continue
+            living = {id: stored.bundle for id, stored in _records(world, lane, primary).items()
+                      if id != PAUSE and set(stored.bundle.states) & set("QRC")}  # fmt: skip
+            named = [("id", id) for id in living] + [
+                ("key", bundle.key.encode()) for bundle in living.values() if bundle.key
+            ]
+            for name in named:
+                if (other := seen.setdefault(name, shard.name)) != shard.name:
+                    yield f"{lane.name}: {name} is in the shards {other} and {shard.name}"
 
 
 def disorder(world: World) -> Iterator[str]:
-    """What is wrong with the data of any server of the view, learners included, by itself; payloads may follow."""
+    """What is wrong with the data of any server of a view, learners included, by itself; payloads may follow."""
+    receivers = {server: life for _, view in world.views for server, life in view.receivers.items()}
     for lane in world.lanes:
-        for server, life in world.view.receivers.items() if world.view else ():
+        for server, life in receivers.items():
             if world.servers[server].redis.run_id == life.run_id:
                 texts = _disorder(world, lane, server, _records(world, lane, server))
                 yield from (f"{lane.name}: {server}: {text}" for text in texts)
 
 
-def _disagreements(world: World, lane: Lane, *, scrubbed: bool) -> Iterator[str]:
-    view = world.view
-    assert view is not None
+def _disagreements(world: World, lane: Lane, view: View, *, scrubbed: bool) -> Iterator[str]:
     ledger = lane.ledger
     held = {
         id: _records(world, lane, id)
@@ -271,7 +286,8 @@ def _disorder_of_removals(world: World, lane: Lane, server: str, records: Mappin
 
 def leftovers(world: World) -> Iterator[str]:
     """What a server keeps of a queue of which nothing needs to be remembered any more."""
-    for server, lane in itertools.product(world.view.members if world.view else (), world.lanes):
+    members = [server for _, view in world.views for server in view.members]
+    for server, lane in itertools.product(members, world.lanes):
         letters = {entry[:-2] for entry in _content(world, lane, server, "dead")}
         alive = {owner.encode() for owner in world.hub.enrolled}
         for name, needed in {"records": {*letters, PAUSE}, "payloads": letters, "owners": alive}.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.faults import CLIENT, FAULTS, NETWORK, OWN, SERVER
+from tests.simulation.faults import CLIENT, FAULTS, NETWORK, OWN, SERVER, SHARDS
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
 
@@ -15,18 +15,22 @@ GROUPS = {
     "server": tuple(SERVER),
     "client": tuple(CLIENT),
     "own": tuple(OWN),
+    "shards": tuple(SHARDS),
 }
 
 
 def chosen(faults: str) -> set[str]:
     """The faults of a comma-separated list of names and groups."""
     names = {name for word in faults.split(",") for name in GROUPS.get(word, (word,))}
-    if unknown := names - FAULTS.keys():
-        raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(FAULTS)}")
+    if unknown := names - FAULTS.keys() - SHARDS.keys():
+        raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join((*FAULTS, *SHARDS))}")
     return names
 
 
-def run(seed: int, faults: str, variant: str | None, *, keep_trace: bool = False) -> dict[str, Any]:
+def run(
+    seed: int, faults: str, variant: str | None, *, sharded: bool = False, keep_trace: bool = False
+) -> dict[str, Any]:
     """One seed's report as JSON."""
     with broken(variant):
-        return run_seed(seed, chosen(faults), keep_trace=keep_trace).as_json()
+        enabled = chosen(faults) | (set(SHARDS) if sharded and faults == "all" else set[str]())
+        return run_seed(seed, enabled, sharded=sharded, keep_trace=keep_trace).as_json()

@@ -13,11 +13,16 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+from tests.simulation.ledger import Outcome
 from tests.simulation.loop import State
 from tests.simulation.servers import ProcessState
+from tests.simulation.sharding import SimShard
 from tests.simulation.wire import Break, Path
 from tests.simulation.world import CALL_LIMIT, SESSION_TIMEOUT, Client, World
+from zkrq import ConfigError
 from zkrq.cluster import Cluster
+from zkrq.protocol.shards import ShardState
+from zkrq.protocol.view import View
 
 REPAIR = find_spec("zkrq.repair") is not None
 """Whether zkrq lets servers in again, and goes on after all have restarted with their data."""
@@ -33,27 +38,28 @@ def may_harm(world: World, server: str, *, loses_data: bool) -> bool:
     must keep it: what is decided while the view is down to one member is nowhere else.
 
     *Availability*, for a zkrq without recovery: one member must stay in the life that the view knows.
+
+    All of this holds for each shard by itself.
     """
-    view = world.view
+    shard = world.shard_of(server)
+    view = shard.view
     if view is None:
         return False
-    whole = [id for id in view.members if id not in world.harmed and id != server]
-    living = [id for id in world.living_members() if id != server]
+    whole = [id for id in view.members if id not in shard.harmed and id != server]
+    living = [id for id in shard.living_members() if id != server]
     if not REPAIR and not living:
         return False
     if not loses_data:
         return True
     if not whole or (server in view.members and len(whole) < 2 and not all(_is_well(world, id) for id in whole)):
         return False
-    return not _counts(world, server)
+    return not _counts(shard, view, server)
 
 
-def _counts(world: World, server: str) -> bool:
+def _counts(shard: SimShard, view: View, server: str) -> bool:
     """Whether as many servers have lost data already as may."""
-    view = world.view
-    assert view is not None
     vouched = {*view.members, *view.eligible}
-    return len([id for id in world.harmed if id in vouched and id != server]) >= world.min_replicas - 1
+    return len([id for id in shard.harmed if id in vouched and id != server]) >= shard.min_replicas - 1
 
 
 def _is_well(world: World, server: str) -> bool:
@@ -114,8 +120,7 @@ def _some_server(world: World, chance: random.Random, *, loses_data: bool) -> st
         for id in world.servers
         if world.servers[id].status is ProcessState.UP and may_harm(world, id, loses_data=loses_data)
     ]
-    view = world.view
-    known = [id for id in fit if view is not None and id in view.receivers]
+    known = [id for id in fit if any(id in view.receivers for _, view in world.views)]
     return chance.choice(known if known and chance.random() < 0.9 else fit) if fit else None
 
 
@@ -145,10 +150,11 @@ async def restart(world: World, chance: random.Random) -> None:
 
 async def restart_all(world: World, chance: random.Random) -> None:
     """A power cut: all servers are killed within a moment, and come back with what they had on their disks."""
-    if not REPAIR or not all(may_harm(world, name, loses_data=False) for name in world.servers):
+    names = [name for name in world.servers if world.shard_of(name).view]
+    if not REPAIR or not names or not all(may_harm(world, name, loses_data=False) for name in names):
         return
     world.trace.count("restart of all")
-    names = chance.sample(list(world.servers), len(world.servers))
+    names = chance.sample(names, len(names))
     down: list[str] = []
     for name in names:
         if world.servers[name].status is not ProcessState.DOWN:
@@ -167,11 +173,11 @@ async def restart_empty(world: World, chance: random.Random) -> None:
     if name := _some_server(world, chance, loses_data=True):
         server = world.servers[name]
         world.trace.count("restart empty", name)
-        world.harm(name)
+        world.shard_of(name).harm(name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
         if server.status is ProcessState.UP:
-            world.unharm(name)  # mended meanwhile, with its data
+            world.shard_of(name).unharm(name)  # mended meanwhile, with its data
             return
         server.start(None)
         world.trace.note(f"{name} is back, empty")
@@ -186,11 +192,11 @@ async def restart_old(world: World, chance: random.Random) -> None:
         if server.status is not ProcessState.UP or not may_harm(world, name, loses_data=True):
             return
         world.trace.count("restart with old data", name)
-        world.harm(name)
+        world.shard_of(name).harm(name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
         if server.status is ProcessState.UP:
-            world.unharm(name)
+            world.shard_of(name).unharm(name)
             return
         server.start(old)
         world.trace.note(f"{name} is back, with old data")
@@ -200,7 +206,7 @@ async def flush(world: World, chance: random.Random) -> None:
     """FLUSHALL."""
     if name := _some_server(world, chance, loses_data=True):
         world.trace.count("flush", name)
-        world.harm(name)
+        world.shard_of(name).harm(name)
         world.servers[name].redis.flush()
 
 
@@ -470,10 +476,117 @@ async def add_server(world: World, chance: random.Random) -> None:
 async def remove_server(world: World, chance: random.Random) -> None:
     """A server leaves for good, while all are in sync."""
     view = world.view
-    if view is None or not world.is_whole or world.harmed or len(view.servers) <= max(2, world.min_replicas):
+    first = world.first
+    if view is None or not world.is_whole or first.harmed or len(view.servers) <= max(2, first.min_replicas):
         return
     name = chance.choice(sorted(view.servers))
     _call(world, chance, "remove server", CALL_LIMIT, lambda cluster: cluster.remove_server(name))
+
+
+# -- shards ----------------------------------------------------------------------------------------------------------
+
+RESHARD_LIMIT = 20 * CALL_LIMIT
+"""Adding, draining and removing a shard take many steps."""
+
+RESHARD_TRIES = 4
+"""Clients that make one after the other the call that the one before has not brought to its end."""
+
+
+async def shard_away(world: World, chance: random.Random) -> None:
+    """All servers of the second shard are killed, and are back some time later with what they had on their disks."""
+    servers = [world.servers[name] for name in world.shards[-1].names]
+    if world.shards[-1].view is None or any(server.status is not ProcessState.UP for server in servers):
+        return
+    world.trace.count("shard away")
+    for server in servers:
+        server.kill()
+        await asyncio.sleep(chance.choice((0.0, 0.0, 0.3)) * chance.random())
+    await asyncio.sleep(chance.choice((1.0, 8.0, 20.0)) * chance.uniform(0.5, 1.5))
+    for server in servers:
+        if server.status is ProcessState.DOWN:
+            server.start(server.redis.dump())
+    world.trace.note("the shard is back")
+
+
+async def primaries(world: World, chance: random.Random) -> None:
+    """The primary of a queue is killed on each shard, and is back with its data."""
+    lane = chance.choice(world.lanes)
+    killed = [
+        server
+        for _, view in world.views
+        if (server := world.servers[view.primary(lane.name)]).status is ProcessState.UP
+        and may_harm(world, server.name, loses_data=False)
+    ]
+    for server in killed:
+        world.trace.count("primary restarted", server.name)
+        server.kill()
+    await asyncio.sleep(chance.choice((0.01, 2.0, 9.0)) * chance.uniform(0.5, 1.5))
+    for server in killed:
+        if server.status is ProcessState.DOWN:
+            server.start(server.redis.dump())
+
+
+async def reshard(world: World, chance: random.Random) -> None:
+    """An operator adds, drains or removes the second shard; a client dies over it, or stands still, and another one
+    makes the call again."""
+    call = chance.choice(_calls_on(world.shards[-1].state))
+    for _ in range(RESHARD_TRIES):
+        client = _some_client(world, chance)
+        if client is None or client.cluster is None:
+            await asyncio.sleep(1.0)
+            continue
+        world.trace.count(call, client.name)
+        calling = client.start(reshard_by(client, call), call)
+        match chance.choice(("none", "none", "drop", "pause")):
+            case "drop" if sum(other.is_alive for other in world.clients) > 1:
+                client.process.after_steps(int(chance.random() ** 2 * 400) + 1, partial(world.drop, client))
+            case "pause":
+                client.process.after_steps(int(chance.random() ** 2 * 400) + 1, partial(world.pause, client))
+            case _:
+                pass
+        done, _ = await asyncio.wait([calling], timeout=chance.choice((1.0, 4.0, 20.0)))
+        if done and not calling.cancelled() and calling.exception() is None and calling.result():
+            break
+        if client.process.state is State.PAUSED and chance.random() < 0.5:
+            world.resume(client)
+    for client in world.clients:
+        world.resume(client)
+
+
+def _calls_on(state: ShardState | None) -> tuple[str, ...]:
+    match state:
+        case None:
+            return ("add shard",)
+        case ShardState.JOINING:
+            return ("add shard", "add shard", "drain shard", "remove shard")
+        case ShardState.OPEN:
+            return ("add shard", "drain shard", "drain shard", "drain shard")
+        case ShardState.DRAINING:
+            return ("add shard", "remove shard", "remove shard", "remove shard")
+        case ShardState.CLOSED:
+            return ("add shard", "drain shard", "remove shard", "remove shard")
+
+
+async def reshard_by(client: Client, call: str, *, force: bool = True) -> bool:
+    """Make a call about the second shard; whether it returned.  What was removed by force may be pushed again."""
+    world, cluster, shard = client.world, client.cluster, client.world.shards[-1]
+    assert cluster is not None
+    match call:
+        case "add shard":
+            world.wash(shard)
+            urls = world.urls(shard)
+            work = cluster.add_shard(shard.name, urls, min_replicas=shard.min_replicas)
+        case "drain shard":
+            work = cluster.drain_shard(shard.name)
+        case _:
+            for lane in world.lanes if force else ():
+                lane.ledger.begin_forgetting()
+            world.is_forced = world.is_forced or force
+            work = cluster.remove_shard(shard.name, force=force)
+    ended = await client.do(call, work, RESHARD_LIMIT)
+    if isinstance(ended.error, ConfigError):
+        world.found.counts[f"{call}: {str(ended.error)[:45]}"] += 1
+    return ended.outcome is Outcome.DONE
 
 
 NETWORK: Mapping[str, Fault] = {"slow": slow, "cut": cut, "breaks": breaks}
@@ -509,5 +622,8 @@ OWN: Mapping[str, Fault] = {"password": password, "permission": permission}
 OPERATOR: Mapping[str, Fault] = {"recover": recover, "add_server": add_server, "remove_server": remove_server}
 
 OTHERS: Mapping[str, Fault] = {"one_link": one_link, "clock_step": clock_step}
+
+SHARDS: Mapping[str, Fault] = {"shard_away": shard_away, "primaries": primaries, "reshard": reshard}
+"""Only where there are two."""
 
 FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OPERATOR, **OTHERS}

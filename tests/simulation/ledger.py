@@ -175,6 +175,8 @@ class Request:
     answered_at: float = math.inf
     ids: Sequence[str] = ()
     calm: bool = False
+    where: str = ""
+    """The register of the view of the shard that was asked."""
 
 
 @dataclass(slots=True)
@@ -227,7 +229,9 @@ class Pauses:
 class Ledger:
     """All items of one queue."""
 
-    def __init__(self, loop: Loop, hub: SimHub, trace: Trace, found: Findings, *, max_size: int | None) -> None:
+    def __init__(
+        self, loop: Loop, hub: SimHub, trace: Trace, found: Findings, *, max_size: int | None, sharded: bool = False
+    ) -> None:
         self.open_clears = 0
         """Calls of clear that were left in the middle: until a scrub the primary alone may know what is gone."""
         self.deletions = 0
@@ -248,12 +252,15 @@ class Ledger:
         """By how many items the queue may be larger than ``max_size``: what was redriven, and what was being pushed or
         removed when something else happened to it than its caller was told."""
         self.requests: list[Request] = []
-        self.asked_at: dict[str, float] = {}
-        """When each claim request was begun."""
+        self.asked_at: dict[tuple[str, str], float] = {}
+        """When each claim request was begun, by its shard and its name."""
+        self.asked_for: dict[tuple[str, str], float] = {}
+        """The same of those that were given something, by item and request."""
         self._loop = loop
         self._hub = hub
         self._trace = trace
         self._max_size = max_size
+        self.sharded = sharded
 
     def new_item(
         self, label: str, *, delay: float = 0.0, priority: int = 0, key: str = "", ttl: float | None = None
@@ -288,6 +295,12 @@ class Ledger:
         item.reborn = item.reborn or item.deletions > 0
         if self.open_deletions:
             self.begin_deletion(item)
+
+    def begin_forgetting(self) -> None:
+        """A shard may be removed by force: pushes that are under way, or are repeated, may put items there anew."""
+        for item in self.items.values():
+            item.deletions += 1
+            item.reborn = item.reborn or item.pushing > 0
 
     def begin_deletion(self, item: Item) -> None:
         """It may be gone from now on, whatever it is."""
@@ -534,7 +547,7 @@ class Ledger:
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
-        asked_at = self.asked_at[lease_of(claim).grant.request]
+        asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
         if item.deleted_at is not None and not item.reborn and asked_at > item.deleted_at:
             self.violation(f"revived: {what} after a deletion of the queue had returned")
         self.counts["made again after a deletion"] += item.deletions > 0 and item.reborn
@@ -555,7 +568,8 @@ class Ledger:
     def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
-            late = self.asked_at[lease_of(claim).grant.request] - item.confirmed_at - item.ttl
+            asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
+            late = asked_at - item.confirmed_at - item.ttl
             if late > LATE_SECONDS + item.slack:
                 self.violation(f"too late: {what}, asked for {late:.3f} s after its time")
         if not item.key or item.redriven_at is None or item.buried_at is None:
@@ -569,7 +583,7 @@ class Ledger:
 
     def check_order(self) -> None:
         """While nothing had gone wrong, no item was handed out for the first time while one that comes before it had
-        been ready since before the request."""
+        been ready since before the request, on the same shard."""
         first: dict[str, Request] = {}
         for request in self.requests:
             for id in request.ids:
@@ -583,7 +597,9 @@ class Ledger:
         given = [self.by_id[id] for id in request.ids if first[id] is request and id in self.by_id]
         for id, item in self.by_id.items():
             claimed = first.get(id)
-            if claimed and claimed.asked_at <= request.answered_at:
+            if claimed and (claimed.asked_at <= request.answered_at or claimed.where != request.where):
+                continue
+            if claimed is None and self.sharded:  # nobody knows where it was
                 continue
             ready_at = math.inf if item.confirmed_at is None else item.confirmed_at + item.delay
             if ready_at > request.asked_at - ORDER_SECONDS or item.ttl or item.removal_at <= request.answered_at:
@@ -666,12 +682,15 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
             return await decide(replicas, call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
-        asked_at = ledger.asked_at.setdefault(request, loop.now)
-        asked = Request(loop.now)
+        where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
+        asked_at = ledger.asked_at.setdefault((where, request), loop.now)
+        asked = Request(loop.now, where=where)
         ledger.requests.append(asked)
         decided = await decide(replicas, call)
         asked.answered_at, asked.calm = loop.now, found.calm
         asked.ids = list(_handed(decided))
+        for id in asked.ids:
+            ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):
             found.counts["claim requests while paused"] += 1
             if asked.ids:

@@ -11,7 +11,7 @@ from typing import Any
 import zkrq
 from tests.simulation.ledger import Item, Outcome, Push
 from tests.simulation.world import CALL_LIMIT, Client, Ended, Lane
-from zkrq import OutcomeUnknown, Queue, Receipt, Receipts, ZkrqError
+from zkrq import ConfigError, OutcomeUnknown, Queue, Receipt, Receipts, ZkrqError
 
 FOR_EVER = 100_000.0
 """Seconds to live that no run lasts."""
@@ -89,7 +89,10 @@ class Producer:
             options["key"] = self._chance.choice(self._setting.keys)
         return options
 
-    def _note(self, push: Push, ended: Ended[Receipt]) -> None:
+    def _note(self, push: Push, ended: Ended[Receipt], *, is_plain: bool = False) -> None:
+        self._ledger.counts["plain pushes"] += is_plain
+        if is_plain and self._client.world.only_shards_go and ended.outcome is Outcome.REFUSED:
+            self._ledger.violation(f"not pushed, though a shard is there: {push.item.label}, {ended.error!r}")
         if ended.outcome is Outcome.DONE:
             assert ended.value
             self._ledger.pushed(push, ended.value)
@@ -124,7 +127,7 @@ class Producer:
                 "push again", open_queue.push(self._packed(item), id=id, **options), CALL_LIMIT
             )
             self._note(push, ended)
-            if ended.outcome is Outcome.DONE:
+            if ended.outcome is Outcome.DONE or isinstance(ended.error, ConfigError):
                 return
             await asyncio.sleep(0.3)
 
@@ -156,7 +159,7 @@ class Producer:
         """Mostly repeat, one by one, those of which it is not known whether they happened."""
         unknown: list[tuple[Item, str]] = []
         for push, outcome, id in zip(pushes, ended, _ids(ended), strict=True):
-            self._note(push, outcome)
+            self._note(push, outcome, is_plain=self._setting.max_size is None)
             if id:
                 self._ledger.name(push.item, id)
                 unknown.append((push.item, id))

@@ -8,14 +8,14 @@ import logging
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from tests.simulation import faults as all_faults
 from tests.simulation.administering import resume
-from tests.simulation.agreement import disagreements, disorder, leftovers
+from tests.simulation.agreement import disagreements, disorder, leftovers, twins
 from tests.simulation.faults import REPAIR, Fault
 from tests.simulation.ledger import Item, Outcome, listening
 from tests.simulation.loop import Loop, Stuck
@@ -25,6 +25,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt, clock
+from zkrq.protocol.shards import ShardState
 
 FAULTS_LAST = 1.2
 """Faults begin within this many times as long as clients produce."""
@@ -40,6 +41,9 @@ LOOK_SECONDS = 1.7
 
 REPAIR_SECONDS = 200.0
 """Within so long all servers are in sync again, once nothing goes wrong any more."""
+
+REMOVE_SECONDS = 1_500.0
+"""Within so long a shard is removed without force: ids are remembered for ten minutes, by clocks that differ."""
 
 SCRUB_SECONDS = 1_000.0
 """Within so long a scrub has mended what operations without a certain end have left behind."""
@@ -88,15 +92,15 @@ class _Errors(logging.Handler):
             self._world.trace.lines.append(f"{self._world.loop.now:10.6f}    log: {record.getMessage()}")
 
 
-def run_seed(seed: int, enabled: Collection[str], *, keep_trace: bool = False) -> Report:
-    """Run one seed with these faults."""
+def run_seed(seed: int, enabled: Collection[str], *, sharded: bool = False, keep_trace: bool = False) -> Report:
+    """Run one seed with these faults; ``sharded``: with a second shard."""
     loop = Loop(max_time=MAX_TIME, max_steps=MAX_STEPS)
     trace = Trace(loop, keep=keep_trace)
     log = logging.getLogger("zkrq")
     level, propagate = log.level, log.propagate
     gc.disable()
     with determined(loop, seed):
-        world = World(seed, loop, trace)
+        world = World(seed, loop, trace, sharded=sharded)
         handler = _Errors(world)
         log.addHandler(handler)
         log.setLevel(logging.DEBUG if keep_trace else logging.ERROR)
@@ -157,7 +161,10 @@ class _Scenario:
     def __init__(self, world: World, enabled: Collection[str]) -> None:
         self._world = world
         self._chance = world.chance_for("scenario")
+        of_shards = [fault for name, fault in all_faults.SHARDS.items() if name in enabled and world.plan]
         self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
+        self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
+        world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
         self._workloads: list[tuple[Client, Workload]] = []
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
@@ -166,6 +173,8 @@ class _Scenario:
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
         Groce et al., 2012)."""
+        if not faults:
+            return []
         if self._chance.random() < 0.05 and (own := [fault for fault in faults if fault in all_faults.OWN.values()]):
             return own
         count = self._chance.choice((2, 3, 4, 6, 9, len(faults)))
@@ -183,10 +192,10 @@ class _Scenario:
             await asyncio.wait(faults)
             for fault in faults:
                 fault.result()
-        view = world.view
-        raised = sum(lane.ledger.deletions for lane in world.lanes)  # by a deletion, without an eviction
-        if faults and view and view.epoch > 1 + raised and set(self._faults) <= set(all_faults.OWN.values()):
-            world.found.violation(f"evicted for one client's trouble: {view}")
+        if faults and set(self._faults) <= set(all_faults.OWN.values()):
+            for shard, view in world.views:
+                if shard.evictions:
+                    world.found.violation(f"evicted for one client's trouble: {view}")
         self._heal()
         world.trace.note("-- everything is mended")
         await asyncio.sleep(HEAL_SECONDS)
@@ -207,7 +216,7 @@ class _Scenario:
         """Look at each server between two calls: what a script leaves behind is in order at any time."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            for text in disorder(self._world):
+            for text in (*disorder(self._world), *twins(self._world)):
                 self._world.found.violation(text)
 
     def _moments(self, count: int) -> list[float]:
@@ -292,9 +301,11 @@ async def _audit(auditor: Client) -> None:
             found.violation("the namespace cannot be opened")
             return
         await asyncio.sleep(1.0)
+    if world.plan:
+        await _settle_shard(auditor)
     while REPAIR and not world.is_whole:
         if world.loop.now > until:
-            found.violation(f"not repaired: {world.view} with {world.servers}")
+            found.violation(f"not repaired: {[view for _, view in world.views]} with {world.servers}")
             break
         await asyncio.sleep(1.0)
     audits = [_Audit(auditor, lane) for lane in world.lanes]
@@ -309,6 +320,8 @@ async def _audit(auditor: Client) -> None:
             break
         found.counts["waited for a scrub"] += 1
         await asyncio.sleep(20.0)
+    if world.plan and world.plan.leaves:
+        await _remove_shard(auditor, audits)
     for audit in audits:
         await audit.check()
     for day in range(world.shape.days):
@@ -320,6 +333,34 @@ async def _audit(auditor: Client) -> None:
         for text in leftovers(world):
             found.violation(text)
     await auditor.close()
+
+
+async def _settle_shard(auditor: Client) -> None:
+    """An operator brings to its end what others have begun, one way or the other."""
+    state = auditor.world.shards[-1].state
+    if state in (ShardState.JOINING, ShardState.CLOSED):
+        call = auditor.world.chance_for("settling").choice(("add shard", "drain shard"))
+        call = "add shard" if state is ShardState.JOINING else call
+        await _insist(auditor, call)
+
+
+async def _remove_shard(auditor: Client, audits: Sequence[_Audit]) -> None:
+    """The second shard is drained, and removed as soon as that is allowed without force: when nothing is there."""
+    for audit in audits:
+        await audit.discard_letters()
+    if auditor.world.shards[-1].state is ShardState.OPEN:
+        await _insist(auditor, "drain shard")
+    if auditor.world.shards[-1].state is ShardState.DRAINING:
+        await _insist(auditor, "remove shard")
+
+
+async def _insist(auditor: Client, call: str) -> None:
+    until = auditor.world.loop.now + REMOVE_SECONDS
+    while not await all_faults.reshard_by(auditor, call, force=False):
+        if auditor.world.loop.now > until:
+            auditor.world.found.violation(f"{call} does not end: {auditor.world.shards[-1].entry}")
+            return
+        await asyncio.sleep(30.0)
 
 
 async def _another_day(world: World, *, first: bool) -> None:
@@ -361,7 +402,7 @@ class _Audit:
         letters = (await self._auditor.do("peek", self._queue.peek(500, "dead"), CALL_LIMIT)).value or []
         found = {item.label for one in letters if (item := ledger.saw(one))}
         kept = ledger.letters()
-        if policy and policy.max_count and len(letters) > policy.max_count:
+        if policy and policy.max_count and len(letters) > policy.max_count * len(self._world.views):
             ledger.violation(f"too many dead letters: {len(letters)}, {policy.max_count} are to be kept")
         if policy and policy.max_age and any(one.died_at and clock.now() - one.died_at > oldest for one in letters):
             ledger.violation(f"old dead letters: {[one.died_at for one in letters]}, now it is {clock.now()}")
@@ -388,6 +429,11 @@ class _Audit:
             found = (await auditor.do("cancel", queue.cancel(ended.value.id), CALL_LIMIT)).value
             if found is not Cancellation.REMOVED:
                 ledger.violation(f"{found} instead of removed: {ended.value}")
+
+    async def discard_letters(self) -> None:
+        for item in self._ledger.items.values():
+            self._ledger.discard(item)
+        await self._auditor.do("discard", self._queue.discard(), CALL_LIMIT)
 
     async def use_ids_again(self, day: int) -> None:
         """What was removed long ago is forgotten: the same ids are as good as new; what was removed just now is not."""

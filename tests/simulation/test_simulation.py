@@ -137,3 +137,16 @@ def test_what_was_found_once(faults: str, seeds: list[str]) -> None:
 def test_a_seed_is_repeated_exactly(reports: list[dict[str, Any]]) -> None:
     """Also when other seeds have run before it in the same process."""
     assert simulate(_only(SEEDS[-1:]), "--jobs=1") == reports[-1:]
+
+
+SHARDED = (2, 11)
+"""In these a shard is added, is away, is drained and is removed."""
+
+
+def test_a_shard_comes_and_goes_and_is_away() -> None:
+    reports = simulate(_only(SHARDED), "--jobs=1", "--shards", "--faults=shards")
+    assert len(reports) == len(SHARDED)
+    assert not (found := complain(reports)), found
+    assert {kind for report in reports for kind in report["faults"]} >= {"primary restarted", "shard away"}
+    done = {kind for report in reports for kind, count in report["counts"].items() if count}
+    assert done >= {"add shard done", "drain shard done", "remove shard done"}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from tests.simulation import setting
+from tests.simulation import setting, sharding
 from tests.simulation.ensemble import SimCoordinator, SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.ledger import Holder, Item, Ledger, Outcome
 from tests.simulation.loop import Loop, Process, State
-from tests.simulation.servers import ProcessState, SimServer
+from tests.simulation.servers import SimServer
 from tests.simulation.setting import Setting
+from tests.simulation.sharding import SECOND, SimShard
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Network
 from zkrq import (
@@ -31,8 +32,8 @@ from zkrq import (
     ZkrqError,
 )
 from zkrq.cluster import Cluster
-from zkrq.coordination.coordinator import VIEW
-from zkrq.protocol.view import ServerId, View, decode
+from zkrq.protocol.shards import FIRST
+from zkrq.protocol.view import View
 from zkrq.retry import constant
 from zkrq.settings import Settings
 
@@ -42,7 +43,7 @@ NAMESPACE = "sim"
 NAMES = ("a", "b", "c", "d", "e")
 """What servers are called."""
 
-OPERATORS_CALLS = {"recover", "add server", "remove server"}
+OPERATORS_CALLS = {"recover", "add server", "remove server", "add shard", "drain shard", "remove shard"}
 """Calls that may be refused for what the servers are like."""
 
 QUEUES = ("jobs", "mail", "calls", "bills")
@@ -116,14 +117,15 @@ class Client:
         settings = Settings(
             namespace=NAMESPACE,
             found=True,
-            min_replicas=world.min_replicas,
+            min_replicas=world.first.min_replicas,
             description=f"{self.name} {self.opened}",
             command_timeout=COMMAND_TIMEOUT,
             operation_timeout=OPERATION_TIMEOUT,
         )
         urls = {name: f"redis://{name}" for name in world.known_servers}
         dial = world.network.dial(world.servers, self.process)
-        return Cluster(urls, self.coordinator, settings, dial=dial), self.coordinator
+        given = {shard.name: world.urls(shard) for shard in world.shards[1:] if world.plan and world.plan.given}
+        return Cluster(urls, self.coordinator, settings, dial=dial, shards=given), self.coordinator
 
     async def open(self) -> bool:
         """Open a cluster; False when that could not be had now."""
@@ -207,6 +209,8 @@ class Client:
                 return Ended(Outcome.REFUSED, None, error)
             case ConfigError() if self.denied or kind in OPERATORS_CALLS:
                 return Ended(Outcome.REFUSED, None, error)
+            case ConfigError() if self.world.is_forced and "push" in kind and "which was removed" in str(error):
+                return Ended(Outcome.UNKNOWN, None, error)
             case ConfigError() if kind == "open" and "role is" in str(error):
                 return Ended(Outcome.REFUSED, None, error)  # somebody has to mend that server, so says the error
             case _:
@@ -218,24 +222,32 @@ class Client:
 class World:
     """All of it."""
 
-    def __init__(self, seed: int, loop: Loop, trace: Trace) -> None:
+    def __init__(self, seed: int, loop: Loop, trace: Trace, *, sharded: bool = False) -> None:
+        """``sharded``: with a second shard, or with servers for one."""
         self.seed = seed
         self.loop = loop
         self.trace = trace
         self.chance = self.chance_for("world")
         self.shape = shape = setting.draw_shape(self.chance)
-        self.names = NAMES[: shape.servers]
-        """The servers that the namespace is founded with."""
-        self.min_replicas = shape.min_replicas
-        self.servers = {name: self._new_server(name) for name in self.names}
+        self.plan = sharding.draw(self.chance_for("shards"), shape.min_replicas) if sharded else None
+        names = NAMES[: shape.servers]
+        more = sharding.NAMES[: self.plan.servers] if self.plan else ()
+        self.servers = {name: self._new_server(name) for name in (*names, *more)}
         self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
+        self.first = SimShard(FIRST, names, self.hub, self.servers, shape.min_replicas)
+        self.shards = [self.first]
+        if self.plan:
+            self.shards.append(SimShard(SECOND, more, self.hub, self.servers, self.plan.min_replicas))
         self.network = Network(loop, self.chance_for("network"), trace)
         self.found = Findings(loop, trace)
         self.lanes = [self._new_lane(name) for name in self.chance.sample(QUEUES, shape.queues)]
         self.clients: list[Client] = []
+        self.only_shards_go = False
+        """Whether nothing happens except that the second shard is away, comes and goes."""
+        self.is_forced = False
+        """Whether somebody was to remove a shard by force: pushes that are repeated then may end as they must not."""
         self.stepped = 0.0
         """Seconds by which servers' clocks have been set, forward or back, all together."""
-        self._harmed: dict[str, str] = {}
 
     def chance_for(self, what: str) -> random.Random:
         """A source of chance of its own, so that a change in one place leaves the others' alone."""
@@ -253,7 +265,9 @@ class World:
 
     def _new_lane(self, name: str) -> Lane:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
-        return Lane(name, drawn, Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size))
+        sharded = self.plan is not None
+        ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
+        return Lane(name, drawn, ledger)
 
     @property
     def queue(self) -> str:
@@ -266,34 +280,35 @@ class World:
         self.clients.append(client)
         return client
 
+    # -- shards -------------------------------------------------------------------------------------------------------
+
+    def shard_of(self, server: str) -> SimShard:
+        """The shard that a server is for."""
+        return next((shard for shard in self.shards[1:] if server in shard.names), self.first)
+
+    @property
+    def views(self) -> Sequence[tuple[SimShard, View]]:
+        """The shards that there are, with their views."""
+        return [(shard, view) for shard in self.shards if (view := shard.view)]
+
     @property
     def view(self) -> View | None:
-        """The view as the hub has it."""
-        data = self.hub.read(VIEW).data
-        view = None if data is None else decode(data)
-        return None if view is None or view.epoch == 0 else view
-
-    def harm(self, server: str) -> None:
-        """This server loses data now."""
-        view = self.view
-        life = view.receivers.get(ServerId(server)) if view else None
-        self._harmed[server] = life.generation if life else ""
-
-    @property
-    def harmed(self) -> set[str]:
-        """Servers that have lost data and have not been believed again since."""
-        view = self.view
-        assert view is not None
-        for server, generation in list(self._harmed.items()):
-            member = view.members.get(ServerId(server))
-            if member is not None and member.generation != generation:
-                del self._harmed[server]
-        return set(self._harmed)
+        """The first shard's view as the hub has it."""
+        return self.first.view
 
     @property
     def known_servers(self) -> Iterable[str]:
-        """What a client that connects now is given: the servers of the namespace."""
-        return self.names if self.view is None else self.view.servers
+        """What a client that connects now is given: the servers of the first shard."""
+        return self.first.names if self.view is None else self.view.servers
+
+    def wash(self, shard: SimShard) -> None:
+        """Before servers are to found a shard, they are flushed: they may have belonged to one that was removed."""
+        for name in shard.names if shard.entry is None else ():
+            self.servers[name].redis.flush()
+
+    def urls(self, shard: SimShard) -> dict[str, str]:
+        """The servers that a shard is founded with."""
+        return {name: f"redis://{name}" for name in shard.names}
 
     def add_server(self) -> str | None:
         """One more server runs, empty; its name, None where there are enough."""
@@ -309,25 +324,14 @@ class World:
             for item in lane.ledger.items.values():
                 item.slack += seconds
 
-    def unharm(self, server: str) -> None:
-        """It did not lose data after all."""
-        self._harmed.pop(server, None)
-
     def living_members(self) -> list[str]:
-        """Members that are in the life that the view names."""
-        view = self.view
-        if view is None:
-            return []
-        return [
-            id
-            for id, life in view.members.items()
-            if self.servers[id].redis.run_id == life.run_id and self.servers[id].status is not ProcessState.DOWN
-        ]
+        """Members of any shard that are in the life that its view names."""
+        return [id for shard in self.shards for id in shard.living_members()]
 
     @property
     def is_whole(self) -> bool:
-        """Whether all servers are in sync, in the lives that they are in."""
-        return self.view is not None and sorted(self.living_members()) == sorted(self.view.servers)
+        """Whether all servers of all shards are in sync, in the lives that they are in."""
+        return all(shard.is_whole for shard in self.shards if shard is self.first or shard.entry)
 
     # -- what a client goes through -----------------------------------------------------------------------------------
 
