@@ -126,7 +126,7 @@ async def _cycle(queue: zkrq.Queue[Any], items: int) -> None:
 
 async def _counted(part: str, urls: list[str], work: Work, items: int) -> dict[str, float]:
     before = [await _figures(url) for url in urls]
-    with _python_calls() as calls:
+    with python_calls() as calls:
         await work()
     after = [await _figures(url) for url in urls]
     counts = {
@@ -153,7 +153,7 @@ async def _figures(url: str) -> dict[str, float]:
 
 
 @contextmanager
-def _python_calls() -> Generator[list[int]]:
+def python_calls() -> Generator[list[int]]:
     """Count the calls of functions written in Python, and the resumptions of coroutines."""
     calls = [0]
 
