@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, Protocol, Self
 import anyio
 
 from zkrq.coordination.coordinator import VIEW, Coordinator, Versioned
-from zkrq.errors import ConfigError, Unavailable, ZkrqError
+from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.events import Events
 from zkrq.producing.placement import Placement, Target
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode
@@ -238,6 +238,8 @@ class Shards:
     async def _open_missing(self) -> None:
         try:
             await self.refresh()
+        except Closed:
+            raise
         except ZkrqError as error:
             _log.warning("the shard map could not be read: %s", error, extra=self._about(None))
         for name in self.open.keys() - self.map.shards.keys():
@@ -249,6 +251,8 @@ class Shards:
     async def _try_to_open(self, name: ShardName, entry: Entry) -> None:
         try:
             await self._open(name, await self._find(name, entry))
+        except Closed:
+            raise
         except ZkrqError as error:
             if name not in self.away and entry.state is not ShardState.JOINING:
                 _log.warning("shard %s is not used for now: %s", name, error, extra=self._about(name))

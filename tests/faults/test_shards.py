@@ -56,6 +56,7 @@ class Traffic:
         self.places = Counter[str | None]()
         self.slowest = 0.0
         self._stop = asyncio.Event()
+        self._acking = 0
 
     async def produce(self, queue: zkrq.Queue[Any], *, named: bool) -> None:
         """Push what is new.  What may have happened is repeated beside it, for as long as it takes."""
@@ -100,6 +101,7 @@ class Traffic:
                 self.twice.append(name)
             await asyncio.sleep(0)
             self.held[name] -= 1
+            self._acking += 1
             try:
                 await claim.ack()
             except zkrq.OutcomeUnknown:
@@ -108,6 +110,8 @@ class Traffic:
                 continue
             else:
                 self.acked.add(name)
+            finally:
+                self._acking -= 1
 
     def progress(self, items: int) -> Any:
         """A condition: so many items more were pushed and acked than now."""
@@ -132,7 +136,7 @@ class Traffic:
 
             async def is_drained() -> bool:
                 try:
-                    return not any(await queues[0].size())
+                    return not (any(await queues[0].size()) or self._acking)
                 except zkrq.Unavailable:
                     return False
 
