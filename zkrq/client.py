@@ -255,8 +255,9 @@ class Client:
 
     async def _ask_for_room(self) -> None:
         """Return if one of the shards that take pushes would take one.  Raises what the last one did."""
-        shards = [shard for name, shard in self.shards.open.items() if name in self.shards.map.open]
-        for shard in sorted(shards, key=lambda shard: shard.away is not None):
+        open_ones = [shard for name, shard in self.shards.open.items() if name in self.shards.map.open]
+        shards = sorted(open_ones, key=lambda shard: shard.away is not None)
+        for shard in shards:
             try:
                 return await shard.ask_for_room()
             except (NotEnoughReplicas, Unavailable):

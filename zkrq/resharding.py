@@ -224,8 +224,8 @@ class Resharding:
     async def _end(self, shard: Shard, view: View) -> None:
         """End a shard's view, if it is still this one, and take its servers out of it.
 
-        So whoever has not heard of it gets nothing there.  One server is enough for that, because an operation needs
-        all of them.  Raises ``Unavailable``.
+        A client that still knows the old view then gets nothing there.  One server is enough for that, because an
+        operation needs all of them.  Raises ``Unavailable``.
         """
         if not await shard.membership.end(view):
             raise Unavailable(f"the view of shard {shard.name} has changed meanwhile; call this again")

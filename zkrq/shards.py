@@ -96,7 +96,7 @@ class Shards:
         self.open: dict[ShardName, Shard] = {FIRST: self.first}
         self.away: dict[ShardName, str] = {}
         """Shards of the map that could not be opened, and why."""
-        self.placement: Final = Placement(coordinator, self.refresh, namespace=self._namespace)
+        self.placement: Final = Placement(coordinator, self.refresh)
         self.placement.targets[FIRST] = self._target(self.first)
         self._version = -1
         self._reading = asyncio.Lock()
@@ -177,11 +177,6 @@ class Shards:
         with anyio.move_on_after(self._settings.command_timeout):  # one that is slow is opened in the background
             await self.open_missing()
         return recovered
-
-    def start(self) -> None:
-        """Start the work of the open shards in the background."""
-        for shard in self.open.values():
-            shard.start()
 
     # -- the map -------------------------------------------------------------------------------------------------------
 

@@ -47,13 +47,12 @@ class Placement:
     ``targets``: the shards that this client has opened.
     """
 
-    def __init__(self, coordinator: Coordinator, refresh: Callable[[], Awaitable[object]], *, namespace: str) -> None:
+    def __init__(self, coordinator: Coordinator, refresh: Callable[[], Awaitable[object]]) -> None:
         """``refresh`` reads the map again, and so calls ``follow``."""
         self.refresh: Final = refresh
         self.targets: Final = dict[ShardName, Target]()
         self.map = ShardMap()
         self._coordinator = coordinator
-        self._namespace = namespace
         self._homes: dict[str, ShardName] = {}
 
     @property

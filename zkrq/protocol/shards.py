@@ -44,8 +44,8 @@ class ShardState(enum.Enum):
 class Entry(NamedTuple):
     """One shard of the map: its state, and the register of its view.
 
-    ``since_ms``: since when its servers have known that it drains, in milliseconds since 1970 by the clock of whoever
-    drained it; 0: not yet.
+    ``since_ms``: when its servers had heard that it drains, in milliseconds since 1970 by the clock of the client that
+    drained it; 0: they have not.
     """
 
     state: ShardState
