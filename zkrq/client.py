@@ -16,6 +16,7 @@ import anyio
 
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
+from zkrq.consuming.line import Line
 from zkrq.consuming.prefetch import Prefetcher
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
@@ -181,13 +182,14 @@ class Client:
             max_size=settings.max_size,
             observers=self.observers,
         )
+        line: Line[Any] = Line(self.home)
         parts: QueueParts[Any] = QueueParts(
-            name, self.namespace, settings.codec, self.home, pusher, lambda: self.shards.missing
+            name, self.namespace, settings.codec, self.home, pusher, line, lambda: self.shards.missing
         )
-        parts.use([self._make_shard(name, settings, shard) for shard in self.shards.open.values()])
+        parts.use([self._make_shard(name, settings, line, shard) for shard in self.shards.open.values()])
         return parts
 
-    def _make_shard(self, queue: str, settings: QueueSettings, shard: Shard) -> QueueShard[Any]:
+    def _make_shard(self, queue: str, settings: QueueSettings, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""
         dead_letters = settings.dead_letters or DeadLetters()
         leases = Leases(
@@ -215,7 +217,7 @@ class Client:
             declared_dead=self._declared_dead,
             tasks=self.tasks,
             events=self.events,
-            home=self.home,
+            line=line,
             away=lambda: shard.away,
         )
         shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
@@ -223,12 +225,11 @@ class Client:
 
     def _shards_changed(self) -> None:
         """Let every queue use the shards that are open now."""
-        self.home.moves += 1
         for name, (_, parts, settings) in self.queues.items():
             known = {shard.name: shard for shard in parts.shards}
             parts.use(
                 [
-                    known[shard.name] if shard.name in known else self._make_shard(name, settings, shard)
+                    known[shard.name] if shard.name in known else self._make_shard(name, settings, parts.line, shard)
                     for shard in self.shards.open.values()
                 ]
             )

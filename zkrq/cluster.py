@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from functools import partial
 from operator import attrgetter
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast, overload
@@ -15,6 +14,7 @@ from zkrq.checks import Duration, check_id, check_name, in_seconds
 from zkrq.client import Client
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer, count_claims
+from zkrq.consuming.several import Several
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.deliveries import Deliveries
 from zkrq.errors import ConfigError
@@ -26,7 +26,7 @@ from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
-from zkrq.queue import Queue, check_pop, source_of
+from zkrq.queue import Queue, check_pop
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.urls import address, check_url, dial
 from zkrq.replication.wire import Dial
@@ -164,7 +164,8 @@ class Cluster:
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
-        return Deliveries(partial(source_of, parts), prefetch, limit, wait)
+        lines = [each.line for each in parts]
+        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait)
 
     def every(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -20,7 +19,7 @@ LIMITED_PREFETCH = 32
 
 
 class Source(Protocol[T]):
-    """The part of a ``Prefetcher`` that a stream uses; ``Several`` is another one."""
+    """The part of a ``Line`` that a stream uses; ``Several`` is another one."""
 
     home: Home
 
@@ -37,11 +36,8 @@ class Deliveries(Generic[T]):
     As a context manager it hands back items claimed ahead as soon as it is left.
     """
 
-    def __init__(self, find: Callable[[], Source[T]], prefetch: int | None, limit: int | None, wait: bool) -> None:
-        """``find`` returns what to claim from; it is called again when the shards have changed."""
-        self._find = find
-        self._prefetcher = find()
-        self._moves = self._prefetcher.home.moves
+    def __init__(self, source: Source[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+        self._source = source
         most = prefetch
         if limit is not None:  # never more than the loop will still take
             most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0
@@ -54,14 +50,12 @@ class Deliveries(Generic[T]):
         return self
 
     async def __anext__(self) -> Claim[T]:
-        if running_loop() is not self._prefetcher.home.loop:
-            raise self._prefetcher.home.elsewhere()
-        if self._moves != self._prefetcher.home.moves:
-            self._move()
+        if running_loop() is not self._source.home.loop:
+            raise self._source.home.elsewhere()
         if not self._joined:
             self._joined = True
-            self._prefetcher.join(self._limit)
-        claim = self._prefetcher.draw_one() if self._left != 0 else None
+            self._source.join(self._limit)
+        claim = self._source.draw_one() if self._left != 0 else None
         if claim is None:
             claim = await self._next()
         if self._left is not None:
@@ -74,47 +68,36 @@ class Deliveries(Generic[T]):
         self._left -= 1
         if self._joined and self._left < self._limit.most:
             now = self._limit._replace(most=self._left)
-            self._prefetcher.expect(self._limit, now)
+            self._source.expect(self._limit, now)
             self._limit = now
 
     async def _next(self) -> Claim[T]:
         """Wait for a claim.  Raises ``StopAsyncIteration``."""
-        while self._left != 0:
+        if self._left != 0:
             try:  # `suppress` would be three calls
-                for claim in await self._prefetcher.take(1, patient=self._wait):
+                for claim in await self._source.take(1, patient=self._wait):
                     return claim
             except Closed:
-                break
-            if self._moves == self._prefetcher.home.moves:
-                break
-            self._move()
+                pass
         await self.aclose()
         raise StopAsyncIteration
 
-    def _move(self) -> None:
-        """Claim from the shards that there are now."""
-        former, self._prefetcher = self._prefetcher, self._find()
-        self._moves = self._prefetcher.home.moves
-        if self._joined:
-            former.leave(self._limit)
-            self._prefetcher.join(self._limit)
-
     async def aclose(self) -> None:
         """End the loop; idempotent."""
-        self._prefetcher.home.check()
+        self._source.home.check()
         self._left = 0
         self._leave()
 
     def _leave(self) -> None:
         if self._joined:
             self._joined = False
-            self._prefetcher.leave(self._limit)
+            self._source.leave(self._limit)
 
     def __del__(self) -> None:
         # A loop that was left with `break` ends here, in whichever thread the garbage collector runs.
         with suppress(Exception):
             if self._joined:
-                self._prefetcher.home.run(partial(self._prefetcher.leave, self._limit))
+                self._source.home.run(partial(self._source.leave, self._limit))
 
     async def __aenter__(self) -> Self:
         return self

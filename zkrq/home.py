@@ -20,12 +20,10 @@ running_loop = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 class Home:
     """Remember the event loop of a cluster."""
 
-    __slots__ = ("_process", "loop", "moves")
+    __slots__ = ("_process", "loop")
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.moves = 0
-        """How many times the shards that items are claimed from have changed."""
         self._process = 0
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Hold the inside of one queue in one client: its pusher, and for each shard its leases and its prefetcher.
+"""Hold the inside of one queue in one client: its pusher, the line of its consumers, and the part of each shard.
 
 ``Queue`` is its public face.  The client opens and closes it, adds and removes shards, and reports losses to it.
 """
@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from zkrq.codecs import Codec
 from zkrq.consuming.leases import Leases
+from zkrq.consuming.line import Line
 from zkrq.consuming.prefetch import Prefetcher
-from zkrq.consuming.several import Several
 from zkrq.errors import Closed, Unavailable
 from zkrq.home import Home
 from zkrq.producing.pusher import Pusher
@@ -48,11 +48,10 @@ class QueueParts(Generic[T]):
     codec: Codec[T]
     home: Home
     pusher: Pusher[T]
+    line: Line[T]
     missing: Callable[[], Mapping[ShardName, str]]
     """Returns the shards that this client could not open, and why."""
     shards: Sequence[QueueShard[T]] = ()
-    several: Several[T] | None = None
-    """What all streams claim from if there are several shards: they draw from one at a time, and settle together."""
     is_open: bool = True
 
     @property
@@ -83,21 +82,13 @@ class QueueParts(Generic[T]):
 
     def use(self, shards: Sequence[QueueShard[T]]) -> None:
         """Use these shards from now on; claims of others stay as they are."""
-        gone = [shard for shard in self.shards if shard not in shards]
         self.shards = shards
-        prefetchers = [shard.prefetcher for shard in shards]
-        self.several = Several(prefetchers, shards=len(shards)) if len(shards) > 1 else None
-        for shard in shards:
-            shard.prefetcher.move()
-        for shard in gone:
-            shard.prefetcher.move()
-            shard.prefetcher.close()
+        self.line.use([shard.prefetcher for shard in shards])
 
     def stop(self) -> None:
         """Stop claiming and pushing, and end every ``pop``.  Held claims may still be settled."""
         self.is_open = False
-        for shard in self.shards:
-            shard.prefetcher.close()
+        self.line.close()
         self.pusher.stop()
 
     async def aclose(self) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
-from functools import partial
 from typing import TypeVar
 
 from zkrq.administration import Administration
 from zkrq.checks import Duration, Headers, check_count, check_duration
 from zkrq.claims import Claim
 from zkrq.consuming.lease import Verb
-from zkrq.consuming.several import Several
-from zkrq.deliveries import Deliveries, Source
+from zkrq.deliveries import Deliveries
 from zkrq.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
 from zkrq.home import running_loop
 from zkrq.parts import QueueParts
@@ -137,7 +135,7 @@ class Queue(Administration[T]):
         left.
         """
         check_pop(prefetch, limit)
-        return Deliveries(partial(source_of, (self._parts,)), prefetch, limit, wait)
+        return Deliveries(self._parts.line, prefetch, limit, wait)
 
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
@@ -155,14 +153,7 @@ class Queue(Administration[T]):
         """
         check_count("n", n, least=1, most=POP_MANY_MAX)
         seconds = None if timeout is None else check_duration("timeout", timeout)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + (seconds or 0)
-        while True:
-            left = max(0.0, until - loop.time()) if seconds else None
-            moves = self._home.moves
-            claims = await source_of((self._parts,)).take(n, patient=seconds != 0, timeout=left)
-            if claims or moves == self._home.moves or (seconds and loop.time() >= until):
-                return claims
+        return await self._parts.line.take(n, patient=seconds != 0, timeout=seconds or None)
 
     async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
         """Ack claims together; return those that were lost, ``[]`` if all are done.
@@ -192,14 +183,6 @@ class Queue(Administration[T]):
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
         )
-
-
-def source_of(queues: Sequence[QueueParts[T]]) -> Source[T]:
-    """Return what to claim from: the prefetcher of a queue, or those of several queues and shards."""
-    first = queues[0]
-    if len(queues) == 1:
-        return first.several or first.shards[0].prefetcher
-    return Several([shard.prefetcher for queue in queues for shard in queue.shards], shards=len(first.shards))
 
 
 def check_pop(prefetch: int | None, limit: int | None) -> None:

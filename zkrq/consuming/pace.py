@@ -13,7 +13,7 @@ from collections import Counter
 from typing import NamedTuple
 
 CLAIM_MAX = 500
-"""Greatest number of items claimed in one request, and of items claimed ahead."""
+"""Greatest number of items claimed in one request, and of items claimed ahead from one shard."""
 
 PREFETCH_SECONDS = 0.1
 """Seconds of work claimed ahead for streams without a ``prefetch`` of their own."""
@@ -44,20 +44,25 @@ class Pace:
 
     def __init__(self) -> None:
         self.streams: Counter[PrefetchLimit] = Counter()
+        self.shards = 1
+        """Shards that are claimed from; each is asked for at most ``CLAIM_MAX`` items."""
         self.target = 0
         """Items to have claimed ahead."""
         self.fixed = 0
         """Part of ``target`` that streams asked for and keep."""
         self.taken = 0
         """Items that consumers have taken so far.  The caller that hands one out adds to it."""
+        self._has_begun = False
         self._since = 0.0, 0  # when the measurement began, and ``taken`` at that time
         self._checked = 0.0, 0  # the same for the last check for untaken items
         self._stalled = False
         self._mean_bytes = 0.0
 
     def begin(self, now: float) -> None:
-        """Start to measure."""
-        self._since = self._checked = now, 0
+        """Start to measure, unless that has begun."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._since = self._checked = now, 0
 
     def join(self, limit: PrefetchLimit) -> None:
         """Add a stream."""
@@ -100,7 +105,7 @@ class Pace:
                 expected = max(expected, lately)
             else:
                 expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
-        self.target = min(CLAIM_MAX, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
+        self.target = min(CLAIM_MAX * self.shards, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
         if not is_certain:
             self.target = 0
         if elapsed > PREFETCH_SECONDS:

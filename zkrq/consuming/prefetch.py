@@ -1,4 +1,4 @@
-"""Claim items: one claim request at a time serves all consumers of a queue in this process.
+"""Claim items: one claim request at a time, to a shard of a queue, serves all consumers of the queue in this process.
 
 A request asks for all that the waiting consumers want, and for what they are expected to want next (prefetch; see
 ``pace.py``).  Items that were claimed ahead and are not taken go back to the queue.  A request whose answer was lost is
@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from zkrq.claims import Claim, lease_of
@@ -22,11 +21,12 @@ from zkrq.codecs import Codec
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.leases import Leases
-from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
+from zkrq.consuming.line import Line, Waiter
+from zkrq.consuming.pace import CLAIM_MAX
+from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS, Standing
 from zkrq.consuming.wakeups import Wakeups
-from zkrq.errors import ClaimLost, Closed, CodecError, ConfigError, Unavailable, ZkrqError
+from zkrq.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.events import DeadLettersDropped, Events
-from zkrq.home import Home, running_loop
 from zkrq.limits import DeadLetters
 from zkrq.logs import Log
 from zkrq.pauses import doubled
@@ -49,17 +49,8 @@ POLL_MS = 500
 """Milliseconds between two requests of a waiting consumer that has no wake-up channel."""
 
 
-@dataclass(eq=False, slots=True)
-class Waiter(Generic[T]):
-    """Wait for claims: a call that wants up to ``want`` claims: now or, if ``patient``, as soon as there are some."""
-
-    want: int
-    patient: bool
-    future: asyncio.Future[list[Claim[T]]]
-
-
 class Prefetcher(Generic[T]):
-    """Hand claims to the consumers of one queue in this process."""
+    """Claim from one shard of a queue for its consumers in this process.  Implements ``line.Supplier``."""
 
     def __init__(
         self,
@@ -75,7 +66,7 @@ class Prefetcher(Generic[T]):
         declared_dead: Callable[[str], None],
         tasks: Tasks,
         events: Events,
-        home: Home,
+        line: Line[T],
         away: Callable[[], str | None],
     ) -> None:
         """``away`` tells why the servers cannot be asked now, None if they can."""
@@ -88,133 +79,64 @@ class Prefetcher(Generic[T]):
         self._codec = codec
         self._dead_letters = dead_letters
         self._events = events
-        self.home = home
         self._identity = identity
         self._declared_dead = declared_dead
         self._tasks = tasks
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
-        self._waiters: deque[Waiter[T]] = deque()
-        self._buffer: deque[Claim[T]] = deque()
-        self._pace = Pace()
+        self._line = line
+        self._pace = line.pace
         self._woken = asyncio.Event()
         self._woken_alone = False
-        self._looking = False  # whether _look was called since the loop's last turn
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
         self._seq = 0
-        self._probed = 0
+        self._probed = self._low = 0
+        self._trouble: ZkrqError | None = None
+        self.standing = Standing()
+        self.buffer: deque[Claim[T]] = deque()
+        """Claims made ahead."""
+        self.is_looking = False
+        """Whether ``look`` was called since the loop below looked last."""
         self.looks = 0
         """Requests that were answered."""
-        self._trouble: ZkrqError | None = None
 
-    # -- called by consumers -----------------------------------------------------------------------------------------
+    # -- called by the line --------------------------------------------------------------------------------------------
 
-    def join(self, limit: PrefetchLimit) -> None:
-        """Claim ahead for one more stream."""
-        self._pace.join(limit)
-
-    def leave(self, limit: PrefetchLimit) -> None:
-        """Remove a stream.  Items claimed ahead go back if no consumer is left."""
-        self._pace.leave(limit)
-        self._hand_back()
-
-    def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
-        """Change the limit of items claimed ahead for a stream."""
-        self._pace.change(limit, now)
-
-    async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
-        """Return up to ``want`` claims: none if nothing is ready and not ``patient``, or after ``timeout`` seconds.
-
-        Raises ``Closed``.  If no request was answered and the caller would not wait longer, raises ``Unavailable``, or
-        ``ConfigError`` if a server does not let this client in.
-        """
-        if running_loop() is not self.home.loop:
-            raise self.home.elsewhere()
-        if self._closed:
-            raise Closed()
-        if not self._waiters and (drawn := self._draw(want)):
-            return drawn
-        waiter = Waiter(want, patient, asyncio.get_running_loop().create_future())
-        looks = self.looks
-        self._waiters.append(waiter)
-        if not self._looking:
-            self._look()
-        try:
-            if timeout is None:
-                return await waiter.future
-            async with asyncio.timeout(timeout):
-                return await waiter.future
-        except TimeoutError:
-            self.withdraw(waiter)
-            if self.looks == looks:
-                raise self.failure() from self._trouble
-            return []
-        except asyncio.CancelledError:
-            self.withdraw(waiter)
-            raise
-
-    def enlist(self, waiter: Waiter[T]) -> None:
-        """Let a waiter wait here that other queues may serve, too.  Raises ``Closed``."""
-        if self._closed:
-            raise Closed()
-        self._waiters.append(waiter)
-        self._look()
-
-    def strike(self, waiter: Waiter[T]) -> None:
-        """Remove a waiter that another queue has served."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
-        self._hand_back()
-
-    def draw_one(self) -> Claim[T] | None:
-        """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
-        if not self._buffer or self._waiters or self._closed:
-            return None
-        drawn = self._draw(1)
-        return drawn[0] if drawn else None
-
-    @property
-    def ahead(self) -> int:
-        """Number of items that are to be claimed ahead, at the present pace."""
-        return self._pace.target
+    def look(self) -> None:
+        """Make the loop below check whether to send a request."""
+        self.is_looking = True
+        self._woken.set()
+        if self._runner is None and not self._closed:
+            self._pace.begin(asyncio.get_running_loop().time())
+            self._runner = self._tasks.supervise(self._run, f"claim from {self._queue}")
 
     def probe(self, count: int) -> None:
-        """Claim up to this many items ahead, once, unless some are: the streams take from elsewhere and do not wait."""
-        if not self._buffer:
-            self._probed = count
-            self._look()
+        """Claim up to this many items ahead, once."""
+        self._probed = count
+        self.look()
 
     def wake(self, alone: bool = False) -> None:
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
-        self._woken_alone = self._woken_alone or alone
+        if alone:
+            self._woken_alone, self.standing.is_dry = True, False
         self._woken.set()
-
-    def move(self) -> None:
-        """End every wait with no claims: the shards to claim from have changed, so look again there."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.future.done():
-                waiter.future.set_result([])
 
     @property
     def is_in_trouble(self) -> bool:
         """Whether the last request failed, or the next one will."""
         return self._trouble is not None or self._away() is not None
 
+    def failure(self) -> ZkrqError:
+        """Return the error for a caller whose time is over, and whom no server has answered."""
+        return self._failure(self._trouble or "no server answered in time")
+
     def close(self) -> None:
-        """End every wait with ``Closed``.  Claims that were not handed out go back with ``Leases.release_all``."""
+        """Make no more requests."""
         self._closed = True
         if self._runner:
             self._runner.cancel()
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.future.done():
-                waiter.future.set_exception(Closed())
-                waiter.future.exception()
 
-    # -- handing out ---------------------------------------------------------------------------------------------------
-
-    def _draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
+    def draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]:
         """Take claims from the buffer, skipping those that were lost meanwhile.
 
         While the session is not certain, other clients may have fenced this process.  Then this returns only claims
@@ -222,55 +144,29 @@ class Prefetcher(Generic[T]):
         """
         drawn: list[Claim[T]] = []
         if not fresh and not self._leases.is_certain():
-            self._release_all()
+            self.release()
         now = asyncio.get_running_loop().time()
-        while self._buffer and len(drawn) < want:
-            claim = self._buffer.popleft()
+        while self.buffer and len(drawn) < want:
+            claim = self.buffer.popleft()
             lease = lease_of(claim)
             if lease.settled is None and lease.deadline_at > now and not lease.loss:  # holds_at, without the call
                 lease.delivered = True
                 drawn.append(claim)
         self._pace.taken += len(drawn)
-        if len(self._buffer) * 2 < self._pace.target and not self._looking:
-            self._look()
+        if len(self.buffer) < self._low and not self.is_looking:
+            self._line.look()
         return drawn
 
-    def _serve(self, *, fresh: bool = False) -> None:
-        """Give the buffered claims to the waiters, first come first served."""
-        while self._waiters and self._buffer:
-            waiter = self._waiters[0]
-            if not waiter.future.done():
-                drawn = self._draw(waiter.want, fresh=fresh)
-                if not drawn:
-                    return
-                waiter.future.set_result(drawn)
-            self._waiters.popleft()
+    def take_back(self, claims: Sequence[Claim[T]]) -> None:
+        """Put claims that were drawn back into the buffer, as the first."""
+        for claim in reversed(claims):
+            lease_of(claim).take_back()
+            self.buffer.appendleft(claim)
 
-    def withdraw(self, waiter: Waiter[T]) -> None:
-        """Remove a waiter that has stopped waiting.  Claims that it was just given here go to the next one."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
-        if waiter.future.done() and not waiter.future.cancelled() and not waiter.future.exception():
-            for claim in reversed(waiter.future.result()):
-                if lease_of(claim).issuer is self._leases:
-                    lease_of(claim).take_back()
-                    self._buffer.appendleft(claim)
-            self._serve()
-        self._hand_back()
-
-    def _hand_back(self) -> None:
-        """Release the buffered items if no consumer is left."""
-        if not self._pace.streams and not self._waiters:
-            self._release_all()
-
-    def _release_all(self) -> None:
-        while self._buffer:
-            self._tasks.start(self._release(self._buffer.popleft()), "hand back")
-
-    def _hand_back_untaken(self) -> None:
-        """Release items that the consumers will not take soon, because consumers of other processes may want them."""
-        for _ in range(self._pace.surplus(asyncio.get_running_loop().time(), len(self._buffer))):
-            self._tasks.start(self._release(self._buffer.pop()), "hand back")
+    def release(self, count: int | None = None) -> None:
+        """Hand back so many of the items claimed ahead, the last ones; None: all."""
+        for _ in range(len(self.buffer) if count is None else count):
+            self._tasks.start(self._release(self.buffer.pop()), "hand back")
 
     async def _release(self, claim: Claim[T]) -> None:
         try:
@@ -280,92 +176,98 @@ class Prefetcher(Generic[T]):
             text = "item %s could not be handed back, it comes back by itself: %s"
             self._log.info(text, claim.id, error, extra={"item": claim.id})
 
-    def _dismiss(self, asking: Iterable[Waiter[T]], outcome: ZkrqError | None) -> None:
-        """Answer the waiters of this request that are not patient: with no claims, or with the error."""
-        for waiter in asking:
-            if not waiter.patient and waiter in self._waiters:
-                self._waiters.remove(waiter)
-                if waiter.future.done():
-                    continue
-                if outcome is None:
-                    waiter.future.set_result([])
-                else:
-                    waiter.future.set_exception(self._failure(outcome))
-
-    def failure(self) -> ZkrqError:
-        """Return the error for a caller whose time is over, and whom no server has answered."""
-        return self._failure(self._trouble or "no server answered in time")
-
     def _failure(self, reason: ZkrqError | str) -> ZkrqError:
         """Return the error for a caller that would not wait."""
         kind = ConfigError if isinstance(reason, ConfigError) else Unavailable
-        return kind(f"queue {self._queue!r} could not be claimed from: {reason}")
+        error = kind(f"queue {self._queue!r} could not be claimed from: {reason}")
+        error.__cause__ = reason if isinstance(reason, ZkrqError) else None
+        return error
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Make the loop below check whether to send a request."""
-        self._looking = True
-        self._woken.set()
-        if self._runner is None:
-            self._pace.begin(asyncio.get_running_loop().time())
-            self._runner = self._tasks.supervise(self._run, f"claim from {self._queue}")
-
     def _wanted(self) -> int:
         """Return how many items to claim now."""
-        asked = sum(waiter.want for waiter in self._waiters)
-        while self._buffer and not lease_of(self._buffer[0]).holds:
-            self._buffer.popleft()
-        return max(0, min(CLAIM_MAX, asked + max(self._pace.target, self._probed) - len(self._buffer)))
+        while self.buffer and not lease_of(self.buffer[0]).holds:
+            self.buffer.popleft()
+        others_ahead = self._line.ahead - len(self.buffer)
+        self._low = -(-self._pace.target // 2) - others_ahead
+        probed = self._probed - len(self.buffer) if self._probed else 0
+        return min(CLAIM_MAX, max(probed, self._line.wanted_of(self)))
 
     async def _run(self) -> None:
         failures = 0
         while True:
             self._woken.clear()
-            self._looking = False
+            self.is_looking = False
             alone, self._woken_alone = self._woken_alone, False
-            self._hand_back_untaken()
+            self._line.hand_back_untaken()
             self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._leases.is_certain())
             pause = SWEEP_SECONDS
             count, self._probed = self._wanted(), 0
-            if count or alone:
-                asking = tuple(self._waiters)
+            if count or alone or self._is_probe_due():
+                asking = self._line.waiting
                 try:
-                    next_ms = await self._claim(count)
+                    next_ms = await self._request(count)
                 except ZkrqError as error:
                     failures += 1
                     self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits by then
                     self._note_trouble(asking, error)
                     asking = ()
-                    pause = doubled(FIRST_PAUSE, failures, most=MAX_PAUSE)
-                    await asyncio.sleep(pause)
+                    await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
                     continue
                 failures, self._trouble = 0, None
                 self.looks += 1
-                self._serve(fresh=True)
-                self._hand_back()
+                self._line.serve(self, fresh=True)
+                self._line.hand_back()
+                self._note(is_dry=next_ms != 0)
                 if next_ms == 0 and self._wanted():
                     continue
-                self._dismiss(asking, None)
+                if next_ms != 0:
+                    self._line.answer(asking, self)
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
             asking = ()  # frees the waiters and the claims that they were given: a dropped claim must not be extended
-            if len(self._buffer) > self._pace.fixed:
-                pause = min(pause, AHEAD_SECONDS)
-            await wait_set(self._woken, pause)
+            await wait_set(self._woken, self._line.pause_of(self, pause))
+
+    def _is_probe_due(self) -> bool:
+        """Tell whether to see, without claiming anything, if there are items again where there were none."""
+        since = asyncio.get_running_loop().time() - self.standing.asked_at
+        return since >= PROBE_SECONDS and self._line.is_spared(self)
+
+    async def _request(self, count: int) -> int:
+        """Make a claim request; meanwhile others see what it is about."""
+        loop, standing = asyncio.get_running_loop(), self.standing
+        standing.asking, standing.asked_at = count, loop.time()
+        late = loop.call_later(LATE_SECONDS, self._note_late)
+        try:
+            return await self._claim(count)
+        finally:
+            late.cancel()
+            standing.asking, standing.is_late = 0, False
+
+    def _note_late(self) -> None:
+        self.standing.is_late = True
+        self._line.look_elsewhere(self)
+
+    def _note(self, *, is_dry: bool) -> None:
+        """Note whether items are left here.  If they are, it is another shard's turn; if there are no more, as well."""
+        was_dry, self.standing.is_dry = self.standing.is_dry, is_dry
+        if not (was_dry and is_dry):
+            self._line.look_elsewhere(self)
 
     def _note_trouble(self, asking: Iterable[Waiter[T]], error: ZkrqError) -> None:
         if self._trouble is None:
             self._log.warning("no claims for now, retrying: %s", error)
         self._trouble = error
-        self._dismiss(asking, error)
+        self._line.answer(asking, self, self._failure(error))
+        self._note(is_dry=True)
 
     async def _claim(self, count: int) -> int:
         """Make one claim request.  Return the milliseconds until an item becomes ready by itself, negative: never."""
         loop = asyncio.get_running_loop()
         owner = await self._identity.get()
         waiter = ""
-        if any(waiter.patient for waiter in self._waiters):
+        if self._line.is_patient:
             self._wakeups.answer_to(owner)
             primary = self._replicas.primary(self._queue)
             if await self._wakeups.listen(primary):
@@ -398,7 +300,7 @@ class Prefetcher(Generic[T]):
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             self._events.tell(DeadLettersDropped(self._cluster, self._queue, dropped), logging.WARNING)
-        if waiter or not self._waiters or next_ms == 0:
+        if waiter or not self._line.waiting or next_ms == 0:
             return next_ms
         return POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
 
@@ -437,8 +339,8 @@ class Prefetcher(Generic[T]):
         now = asyncio.get_running_loop().time()
         if self._leases.observers.claimed:
             self._leases.observers.tell_claimed(self._queue, claims, now - started)
-        self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._buffer)
-        self._buffer += claims
+        self._pace.note_claimed(now, items=len(claims), size=size, buffer_was_empty=not self._line.ahead)
+        self.buffer += claims
         return True
 
     def _seconds_left(self, grant: Grant, position: int, clock_us: int) -> float:
