@@ -37,7 +37,8 @@ class _Json:
     def __init__(self) -> None:
         self._usual, self._parts = _make_encoders()
         self._decode = json.JSONDecoder().decode
-        self._scan = json.JSONDecoder().raw_decode
+        # As `raw_decode`, without a call of Python.
+        self._scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
     def __repr__(self) -> str:
         return "zkrq.JSON"
@@ -54,7 +55,10 @@ class _Json:
     def decode(self, data: bytes, /) -> Any:
         text = data.decode()
         if text[:1] in "{[":  # written by this codec: there is no whitespace to look for
-            item, end = self._scan(text)
+            try:
+                item, end = self._scan(text, 0)
+            except StopIteration:  # the usual decoder says what is wrong
+                return self._decode(text)
             if end == len(text):
                 return item
         return self._decode(text)

@@ -483,7 +483,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "uncertain-session-hands-out",
         "zkrq/consuming/prefetch.py",
-        "if not fresh and not self._leases.is_certain():",
+        "if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():",
         "if False:",
         "what was claimed ahead is not handed out once others may have fenced this process",
         Suite("tests/simulation/test_scenarios.py", "-k", "session_is_uncertain"),

@@ -22,8 +22,9 @@ class Identity:
         self._description = description
         self._enrolling = asyncio.Lock()
         self._ended: list[str] = []
-        self._valid_until = -math.inf
         self._incarnation = 1
+        self.certain_until = -math.inf
+        """The session is certainly alive until then at least, by ``loop.time()``."""
         self.owner: str | None = None
         """The current owner id.  None before the first claim of a session, and after a fence."""
 
@@ -46,13 +47,13 @@ class Identity:
     def is_certain(self) -> bool:
         """Tell whether the session is certainly alive, by ZooKeeper's last answer."""
         now = asyncio.get_running_loop().time()
-        if now >= self._valid_until:  # it only grows while the session is alive
-            self._valid_until = self._coordinator.valid_until
-        return now < self._valid_until
+        if now >= self.certain_until:  # it only grows while the session is alive
+            self.certain_until = self._coordinator.valid_until
+        return now < self.certain_until
 
     def end(self, session: str) -> str:
         """End the owner of a session that is over; return its id."""
-        self._valid_until = -math.inf
+        self.certain_until = -math.inf
         return self._end(owner_id(session, self._incarnation))
 
     def replace(self, owner: str) -> bool:

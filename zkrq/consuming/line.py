@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from zkrq.claims import Claim
 from zkrq.consuming.pace import AHEAD_SECONDS, Pace, PrefetchLimit
-from zkrq.consuming.turns import PROBE_SECONDS, Standing, is_spared, parts
+from zkrq.consuming.turns import PROBE_SECONDS, Standing, asked_of, is_spared
 from zkrq.errors import Closed, ZkrqError
 from zkrq.home import Home, running_loop
 
@@ -229,8 +229,7 @@ class Line(Generic[T]):
             return count
         at = self._suppliers.index(supplier)
         before, after = self._suppliers[:at], self._suppliers[at + 1 :]
-        divided = parts(supplier.standing, [each.standing for each in before], [each.standing for each in after])
-        return -(-count // divided) if divided else 0
+        return asked_of(count, supplier.standing, [each.standing for each in before], [each.standing for each in after])
 
     def is_spared(self, supplier: Supplier[T]) -> bool:
         """Tell whether consumers are here that this one is not asked for, because others have items."""
@@ -271,10 +270,10 @@ class Line(Generic[T]):
         for supplier in self._suppliers:
             supplier.look()
 
-    def look_elsewhere(self, supplier: Supplier[T]) -> None:
-        """Let the others look what is to be claimed: this one has nothing, or does not answer."""
+    def look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
+        """Let the others look what is to be claimed; ``with_items``: those that have some."""
         for other in self._suppliers:
-            if other is not supplier:
+            if other is not supplier and not (with_items and other.standing.is_dry):
                 other.look()
 
     def hand_back(self) -> None:

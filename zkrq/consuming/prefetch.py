@@ -143,9 +143,9 @@ class Prefetcher(Generic[T]):
         that Redis has just granted (``fresh``), and the others go back.
         """
         drawn: list[Claim[T]] = []
-        if not fresh and not self._leases.is_certain():
-            self.release()
         now = asyncio.get_running_loop().time()
+        if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():
+            self.release()
         while self.buffer and len(drawn) < want:
             claim = self.buffer.popleft()
             lease = lease_of(claim)
@@ -201,7 +201,7 @@ class Prefetcher(Generic[T]):
             self.is_looking = False
             alone, self._woken_alone = self._woken_alone, False
             self._line.hand_back_untaken()
-            self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._leases.is_certain())
+            self._pace.adapt(asyncio.get_running_loop().time(), is_certain=self._identity.is_certain())
             pause = SWEEP_SECONDS
             count, self._probed = self._wanted(), 0
             if count or alone or self._is_probe_due():
@@ -250,10 +250,10 @@ class Prefetcher(Generic[T]):
         self._line.look_elsewhere(self)
 
     def _note(self, *, is_dry: bool) -> None:
-        """Note whether items are left here.  If they are, it is another shard's turn; if there are no more, as well."""
+        """Note whether items are left here.  In any case it is another shard's turn; but shards that have nothing do
+        not make each other look again."""
         was_dry, self.standing.is_dry = self.standing.is_dry, is_dry
-        if not (was_dry and is_dry):
-            self._line.look_elsewhere(self)
+        self._line.look_elsewhere(self, with_items=was_dry and is_dry)
 
     def _note_trouble(self, asking: Iterable[Waiter[T]], error: ZkrqError) -> None:
         if self._trouble is None:

@@ -33,16 +33,18 @@ class Standing:
     """When the last request was made."""
 
 
-def parts(own: Standing, before: Sequence[Standing], after: Sequence[Standing]) -> int:
-    """Return in how many parts what the consumers want is divided, one of which a shard is asked for; 0: for nothing.
+def asked_of(wanted: int, own: Standing, before: Sequence[Standing], after: Sequence[Standing]) -> int:
+    """Return how many of the items that the consumers want a shard is asked for.
 
     ``before`` and ``after``: the shards that were asked less recently than this one, and more recently.
     """
     others = (*before, *after)
     rivals = _with_items(others)
     if own.is_dry:
-        return 0 if rivals else 1 + len(others)
-    return 0 if _with_items(before) or any(rival.asking for rival in rivals) else 1
+        return 0 if rivals else -(-wanted // (1 + len(others)))
+    if _with_items(before) or any(rival.asking for rival in rivals):
+        return 0
+    return max(0, wanted - sum(other.asking for other in others if not other.is_late))
 
 
 def is_spared(own: Standing, others: Sequence[Standing]) -> bool:
