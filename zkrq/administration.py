@@ -5,24 +5,29 @@ from __future__ import annotations
 import asyncio
 import enum
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from zkrq import clock
 from zkrq.checks import check_id, check_rate
-from zkrq.errors import ConfigError, OutcomeUnknown
-from zkrq.inspection import SEEN_AT_ONCE, Inspection
+from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.inspection import SEEN_AT_ONCE, Inspection, may_have, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import REQUEUED, State, unpack
+from zkrq.protocol.shards import renewed
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import together
+from zkrq.shard import Shard
 
 T = TypeVar("T")
 
 CLEAR_PAGE = 500
 """Items that one call of the script ``clear`` looks at."""
+
+PAUSE_TRIES = 10
+"""Times that ``pause`` and ``resume`` have the shards follow the first one while others change it."""
 
 DELETE_ROUNDS = 10
 """Times that ``delete`` begins again because items were pushed, or changed their state, meanwhile."""
@@ -59,8 +64,33 @@ class Administration(Inspection[T]):
         await self._set_paused(State.GONE)
 
     async def _set_paused(self, state: State) -> None:
-        call = calls.Pause(self.name, state.value, _new_call())
-        await together(replicas.decide(call) for replicas in self._everywhere())
+        """Change the first shard, then have the others follow it, even if somebody else has changed it meanwhile.
+
+        A new shard takes no pushes yet, and gets the pauses of the first one: again if the map has changed meanwhile.
+        """
+        self._parts.check_open()
+        shards, first = self._everywhere.shards, self._everywhere.shards.first
+        await shards.all_used()
+        await self._pause(state, first.replicas)
+        try:
+            await shards.all_used()
+            if any(entry.is_new for entry in shards.map.shards.values()):
+                await shards.change(renewed)
+            for _ in range(PAUSE_TRIES):
+                await self._everywhere.each(partial(self._pause, state), {first})
+                if len(shards.map.used) == 1:
+                    return
+                now = State.PAUSED if (await read_statistics(first.replicas, self.name)).paused else State.GONE
+                if now is state:
+                    return
+                state = now
+        except Unavailable as error:
+            raise OutcomeUnknown(f"not every shard of queue {self.name!r} could be told; repeat: {error}") from error
+        raise OutcomeUnknown(f"queue {self.name!r} is paused and resumed by others all the time; repeat")
+
+    async def _pause(self, state: State, replicas: Replicas) -> None:
+        """Pause or resume one shard."""
+        await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
     async def clear(self) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
@@ -70,8 +100,9 @@ class Administration(Inspection[T]):
         is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
+        self._parts.check_open()
         before_ms = clock.now_ms()
-        return sum(await together(self._clear(replicas, before_ms) for replicas in self._everywhere()))
+        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms)))
 
     async def _clear(self, replicas: Replicas, before_ms: int) -> int:
         """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
@@ -101,10 +132,10 @@ class Administration(Inspection[T]):
         waiting.  Stop these first.  If the call fails or is cancelled, some items may be left: delete again.
         Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
         """
-        everywhere = self._everywhere()
-        removed = sum(await together(map(self._empty, everywhere)))
+        self._parts.check_open()
+        removed = sum(await self._everywhere.each(self._empty))
         await self.resume()
-        await together(replicas.forget_deleted(self.name) for replicas in everywhere)
+        await self._everywhere.each(lambda replicas: replicas.forget_deleted(self.name))
         return removed
 
     async def _empty(self, replicas: Replicas) -> int:
@@ -135,12 +166,16 @@ class Administration(Inspection[T]):
         notification does not arrive, this happens when the claim is next extended or settled.
         Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
         """
-        for replicas, _ in self._by_id([check_id("id", id)]):
-            if found := await self._cancel(replicas, id):
-                return found
+        check_id("id", id)
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known, [id]):
+            for shard in shards:
+                if may_have(shard, id) and (found := await self._everywhere.on(shard, partial(self._cancel, id))):
+                    return found
         return Cancellation.NOT_FOUND
 
-    async def _cancel(self, replicas: Replicas, id: str) -> Cancellation:
+    async def _cancel(self, id: str, replicas: Replicas) -> Cancellation:
         decided = await replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [id]))
         (was,) = decided.reply.states
         if was == State.CLAIMED.value.encode():
@@ -156,16 +191,24 @@ class Administration(Inspection[T]):
 
         Ids of other items are skipped.  Raises as ``cancel`` does; some letters may be removed by then.
         """
-        return sum([await self._discard(replicas, some) for replicas, some in self._named(ids)])
+        return await self._in_turn(ids, self._discard)
 
-    def _named(self, ids: Sequence[str] | None) -> Sequence[tuple[Replicas, Sequence[str] | None]]:
-        """Return the shards on which these dead letters may be (None: all), each with their ids.
+    async def _in_turn(
+        self, ids: Sequence[str] | None, act: Callable[[Replicas, Sequence[str] | None], Awaitable[int]]
+    ) -> int:
+        """Do something with the dead letters of these ids (None: all) on one shard after the other; return the sum.
 
-        Raises ``ConfigError``, ``Unavailable``, ``Closed``, ``WrongLoop``.
+        Raises ``ConfigError``, ``Unavailable``, ``Closed``, ``WrongLoop``, and what ``act`` does.
         """
-        if ids is None:
-            return [(replicas, None) for replicas in self._everywhere()]
-        return self._by_id(_check_ids(ids))
+        named = None if ids is None else _check_ids(ids)
+        self._parts.check_open()
+        changed, known = 0, set[Shard]()
+        while shards := await self._everywhere.further(known, named or ()):
+            for shard in shards:
+                some = None if named is None else [id for id in named if may_have(shard, id)]
+                if some is None or some:
+                    changed += await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some)) or 0
+        return changed
 
     async def _discard(self, replicas: Replicas, ids: Sequence[str] | None) -> int:
         removed = 0
@@ -186,9 +229,9 @@ class Administration(Inspection[T]):
         """
         if rate is not None:
             check_rate("rate", rate)
-        return sum([await self._redrive(replicas, some, rate) for replicas, some in self._named(ids)])
+        return await self._in_turn(ids, partial(self._redrive, rate=rate))
 
-    async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, rate: float | None) -> int:
+    async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, *, rate: float | None) -> int:
         revived = passed_over = 0
         left = (await replicas.ask(calls.Count(self.name))).dead
         page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))

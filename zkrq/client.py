@@ -21,6 +21,7 @@ from zkrq.consuming.prefetch import Prefetcher
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
+from zkrq.everywhere import Everywhere
 from zkrq.health import Health
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
@@ -115,7 +116,8 @@ class Client:
             self.shard.start()
             self.tasks.supervise(self.shards.run, "follow the shard map")
             if self.settings.found:
-                await self.resharding.add_given()
+                await self.resharding.found_given()
+                self.tasks.start(self.resharding.keep_adding(), "add the shards that were given")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -184,7 +186,7 @@ class Client:
         )
         line: Line[Any] = Line(self.home)
         parts: QueueParts[Any] = QueueParts(
-            name, self.namespace, settings.codec, self.home, pusher, line, lambda: self.shards.missing
+            name, self.namespace, settings.codec, self.home, pusher, line, Everywhere(self.shards)
         )
         parts.use([self._make_shard(name, settings, line, shard) for shard in self.shards.open.values()])
         return parts
@@ -221,7 +223,7 @@ class Client:
             away=lambda: shard.away,
         )
         shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
-        return QueueShard(shard.name, shard.replicas, leases, prefetcher, lambda: shard.away)
+        return QueueShard(shard.name, shard.replicas, leases, prefetcher)
 
     def _shards_changed(self) -> None:
         """Let every queue use the shards that are open now."""
@@ -241,8 +243,9 @@ class Client:
         shards = self.shards.open.values()
         view, trouble = self.shard.view, tuple(text for shard in shards for text in shard.trouble)
         if len(self.shards.map.shards) > 1:
-            joining = ShardState.JOINING.value
-            away = [status.away for status in self.shards.status().values() if status.state != joining]
+            joining, given = ShardState.JOINING.value, self.shards.given
+            known = self.shards.status()
+            away = [status.away for name, status in known.items() if status.state != joining or name in given]
             trouble += tuple(reason for reason in away if reason)
         ok = self.is_open and all(shard.view.writable for shard in shards) and not trouble
         servers = {id: health for shard in shards for id, health in shard.server_health().items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from operator import attrgetter
 from types import MappingProxyType, TracebackType
@@ -19,7 +19,7 @@ from zkrq.coordination.coordinator import Coordinator
 from zkrq.deliveries import Deliveries
 from zkrq.errors import ConfigError
 from zkrq.health import Health
-from zkrq.inspection import Sizes, Statistics, add_statistics, read_statistics
+from zkrq.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observer
 from zkrq.producing.schedules import MAX_CATCH_UP, Recurring
@@ -203,9 +203,8 @@ class Cluster:
 
     def _everywhere(self) -> Sequence[Replicas]:
         """Return the servers of the shards that are there; of all shards if none is."""
-        shards = self._client.shards.open.values()
-        here = [shard for shard in shards if len(shards) == 1 or not shard.away]
-        return [shard.replicas for shard in here or shards]
+        here, _ = self._client.shards.reachable()
+        return [shard.replicas for shard in here]
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -230,15 +229,10 @@ class Cluster:
         """Sum up these queues, None: every queue that ever had an item.  Raises ``Unavailable``."""
         self._client.check_open()
         names = await self.queues() if queues is None else list(dict.fromkeys(queues))
-        used, shards = self._client.queues, self._client.shards
-        here = self._everywhere()
-        missing = [name for name, shard in shards.open.items() if shard.replicas not in here]
-        away = tuple(sorted([*shards.missing, *missing]))
+        used = self._client.queues
 
-        async def read(name: str) -> Statistics:
-            found = await together(read_statistics(replicas, name) for replicas in here)
-            held = used[name].queue.held if name in used else 0
-            return add_statistics(found)._replace(held=held, away=away)
+        def read(name: str) -> Awaitable[Statistics]:
+            return read_all_statistics(self._client.shards, name, used[name].queue.held if name in used else 0)
 
         found: dict[str, Statistics] = {}
         for start in range(0, len(names), READ_AT_ONCE):

@@ -9,7 +9,7 @@ from typing import Any, cast
 from zkrq import local
 from zkrq.addresses import RedisServers, RedisShards, ZooKeeperServers, join_hosts, name_shards
 from zkrq.checks import Duration, check_count, check_kind, in_seconds
-from zkrq.cluster import Cluster
+from zkrq.cluster import Cluster, client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.credentials import Credentials, Source
@@ -57,7 +57,7 @@ def connect(
     zookeeper_tls: encrypts connections to ZooKeeper; None: they are plain.
     namespace: name of the namespace; a folder in ZooKeeper, a prefix in Redis.  Default: ``zkrq``.
     found: whether to found the namespace if it does not exist; otherwise, and by default, that is an error (see
-    ``found``).
+    ``found``).  A shard named here that could not be founded then is added later, by each client that is given it.
     min_replicas: a push returns when every in-sync server has it, and fails if fewer servers than this are in sync.
     Fixed when the namespace is founded.  Default: as it was founded; to found it: 2, or 1 if there is one server.
     description: describes this process in ``consumers()``; default: host and process id.
@@ -159,6 +159,7 @@ async def found(
         session_timeout=session_timeout,
         command_timeout=command_timeout,
     ) as cluster:
+        await client_of(cluster).resharding.add_begun()  # which opening it leaves to the background
         return cluster.view
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.checks import check_count, check_id
@@ -15,7 +16,8 @@ from zkrq.parts import QueueParts
 from zkrq.protocol import calls
 from zkrq.protocol.shards import shard_of
 from zkrq.replication.replicas import Replicas
-from zkrq.shards import ShardStatus
+from zkrq.shard import Shard
+from zkrq.shards import Shards, ShardStatus
 from zkrq.tasks import together
 
 T = TypeVar("T")
@@ -71,28 +73,17 @@ class Inspection(Generic[T]):
         """Name of the namespace."""
         self._parts = parts
         self._codec = parts.codec
+        self._everywhere = parts.everywhere
 
     @property
     def held(self) -> int:
         """Number of claims that this process holds, including those claimed ahead."""
         return self._parts.held
 
-    def _everywhere(self) -> Sequence[Replicas]:
-        """Return the servers of every shard.  Raises ``Unavailable`` if a shard is away, ``Closed``, ``WrongLoop``."""
-        return [shard.replicas for shard in self._parts.check_all_here()]
-
-    def _by_id(self, ids: Sequence[str]) -> Sequence[tuple[Replicas, Sequence[str]]]:
-        """Return the shards on which these items may be, each with their ids.  Raises as ``_everywhere`` does."""
-        names = [shard_of(id) for id in ids]
-        found = [
-            (shard.replicas, [id for id, name in zip(ids, names, strict=True) if name in (None, shard.name)])
-            for shard in self._parts.check_all_here()
-        ]
-        return [(replicas, some) for replicas, some in found if some]
-
     async def size(self) -> Sizes:
         """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
-        counts = await together(replicas.ask(calls.Count(self.name)) for replicas in self._everywhere())
+        self._parts.check_open()
+        counts = await self._everywhere.each(lambda replicas: replicas.ask(calls.Count(self.name)))
         return Sizes(*map(sum, zip(*((of.ready, of.scheduled, of.claimed, of.dead) for of in counts), strict=True)))
 
     async def statistics(self) -> Statistics:
@@ -101,17 +92,27 @@ class Inspection(Generic[T]):
         Shards that are away are left out, and named in ``away``.  Raises ``Unavailable``.
         """
         self._parts.check_open()
-        return await read_all_statistics(self._parts, self.name)
+        return await read_all_statistics(self._everywhere.shards, self.name, self.held)
 
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
-        bundle, position = calls.bundle_and_position(check_id("id", id))
-        for replicas, _ in self._by_id([id]):
-            found, _ = await replicas.ask(calls.Read(self.name, [bundle]))
-            for copied in found:
-                for item in items_of(copied, self._codec, [position]):
-                    if item.id == id:
-                        return item
+        check_id("id", id)
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known, [id]):
+            for shard in shards:
+                if may_have(shard, id) and (item := await self._everywhere.on(shard, partial(self._get, id))):
+                    return item
+        return None
+
+    async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:
+        """Look up an item on one shard."""
+        bundle, position = calls.bundle_and_position(id)
+        found, _ = await replicas.ask(calls.Read(self.name, [bundle]))
+        for copied in found:
+            for item in items_of(copied, self._codec, [position]):
+                if item.id == id:
+                    return item
         return None
 
     async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
@@ -121,7 +122,8 @@ class Inspection(Generic[T]):
         """
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         _check_state(state)
-        found = await together(self._peek(replicas, n, state) for replicas in self._everywhere())
+        self._parts.check_open()
+        found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state))
         return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
 
     async def _peek(self, replicas: Replicas, n: int, state: ItemState) -> list[Item[T]]:
@@ -147,16 +149,25 @@ class Inspection(Generic[T]):
         """
         if state is not None:
             _check_state(state)
-        for replicas in self._everywhere():
-            async for (_, found, beyond), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
-                while True:
-                    for copied in found:
-                        for item in items_of(copied, self._codec):
-                            if state in (None, item.state):
-                                yield item
-                    if not beyond:
-                        break
-                    found, beyond = await replicas.ask(calls.Read(self.name, beyond))
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known):
+            for shard in shards:
+                async with self._everywhere.unless_removed(shard):
+                    async for item in self._scan(shard.replicas):
+                        if state in (None, item.state):
+                            yield item
+
+    async def _scan(self, replicas: Replicas) -> AsyncGenerator[Item[T]]:
+        """Iterate over all items of one shard."""
+        async for (_, found, beyond), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
+            while True:
+                for copied in found:
+                    for item in items_of(copied, self._codec):
+                        yield item
+                if not beyond:
+                    break
+                found, beyond = await replicas.ask(calls.Read(self.name, beyond))
 
     async def dead_letters(self, n: int = 100) -> list[Item[T]]:
         """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
@@ -176,13 +187,11 @@ _ORDER: Mapping[ItemState, Callable[[Item[Any]], Any]] = {
 """By which the items of several shards, each in its order, are merged."""
 
 
-async def read_all_statistics(parts: QueueParts[Any], queue: str) -> Statistics:
+async def read_all_statistics(shards: Shards, queue: str, held: int) -> Statistics:
     """Read the statistics of a queue from its primaries.  Raises ``Unavailable`` if no shard can be asked."""
-    here = [shard for shard in parts.shards if len(parts.shards) == 1 or not shard.away()] or parts.shards[:1]
+    here, away = shards.reachable()
     found = await together(read_statistics(shard.replicas, queue) for shard in here)
-    total = add_statistics(found)
-    away = [*parts.missing(), *(shard.name for shard in parts.shards if shard not in here)]
-    return total._replace(held=parts.held, away=tuple(sorted(away)))
+    return _add_statistics(found)._replace(held=held, away=away)
 
 
 def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardStatus]) -> list[str]:
@@ -191,7 +200,7 @@ def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardSta
     return sorted(away.union(*(each.away for each in figures)))
 
 
-def add_statistics(found: Sequence[Statistics]) -> Statistics:
+def _add_statistics(found: Sequence[Statistics]) -> Statistics:
     """Add up the statistics of a queue in several shards."""
     if len(found) == 1:
         return found[0]
@@ -204,7 +213,7 @@ def add_statistics(found: Sequence[Statistics]) -> Statistics:
         sum(each.keyed for each in found),
         sum(each.expiring for each in found),
         sum(each.tombstones for each in found),
-        sum(each.held for each in found),
+        0,
         Flow(pushed, removed, ",".join(each.flow.server for each in found)),
     )
 
@@ -220,6 +229,11 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
     flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
     return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, 0, flow)
+
+
+def may_have(shard: Shard, id: str) -> bool:
+    """Tell whether an item of this id may be on a shard: unless the id names another one."""
+    return shard_of(id) in (None, shard.name)
 
 
 def _check_state(state: ItemState) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,7 +14,8 @@ from zkrq.codecs import Codec
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
 from zkrq.consuming.prefetch import Prefetcher
-from zkrq.errors import Closed, Unavailable
+from zkrq.errors import Closed
+from zkrq.everywhere import Everywhere
 from zkrq.home import Home
 from zkrq.producing.pusher import Pusher
 from zkrq.protocol.shards import ShardName
@@ -25,18 +26,12 @@ T = TypeVar("T")
 
 @dataclass(eq=False, slots=True)
 class QueueShard(Generic[T]):
-    """The part of a queue that is on one shard.  ``away`` tells why nothing can be had of it now, None if it can."""
+    """The part of a queue that is on one shard."""
 
     name: ShardName
     replicas: Replicas
     leases: Leases
     prefetcher: Prefetcher[T]
-    away: Callable[[], str | None]
-
-    def check_here(self) -> None:
-        """Raise ``Unavailable`` if the shard is away."""
-        if reason := self.away():
-            raise Unavailable(reason)
 
 
 @dataclass(eq=False, slots=True)
@@ -49,8 +44,8 @@ class QueueParts(Generic[T]):
     home: Home
     pusher: Pusher[T]
     line: Line[T]
-    missing: Callable[[], Mapping[ShardName, str]]
-    """Returns the shards that this client could not open, and why."""
+    everywhere: Everywhere
+    """Finds the shards for calls that concern all of them."""
     shards: Sequence[QueueShard[T]] = ()
     is_open: bool = True
 
@@ -69,16 +64,6 @@ class QueueParts(Generic[T]):
         self.home.check()
         if not self.is_open:
             raise Closed()
-
-    def check_all_here(self) -> Sequence[QueueShard[T]]:
-        """Return all shards.  Raises ``Unavailable`` if one of several is away, ``Closed``, ``WrongLoop``."""
-        self.check_open()
-        for name, reason in self.missing().items():
-            raise Unavailable(f"shard {name} is away: {reason}")
-        if len(self.shards) > 1:
-            for shard in self.shards:
-                shard.check_here()
-        return self.shards
 
     def use(self, shards: Sequence[QueueShard[T]]) -> None:
         """Use these shards from now on; claims of others stay as they are."""

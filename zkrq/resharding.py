@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from zkrq import clock
 from zkrq.checks import check_count
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ConfigError, Unavailable
+from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.inspection import read_statistics
 from zkrq.producing.placement import read_home, write_home
 from zkrq.protocol import calls
@@ -21,6 +22,8 @@ from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import (
     FIRST,
     FIRST_VIEW,
+    Entry,
+    ShardMap,
     ShardName,
     ShardState,
     closed,
@@ -34,7 +37,7 @@ from zkrq.protocol.shards import (
 from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
 from zkrq.settings import Settings
 from zkrq.shard import Shard
-from zkrq.shards import Shards
+from zkrq.shards import LOOK_SECONDS, Shards
 
 
 class Resharding:
@@ -45,29 +48,58 @@ class Resharding:
         self._coordinator = coordinator
         self._settings = settings
 
-    async def add_given(self) -> None:
-        """Add the shards that this client was given, unless the shards were changed before.
+    # -- with the namespace --------------------------------------------------------------------------------------------
+
+    async def found_given(self) -> None:
+        """Add the shards that this client was given, if the namespace never had others.
+
+        All are in the map before the first is founded.  So what fails here is continued by ``add_begun``.
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        given = {name: servers for name, servers in self._shards.given.items() if name != FIRST}
+        if given and self._shards.map.number == 0:
+            for name, servers in given.items():
+                await self._check_strangers(name, servers, self._settings.min_replicas)
+            for name in given:
+                await self._join(name)
+            await self.add_begun()
+
+    async def add_begun(self) -> None:
+        """Add the shards that this client was given, and that somebody has begun to add.
 
         Raises ``ConfigError``, ``Unavailable``.
         """
-        map = self._shards.map
-        for name, servers in self._shards.given.items():
-            begun = name in map.shards and map.shards[name].state is ShardState.JOINING
-            if name != FIRST and (begun or map.number == 0):
-                await self.add(name, servers, self._settings.min_replicas)
+        for name in self._begun():
+            await self.add(name, self._shards.given[name], self._settings.min_replicas)
+
+    async def keep_adding(self) -> None:
+        """Try to add the shards that were begun until there are none, so that this client opens without them."""
+        while names := self._begun():
+            for name in names:
+                try:
+                    await self.add(name, self._shards.given[name], self._settings.min_replicas)
+                except Closed:
+                    return
+                except ZkrqError as error:
+                    self._shards.note_unfinished(name, error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _begun(self) -> Sequence[ShardName]:
+        shards = self._shards.map.shards
+        return [name for name in self._shards.given if name in shards and shards[name].is_new]
+
+    # -- by an operator ------------------------------------------------------------------------------------------------
 
     async def add(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
         """Add a shard of these servers, or let one that is draining take pushes again; it does when this returns.
 
         Repeat it if it fails.  Raises ``ConfigError``, ``Unavailable``.
         """
-        map = await self._shards.refresh()
-        is_new = name not in map.shards
-        if is_new:
+        entry = (await self._shards.refresh()).shards.get(name)
+        is_new = entry is None
+        if entry is None or (entry.is_new and not await self._is_founded(entry.register)):
             await self._check_strangers(name, servers, min_replicas)
-            register = f"views/{name}-{secrets.token_hex(4)}"
-            map = await self._shards.change(partial(joined, name=name, register=register))
-        entry = map.shards[name]
+            entry = await self._join(name)
         if entry.state is ShardState.JOINING:
             try:
                 await self._found(name, entry.register, servers, min_replicas)
@@ -82,8 +114,12 @@ class Resharding:
         await self._rejoin(name)
         if self._shards.map.open == [FIRST]:
             await self._settle_homes()
-        await self._share_pauses(name)
-        await self._shards.change(partial(opened, name=name))
+        await self._shards.change(partial(opened, name=name), prepare=partial(self._share_pauses, name))
+
+    async def _join(self, name: ShardName) -> Entry:
+        """Enter a shard into the map, unless there is one of that name; return what the map says of it."""
+        register = f"views/{name}-{secrets.token_hex(4)}"
+        return (await self._shards.change(partial(joined, name=name, register=register))).shards[name]
 
     async def _check_strangers(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
         """Check the servers of a new shard before anything is written.  Raises ``ConfigError``."""
@@ -138,12 +174,21 @@ class Resharding:
         for queue in await self._shards.first.replicas.names(calls.Queues(), everywhere=True):
             await write_home(self._coordinator, queue, FIRST_VIEW)
 
-    async def _share_pauses(self, name: ShardName) -> None:
-        """Pause the queues on a new shard that are paused on the first one."""
-        for queue in await self._shards.first.replicas.names(calls.Queues()):
-            if (await read_statistics(self._shards.first.replicas, queue)).paused:
-                call = calls.Pause(queue, State.PAUSED.value, secrets.token_hex(4))
-                await self._shards.open[name].replicas.decide(call)
+    async def _share_pauses(self, name: ShardName, map: ShardMap) -> None:
+        """Pause the queues on a new shard that are paused on the first one, and no others.
+
+        First its servers are told of the new shard.  So a pause or resume that they take later is by a client that
+        knows of it, and changes the map: then the shard is not opened by this one (see ``renewed``).
+        """
+        if not map.shards[name].is_new:
+            return  # it had items before, so who pauses a queue tells its servers
+        await self._ask_for_map(self._shards.first)
+        first, new = self._shards.first.replicas, self._shards.find(name).replicas
+        for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
+            wanted, known = [(await read_statistics(each, queue)).paused for each in (first, new)]
+            if wanted != known:
+                state = State.PAUSED if wanted else State.GONE
+                await new.decide(calls.Pause(queue, state.value, secrets.token_hex(4)))
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
@@ -161,8 +206,7 @@ class Resharding:
         if name in map.shards and map.shards[name].state is ShardState.CLOSED:
             await self._use(name)
             await self._rejoin(name)
-        entry = map.shards.get(name)
-        if entry and entry.state is ShardState.JOINING and not await self._is_founded(entry.register):
+        if name in map.shards and map.shards[name].is_new:
             raise ConfigError(f"shard {name} is being added: add it again, or remove it")
         await self._shards.change(partial(drained, name=name, now_ms=0))
         await self._use(name)
@@ -172,13 +216,16 @@ class Resharding:
     async def remove(self, name: ShardName, *, force: bool) -> None:
         """Remove a draining shard in which nothing is left.
 
-        One that was never founded is given up.
+        One that was never opened is given up: nobody has pushed there.
         Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
         """
         entry = (await self._shards.refresh()).shards.get(name)
-        if entry and entry.state is ShardState.JOINING and not await self._is_founded(entry.register):
+        if entry and entry.is_new:
             await self._shards.change(partial(given_up, name=name, register=entry.register))
+            await self._shards.open_missing()
             return
+        if entry and entry.state is ShardState.DRAINING and not entry.since_ms:
+            await self.drain(name)  # an earlier call has not told its servers
         map = await self._shards.change(partial(closed, name=name))
         if not await self._has_ended(map.shards[name].register):
             await self._use(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -96,6 +96,7 @@ class Shards:
         self.open: dict[ShardName, Shard] = {FIRST: self.first}
         self.away: dict[ShardName, str] = {}
         """Shards of the map that could not be opened, and why."""
+        self._unfinished: dict[ShardName, str] = {}
         self.placement: Final = Placement(coordinator, self.refresh)
         self.placement.targets[FIRST] = self._target(self.first)
         self._version = -1
@@ -120,15 +121,42 @@ class Shards:
     def _target(self, shard: Shard) -> Target:
         return Target(shard.name, shard.replicas, lambda: shard.away)
 
-    @property
-    def missing(self) -> Mapping[ShardName, str]:
-        """Shards on which items may be and that could not be opened, and why."""
-        shards = self.map.shards
-        return {
-            name: why
-            for name, why in self.away.items()
-            if name in shards and shards[name].state is not ShardState.JOINING
-        }
+    def reachable(self) -> tuple[Sequence[Shard], tuple[ShardName, ...]]:
+        """Return the shards that can be asked now, at least one, and the names of others on which items may be."""
+        opened = [shard for shard in self.open.values() if self.map.shard_with(shard.register)]
+        here = [shard for shard in opened if len(opened) == 1 or not shard.away] or opened
+        names = {shard.name for shard in here}
+        return here, tuple(name for name in self.map.used if name not in names)
+
+    async def all_used(self) -> Sequence[Shard]:
+        """Return every shard on which items may be, sorted by name.
+
+        The first shard's servers know of every other that takes pushes, and a client that has asked them since knows it
+        too (``View.map``): ask there, and then look whether there are others now.  Raises ``Unavailable`` if one is
+        away.
+        """
+        if self.first.view.map > self.map.number:
+            await self.refresh()
+        if any(self._is_unknown(name, entry) for name, entry in self.map.used.items()):
+            with anyio.move_on_after(self._settings.operation_timeout):
+                await self.open_missing()
+        used = [self.find(name) for name in self.map.used]
+        for shard in used if len(used) > 1 else ():
+            if why := shard.away:
+                raise Unavailable(why)
+        return used
+
+    def _is_unknown(self, name: ShardName, entry: Entry) -> bool:
+        """Tell whether this client has heard of a shard, and has not tried to open it yet."""
+        shard = self.open.get(name)
+        return name not in self.away if shard is None else shard.register != entry.register
+
+    async def is_left(self, shard: Shard) -> bool:
+        """Tell whether a shard was removed, after a call there has failed; nothing was left in it then."""
+        try:
+            return (await self.refresh()).shard_with(shard.register) is None
+        except Unavailable:
+            return False
 
     def status(self) -> Mapping[str, ShardStatus]:
         """Describe the shards.  Raises ``Closed`` before there is a view."""
@@ -148,7 +176,15 @@ class Shards:
         raise ConfigError(f"there is no shard {name!r}: there are {', '.join(sorted(self.map.shards))}")
 
     def _why_not(self, name: ShardName) -> str:
+        if name in self.map.shards and self.map.shards[name].is_new:
+            return f"shard {name} is being added: {self._unfinished.get(name, 'it takes no pushes yet')}"
         return f"shard {name} is away: {self.away.get(name, 'not open yet')}"
+
+    def note_unfinished(self, name: ShardName, error: ZkrqError) -> None:
+        """Note why a shard could not be added."""
+        if name not in self._unfinished:
+            _log.warning("shard %s is not used for now: %s", name, error, extra=self._about(name))
+        self._unfinished[name] = str(error)
 
     def with_server(self, id: ServerId) -> Shard:
         """Return the shard that a server belongs to; the first one if none does."""
@@ -206,20 +242,25 @@ class Shards:
         self.placement.follow(map)
         self._rounds.call()
 
-    async def change(self, change: MapChange) -> ShardMap:
+    async def change(
+        self, change: MapChange, *, prepare: Callable[[ShardMap], Awaitable[object]] | None = None
+    ) -> ShardMap:
         """Change the map by compare-and-set; return it.
 
-        Raises ``ConfigError`` if ``change`` refuses, ``Unavailable``.
+        ``prepare`` is called before each try, with the map of which nothing may have changed when the new one is
+        written.  Raises ``ConfigError`` if ``change`` refuses, ``Unavailable``.
         """
         for _ in range(CHANGE_TRIES):
-            map = await self.refresh()
+            map, version = await self.refresh(), self._version
             try:
                 wanted = change(map, by=secrets.token_hex(8))
             except ValueError as error:
                 raise ConfigError(str(error)) from error
             if wanted is map:
                 return map
-            written = await self._coordinator.swap(MAP, encode(wanted), self._version)
+            if prepare:
+                await prepare(map)
+            written = await self._coordinator.swap(MAP, encode(wanted), version)
             if written is not None:
                 self._take(written)
                 return self.map
@@ -237,8 +278,9 @@ class Shards:
             raise
         except ZkrqError as error:
             _log.warning("the shard map could not be read: %s", error, extra=self._about(None))
-        for name in self.open.keys() - self.map.shards.keys():
-            await self._leave(name)
+        for name, shard in tuple(self.open.items()):
+            if self.map.shard_with(shard.register) is None:  # perhaps there is another one of that name
+                await self._leave(name)
         missing = [(name, entry) for name, entry in self.map.shards.items() if name not in self.open]
         self.away = {name: why for name, why in self.away.items() if name in dict(missing)}
         await asyncio.gather(*(self._try_to_open(name, entry) for name, entry in missing))

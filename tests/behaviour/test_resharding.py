@@ -11,7 +11,9 @@ import pytest
 import zkrq
 from zkrq.cluster import client_of
 from zkrq.coordination.coordinator import Versioned
-from zkrq.protocol.shards import FIRST
+from zkrq.coordination.memory import MemoryCoordinator
+from zkrq.protocol.shards import FIRST, ShardName
+from zkrq.settings import Settings
 from zkrq.shards import MAP
 from zkrq.testing import Servers, servers
 
@@ -90,6 +92,107 @@ async def test_a_removal_that_was_written_but_not_reported(own: Servers, monkeyp
         with pytest.raises(zkrq.ConfigError, match="there is no shard 'b'"):
             await other.remove_shard("b", force=True)
         assert await other.queue("jobs").push("x", id="mine")
+
+
+async def test_a_removal_ends_a_drain_that_was_left_in_the_middle(
+    own: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The map says that the shard drains, and its servers have not heard of it."""
+    async with own.connect(first=1) as other:
+        await other.add_shard("b", own.urls("redis-2"))
+        async with own.connect(first=1) as operator:
+            let_die(operator, 0, written=True, patch=monkeypatch)
+            with pytest.raises(Died):
+                await operator.drain_shard("b")
+        with pytest.raises(zkrq.ConfigError, match="it has been draining for 0 s"):
+            await other.remove_shard("b")
+        await other.remove_shard("b", force=True)
+        assert list(other.shards) == [FIRST]
+
+
+@pytest.mark.parametrize("is_back", [True, False])
+async def test_a_shard_that_was_founded_and_never_opened(
+    own: Servers, monkeypatch: pytest.MonkeyPatch, is_back: bool
+) -> None:
+    """It has no items, so it is in nobody's way while it is away, and is removed without its servers."""
+    async with own.connect(first=1) as other:
+        queue = other.queue("jobs")
+        async with own.connect(first=1) as operator:
+            let_die(operator, 1, written=False, patch=monkeypatch)
+            with pytest.raises(Died):
+                await operator.add_shard("b", own.urls("redis-2"))
+        own.kill("redis-2")
+        async with own.connect(first=1) as late:
+            assert late.shards["b"].state == "joining"
+            assert (late.health().ok, (await late.queue("jobs").statistics()).away) == (True, ())
+            for queue in (other.queue("jobs"), late.queue("jobs")):
+                await queue.push("x")
+                await queue.pause()
+                await queue.resume()
+                assert await queue.clear() == 1
+            with pytest.raises(zkrq.ConfigError, match="add it again, or remove it"):
+                await late.drain_shard("b")
+            if is_back:
+                own.start("redis-2")
+                await late.add_shard("b", own.urls("redis-2"))
+                assert late.shards["b"].state == "open"
+            else:
+                await late.remove_shard("b")
+                assert list(late.shards) == [FIRST]
+
+
+def given(own: Servers, b: str = "redis-2") -> zkrq.Cluster:
+    """A client that founds a namespace, and was given the servers of two shards."""
+    settings = Settings(found=True)
+    hub, dial = own._hub, own._dial  # pyright: ignore[reportPrivateUsage]
+    shards = {ShardName("b"): own.urls(b)}
+    return zkrq.Cluster(own.urls("redis-1"), MemoryCoordinator(hub), settings, dial=dial, shards=shards)
+
+
+async def test_a_namespace_is_not_founded_with_a_shard_that_does_not_answer_and_clients_open_without_it(
+    own: Servers,
+) -> None:
+    """Who founds it is told.  Who comes later is not kept out, and adds the shard as soon as it answers."""
+    own.kill("redis-2")
+    with pytest.raises(zkrq.Unavailable, match="redis-2"):
+        await given(own).open()
+    async with given(own) as late, own.connect(first=1) as other:
+        await own.clock.advance(5)
+        assert (late.shards["b"].state, late.shards["b"].view) == ("joining", None)
+        assert "redis-2" in str(late.shards["b"].away)
+        assert "redis-2" in str(late.health().trouble)
+        assert other.health().ok
+        assert (await late.queue("jobs").push("x")).new
+        assert (await late.queue("jobs").size()).ready == 1
+        with pytest.raises(zkrq.Unavailable, match="redis-2"):
+            await client_of(late).resharding.add_begun()  # as `zkrq.found` does
+        own.start("redis-2")
+        await own.clock.advance(20)
+        assert [cluster.shards["b"].state for cluster in (late, other)] == ["open", "open"]
+        assert late.health().ok
+
+
+async def test_a_client_opens_though_the_shard_that_it_was_given_is_another_one(own: Servers) -> None:
+    """Its servers belong to the first shard already, which only the founder is told."""
+    async with own.connect(first=1) as cluster:
+        settings = Settings(found=True)
+        hub, dial = own._hub, own._dial  # pyright: ignore[reportPrivateUsage]
+        wrong = {ShardName("b"): {"x": "redis://redis-1"}}
+        with pytest.raises(zkrq.ConfigError, match="x is server redis-1 of shard main"):
+            await zkrq.Cluster(own.urls("redis-1"), MemoryCoordinator(hub), settings, dial=dial, shards=wrong).open()
+        assert list(cluster.shards) == [FIRST], "nothing was written"
+        async with given(own) as late:
+            assert late.shards["b"].state == "open"
+
+
+async def test_a_client_opens_though_an_open_shard_that_it_was_given_is_away(own: Servers) -> None:
+    async with given(own):
+        pass
+    own.kill("redis-2")
+    async with given(own) as late:
+        assert (late.shards["b"].state, late.shards["b"].view) == ("open", None)
+        assert "shard b is away" in str(late.health().trouble)
+        assert (await late.queue("jobs").push("x")).new
 
 
 async def test_a_shard_that_came_back_empty_is_recovered_by_a_client_that_never_had_it(own: Servers) -> None:

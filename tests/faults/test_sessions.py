@@ -27,6 +27,7 @@ from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink
 from zkrq.protocol.calls import Count, Settle, runs
 from zkrq.protocol.records import VERSION_BYTES
+from zkrq.protocol.shards import shard_of
 
 pytestmark = pytest.mark.anyio
 
@@ -104,8 +105,9 @@ async def test_500_items_while_the_zookeeper_leader_is_killed_again_and_again(se
 
 
 async def test_zookeeper_sees_nothing_of_the_items(servers: local.Servers) -> None:
-    """Its transaction id does not move while 10,000 items pass."""
-    async with local.servers(redis=0, zookeeper=1) as own:
+    """Its transaction id does not move while 10,000 items pass, and as many over two shards, with ids, keys and
+    pauses."""
+    async with local.servers(redis=1, zookeeper=1) as own:
         namespace = new_namespace()
         async with zkrq.connect(servers.redis_urls, own.zookeeper_hosts, found=True, namespace=namespace) as cluster:
             queue = cluster.queue(QUEUE)
@@ -114,6 +116,22 @@ async def test_zookeeper_sees_nothing_of_the_items(servers: local.Servers) -> No
             before = await zxid(own.zookeeper[0])
             await asyncio.gather(queue.push_many(range(10_000)), drain(queue, 10_000))
             assert await zxid(own.zookeeper[0]) == before
+
+            await cluster.add_shard("b", {"b": own.redis[0].url})
+            await queue.push("the first has its home written", id="first")
+            await (await take(queue)).ack()
+            before = await zxid(own.zookeeper[0])
+            receipts, named, keyed, _ = await asyncio.gather(
+                queue.push_many(range(9_000)),
+                asyncio.gather(*(queue.push("x", id=f"item-{at}") for at in range(500))),
+                asyncio.gather(*(queue.push("x", key=f"item-{at}") for at in range(500))),
+                drain(queue, 10_000),
+            )
+            await queue.pause()
+            await queue.resume()
+            assert await zxid(own.zookeeper[0]) == before
+            assert {shard_of(receipt.id) for receipt in receipts} == {"b", "main"}
+            assert all(receipt.new for receipt in (*named, *keyed))
 
 
 async def test_work_goes_on_without_zookeeper(servers: local.Servers) -> None:

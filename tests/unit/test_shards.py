@@ -28,6 +28,7 @@ from zkrq.protocol.shards import (
     opened,
     rejoined,
     removed,
+    renewed,
     shard_of,
 )
 
@@ -100,8 +101,29 @@ def test_what_is_so_already_is_no_change() -> None:
     assert rejoined(TWO, B, "1") is TWO
 
 
-def test_only_a_shard_that_was_never_founded_is_given_up() -> None:
+def test_a_shard_is_new_until_it_is_opened_and_items_are_on_the_others() -> None:
     joining = joined(TWO, C, "views/c", "1")
+    assert (joining.shards[C].is_new, list(joining.used)) == (True, [B, A])
+    used = [opened(joining, C, "2")]
+    used.append(drained(used[-1], C, 1_000, "3"))
+    used.append(closed(used[-1], C, "4"))
+    used.append(rejoined(used[-1], C, "5"))
+    for map in used:
+        assert (map.shards[C].is_new, list(map.used)) == (False, [B, C, A])
+
+
+def test_a_map_is_renewed_while_a_new_shard_joins() -> None:
+    joining = joined(TWO, C, "views/c", "1")
+    assert renewed(joining, "2") == ShardMap(joining.number, joining.shards, "2")
+    assert renewed(TWO, "2") is TWO
+    back = rejoined(closed(drained(TWO, B, 1_000, "2"), B, "3"), B, "4")
+    assert renewed(back, "5") is back
+
+
+def test_only_a_shard_that_was_never_opened_is_given_up() -> None:
+    joining = joined(TWO, C, "views/c", "1")
+    back = rejoined(closed(drained(opened(joining, C, "2"), C, 1_000, "3"), C, "4"), C, "5")
+    assert given_up(back, C, "views/c", "6") is back
     assert given_up(joining, C, "views/c", "2").shards == TWO.shards
     assert given_up(joining, C, "views/another", "2") is joining
     assert given_up(TWO, B, "views/b", "2") is TWO
@@ -115,8 +137,9 @@ def test_a_shard_is_known_by_the_register_of_its_view() -> None:
 def test_what_would_lose_items_is_refused() -> None:
     with pytest.raises(ValueError, match="only one that takes pushes"):
         drained(drained(TWO, A, 1, "1"), B, 1, "2")
-    with pytest.raises(ValueError, match="drain it first"):
-        closed(TWO, B, "1")
+    for map in (TWO, drained(TWO, B, 0, "1"), joined(TWO, C, "views/c", "1")):
+        with pytest.raises(ValueError, match="drain it first"):
+            closed(map, C if C in map.shards else B, "2")
     with pytest.raises(ValueError, match="shard b is draining"):
         removed(drained(TWO, B, 1_000, "1"), B, "2")
     removing = closed(drained(TWO, B, 1_000, "1"), B, "2")

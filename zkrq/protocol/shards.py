@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, TypeVar
 
 ShardName = NewType("ShardName", str)
@@ -52,6 +52,11 @@ class Entry(NamedTuple):
     register: str
     since_ms: int = 0
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no item was ever pushed to it: only a shard that was drained joins again after it was closed."""
+        return self.state is ShardState.JOINING and not self.since_ms
+
 
 @dataclass(frozen=True, slots=True)
 class ShardMap:
@@ -72,6 +77,11 @@ class ShardMap:
     def open(self) -> Sequence[ShardName]:
         """Names of the shards that take every push, sorted."""
         return sorted(name for name, entry in self.shards.items() if entry.state is ShardState.OPEN)
+
+    @property
+    def used(self) -> Mapping[ShardName, Entry]:
+        """The shards on which items may be."""
+        return {name: entry for name, entry in sorted(self.shards.items()) if not entry.is_new}
 
 
 def encode(map: ShardMap) -> bytes:
@@ -114,10 +124,19 @@ def joined(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
 
 
 def given_up(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
-    """Remove a shard that joins, has this register, and was never founded."""
+    """Remove a new shard that has this register.  It was never opened, so nobody has pushed there."""
     if map.shards.get(name) != Entry(ShardState.JOINING, register):
         return map
     return _without(map, name, by)
+
+
+def renewed(map: ShardMap, by: str) -> ShardMap:
+    """Return the same map under another nonce, if a new shard joins; otherwise this one.
+
+    The shard was given the pauses of the queues as they were, and is opened by compare-and-set.  So who has changed a
+    pause since makes that fail.
+    """
+    return replace(map, by=by) if any(entry.is_new for entry in map.shards.values()) else map
 
 
 def rejoined(map: ShardMap, name: ShardName, by: str) -> ShardMap:
@@ -150,11 +169,14 @@ def drained(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
 
 
 def closed(map: ShardMap, name: ShardName, by: str) -> ShardMap:
-    """Let a shard take no push at all.  Raises ``ValueError`` unless it is draining, or for the first shard."""
+    """Let a shard take no push at all.
+
+    Raises ``ValueError`` unless it is draining and its servers know, or for the first shard.
+    """
     _check_known(map, name)
     if name == FIRST:
         raise ValueError(f"shard {FIRST} stays as long as its namespace: replace its servers instead")
-    if map.shards[name].state not in (ShardState.DRAINING, ShardState.CLOSED):
+    if map.shards[name].state not in (ShardState.DRAINING, ShardState.CLOSED) or not map.shards[name].since_ms:
         raise ValueError(f"shard {name} takes pushes: drain it first")
     return _moved(map, name, ShardState.CLOSED, map.shards[name].since_ms, by)
 

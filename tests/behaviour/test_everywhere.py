@@ -1,0 +1,284 @@
+"""Calls that concern all shards, by clients that have not heard of each, and while shards come and go."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import zkrq
+from zkrq.administration import Administration
+from zkrq.cluster import client_of
+from zkrq.coordination.coordinator import Versioned
+from zkrq.inspection import read_statistics
+from zkrq.protocol.records import State
+from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
+from zkrq.replication.replicas import Replicas
+from zkrq.resharding import Resharding
+from zkrq.shards import MAP
+from zkrq.testing import Servers, TestCluster, servers
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def own() -> AsyncGenerator[Servers]:
+    async with servers(3) as running:
+        yield running
+
+
+@asynccontextmanager
+async def connect(own: Servers) -> AsyncGenerator[TestCluster]:
+    async with own.connect(first=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def early(own: Servers) -> AsyncGenerator[TestCluster]:
+    async with connect(own) as cluster:
+        yield cluster
+
+
+def hear_nothing(_: str) -> None:
+    """Take a notice of the coordinator, and do nothing."""
+
+
+@pytest.fixture
+async def deaf(own: Servers, early: TestCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[TestCluster]:
+    """A client that hears of no change by itself."""
+    async with connect(own) as cluster:
+        shards = client_of(cluster).shards
+        monkeypatch.setattr(shards, "register_changed", hear_nothing)
+        monkeypatch.setattr(shards, "_settings", replace(client_of(cluster).settings, operation_timeout=0.2))
+        yield cluster
+
+
+async def push_to(cluster: zkrq.Cluster, shard: str, count: int = 3) -> list[str]:
+    """Push plain items until this shard has this many more; return the ids of all."""
+    queue, ids, there = cluster.queue("jobs"), list[str](), 0
+    while there < count:
+        ids.append((await queue.push("x")).id)
+        there += shard_of(ids[-1]) == shard
+    return ids
+
+
+async def paused_on(cluster: zkrq.Cluster) -> dict[str, bool]:
+    """On which shards the queue is paused."""
+    shards = client_of(cluster).shards.open
+    return {name: (await read_statistics(shard.replicas, "jobs")).paused for name, shard in shards.items()}
+
+
+async def size(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    assert sum(await queue.size()) == len(ids)
+
+
+async def statistics(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    await queue.size()
+    assert sum((await queue.statistics()).sizes) == len(ids)
+
+
+async def peek(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    assert {item.id for item in await queue.peek(500)} == {*ids}
+
+
+async def scan(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    assert {item.id async for item in queue.scan()} == {*ids}
+
+
+async def get(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    for id in ids:
+        assert await queue.get(id)
+
+
+async def cancel(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    for id in ids:
+        assert await queue.cancel(id) is zkrq.Cancellation.REMOVED
+
+
+async def clear(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    assert await queue.clear() == len(ids)
+
+
+async def delete(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    assert await queue.delete() == len(ids)
+
+
+async def pause(queue: zkrq.Queue[Any], ids: list[str]) -> None:
+    await queue.pause()
+    assert (await queue.statistics()).paused
+
+
+EVERY = [size, statistics, peek, scan, get, cancel, clear, delete, pause]
+
+
+@pytest.mark.parametrize("act", EVERY)
+async def test_a_client_that_has_not_heard_of_a_shard_covers_it(
+    own: Servers, early: TestCluster, deaf: TestCluster, act: Callable[..., Awaitable[None]]
+) -> None:
+    await early.add_shard("b", own.urls("redis-2"))
+    ids = await push_to(early, "b")
+    assert list(deaf.shards) == [FIRST]
+    await act(deaf.queue("jobs"), ids)
+    assert list(deaf.shards) == ["b", FIRST]
+    if act is pause:
+        assert await early.queue("jobs").pop_many(9, timeout=0) == []
+    elif act in (clear, delete, cancel):
+        assert not any(await early.queue("jobs").size())
+
+
+@pytest.mark.parametrize("redrives", [True, False])
+async def test_dead_letters_on_a_shard_that_was_not_heard_of(
+    own: Servers, early: TestCluster, deaf: TestCluster, redrives: bool
+) -> None:
+    await early.add_shard("b", own.urls("redis-2"))
+    ids = await push_to(early, "b", 4)
+    queue = deaf.queue("jobs")
+    async for claim in early.queue("jobs").pop(limit=len(ids)):
+        await claim.bury("bad")
+    some = [id for id in ids if shard_of(id) == "b"][:2]
+    act = queue.redrive if redrives else queue.discard
+    assert await act(some) == 2
+    assert await act() == len(ids) - 2
+    assert await early.queue("jobs").size() == (len(ids) * redrives, 0, 0, 0)
+
+
+@pytest.mark.parametrize("act", [size, scan, get, pause])
+async def test_a_client_that_has_not_heard_that_a_shard_was_removed_goes_on_without(
+    own: Servers, early: TestCluster, deaf: TestCluster, act: Callable[..., Awaitable[None]]
+) -> None:
+    await early.add_shard("b", own.urls("redis-2"))
+    await size(deaf.queue("jobs"), [])
+    await early.drain_shard("b")
+    await early.remove_shard("b", force=True)
+    assert list(deaf.shards) == ["b", FIRST]
+    await act(deaf.queue("jobs"), await push_to(early, FIRST))
+
+
+async def test_a_shard_that_was_added_again_is_another_one_for_a_client_that_heard_of_neither(
+    own: Servers, early: TestCluster, deaf: TestCluster
+) -> None:
+    await early.add_shard("b", own.urls("redis-2"))
+    await size(deaf.queue("jobs"), [])
+    await early.drain_shard("b")
+    await early.remove_shard("b", force=True)
+    await early.add_shard("b", own.urls("redis-3"))
+    ids = await push_to(early, "b")
+    await size(deaf.queue("jobs"), ids)
+    claims = [claim async for claim in deaf.queue("jobs").pop(limit=len(ids))]
+    assert {claim.id for claim in claims} == {*ids}
+
+
+# -- pauses, while a shard joins ---------------------------------------------------------------------------------------
+
+
+Change = Callable[[str, bytes, int], Awaitable[Versioned | None]]
+
+
+def between(
+    patch: pytest.MonkeyPatch, operator: zkrq.Cluster, at: int, when: str, act: Callable[[], Awaitable[None]]
+) -> None:
+    """Have something done once around one of the changes of the shard map that a client makes."""
+    coordinator = client_of(operator).coordinator
+    swap: Change = coordinator.swap
+    numbers: Iterator[int] = iter(range(100))
+
+    async def swap_and_act(register: str, data: bytes, expected: int) -> Versioned | None:
+        number = next(numbers) if register == MAP else None
+        if number == at and when == "before":
+            await act()
+        written = await swap(register, data, expected)
+        if number == at and when == "after":
+            await act()
+        return written
+
+    patch.setattr(coordinator, "swap", swap_and_act)
+
+
+JOINED, OPENED = 0, 1
+"""The changes of the map by which a shard comes."""
+
+
+@pytest.mark.parametrize("hears", [True, False], ids=["that hears", "that does not hear"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", [JOINED, OPENED])
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "resumed"])
+async def test_what_is_paused_or_resumed_while_a_shard_joins_is_so_there(
+    own: Servers,
+    early: TestCluster,
+    deaf: TestCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    at: int,
+    when: str,
+    paused: bool,
+    hears: bool,
+) -> None:
+    async with connect(own) as hearing:
+        queue = (hearing if hears else deaf).queue("jobs")
+        if not paused:
+            await queue.pause()
+        between(monkeypatch, early, at, when, queue.pause if paused else queue.resume)
+        await early.add_shard("b", own.urls("redis-2"))
+        assert await paused_on(early) == {"b": paused, FIRST: paused}
+        await push_to(early, "b")
+        assert bool(await queue.pop_many(9, timeout=0)) is not paused
+
+
+async def test_a_queue_that_is_paused_while_the_pauses_are_copied(
+    own: Servers, early: TestCluster, deaf: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the operator's client hears of it before it opens the shard."""
+    share, paused = Resharding._share_pauses, list[bool]()  # pyright: ignore[reportPrivateUsage]
+
+    async def share_and_pause(self: Resharding, name: ShardName, map: ShardMap) -> None:
+        await share(self, name, map)
+        if not paused:
+            await deaf.queue("jobs").pause()
+            await client_of(early).shards.refresh()
+        paused.append((await paused_on(early))["b"])
+
+    monkeypatch.setattr(Resharding, "_share_pauses", share_and_pause)
+    await early.add_shard("b", own.urls("redis-2"))
+    assert paused == [False, True]
+    assert await paused_on(early) == {"b": True, FIRST: True}
+
+
+async def test_a_pause_that_meets_a_shard_which_cannot_be_told_may_have_happened(
+    own: Servers, early: TestCluster, deaf: TestCluster
+) -> None:
+    """This client has not heard of it, and its servers are down."""
+    await early.add_shard("b", own.urls("redis-2"))
+    own.kill("redis-2")
+    with pytest.raises(zkrq.OutcomeUnknown, match="not every shard of queue 'jobs' could be told"):
+        await deaf.queue("jobs").pause()
+    with pytest.raises(zkrq.Unavailable, match="shard b is away"):
+        await deaf.queue("jobs").pause()
+    own.start("redis-2")
+    await own.clock.advance(30)
+    await deaf.queue("jobs").resume()
+    assert await paused_on(early) == {"b": False, FIRST: False}
+
+
+@pytest.mark.parametrize("first", ["pause", "resume"])
+async def test_of_a_pause_and_a_resume_at_the_same_time_one_holds_on_all_shards(
+    own: Servers, early: TestCluster, deaf: TestCluster, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """The other one comes while the first has told one shard only."""
+    await early.add_shard("b", own.urls("redis-2"))
+    await early.queue("jobs").pause()
+    second = deaf.queue("jobs").resume if first == "pause" else deaf.queue("jobs").pause
+    tell: Any = Administration._pause  # pyright: ignore
+    told = list[Replicas]()
+
+    async def tell_and_go(self: Administration[Any], state: State, replicas: Replicas) -> None:
+        told.append(replicas)
+        if len(told) == 2:
+            await second()
+        await tell(self, state, replicas)
+
+    monkeypatch.setattr(Administration, "_pause", tell_and_go)
+    await getattr(early.queue("jobs"), first)()
+    found = await paused_on(early)
+    assert found["b"] == found[FIRST] == (first == "resume")
