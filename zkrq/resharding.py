@@ -224,19 +224,31 @@ class Resharding:
             await self._shards.change(partial(given_up, name=name, register=entry.register))
             await self._shards.open_missing()
             return
-        if entry and entry.state is ShardState.DRAINING and not entry.since_ms:
-            await self.drain(name)  # an earlier call has not told its servers
+        if entry and entry.state is ShardState.DRAINING:
+            if not entry.since_ms:
+                await self.drain(name)  # an earlier call has not told its servers
+            # Each change of the view gives claims another lease.  So who asks again and again until the shard is empty
+            # must change nothing, or a claim that nobody extends never expires.
+            await self._check_empty(name, force=force)
         map = await self._shards.change(partial(closed, name=name))
         if not await self._has_ended(map.shards[name].register):
             await self._use(name)
             view = await self._keep_closed(self._shards.open[name])
-            if left := await self._left_in(name, force=force):
+            try:
+                await self._check_empty(name, force=force)
+            except ConfigError:
                 await self._rejoin(name)
                 await self._shards.change(partial(drained, name=name, now_ms=clock.now_ms()))
-                raise ConfigError(f"shard {name} cannot be removed yet: {left}")
+                raise
             await self._end(self._shards.open[name], view)
         await self._shards.change(partial(removed, name=name))
         await self._shards.open_missing()
+
+    async def _check_empty(self, name: ShardName, *, force: bool) -> None:
+        """Raise ``ConfigError`` if something is left in a shard, ``Unavailable``."""
+        await self._use(name)
+        if left := await self._left_in(name, force=force):
+            raise ConfigError(f"shard {name} cannot be removed yet: {left}")
 
     async def _keep_closed(self, shard: Shard) -> View:
         """Have a closed shard's servers refuse every push; return the view under which they do: see ``_rejoin``.
@@ -283,7 +295,7 @@ class Resharding:
                 await shard.fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once)
 
     async def _left_in(self, name: ShardName, *, force: bool) -> str | None:
-        """Tell what is left in a closed shard, None if nothing is."""
+        """Tell what is left in a shard, None if nothing is."""
         replicas, register = self._shards.open[name].replicas, self._shards.open[name].register
         for queue in await replicas.names(calls.Queues(), everywhere=True):
             told = await read_statistics(replicas, queue)

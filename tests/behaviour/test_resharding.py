@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,8 @@ import zkrq
 from zkrq.cluster import client_of
 from zkrq.coordination.coordinator import Versioned
 from zkrq.coordination.memory import MemoryCoordinator
+from zkrq.protocol import calls
+from zkrq.protocol.records import State
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.settings import Settings
 from zkrq.shards import MAP
@@ -108,6 +111,37 @@ async def test_a_removal_ends_a_drain_that_was_left_in_the_middle(
             await other.remove_shard("b")
         await other.remove_shard("b", force=True)
         assert list(other.shards) == [FIRST]
+
+
+async def test_who_tries_to_remove_a_shard_until_it_is_empty_does_not_keep_claims_from_expiring(own: Servers) -> None:
+    """Each change of the view gives them another lease, and this one is extended by nobody."""
+    async with own.connect(first=1) as cluster, own.connect(first=1) as other:
+        await cluster.add_shard("b", own.urls("redis-2"))
+        queue = cluster.queue("jobs")
+        while not await cluster.shard_sizes("b"):
+            await queue.push("x")
+        await other.queue("others").pop_one(timeout=0)
+        (owner,) = await other.consumers()
+        shard, resharding = client_of(other).shards.open[ShardName("b")], client_of(cluster).shards
+        request = calls.Claim("jobs", owner, 1, 1, 10_000, "", 0, State.GONE.value, 0, 0)
+        assert (await shard.replicas.decide(request)).reply.handed, "which no process knows of"
+        await cluster.drain_shard("b")
+        known, view = resharding.map, shard.view
+        async with asyncio.TaskGroup() as group:
+            emptying = group.create_task(all_of(queue))
+            for _ in range(2):
+                with pytest.raises(zkrq.ConfigError, match="queue 'jobs' has 1 item"):
+                    await other.remove_shard("b", force=True)
+                await own.clock.advance(4)
+            assert (resharding.map, shard.view) == (known, view)
+            await own.clock.advance(4)
+            await other.remove_shard("b", force=True)
+            emptying.cancel()
+
+
+async def all_of(queue: zkrq.Queue[Any]) -> None:
+    async for claim in queue.pop():
+        await claim.ack()
 
 
 @pytest.mark.parametrize("is_back", [True, False])

@@ -13,7 +13,7 @@ import pytest
 import zkrq
 from zkrq import resharding
 from zkrq.producing.placement import forget_home
-from zkrq.protocol.shards import FIRST, ShardName, home, shard_of
+from zkrq.protocol.shards import FIRST, ShardName, ShardState, home, shard_of
 from zkrq.replication.fleet import Fleet
 from zkrq.resharding import Resharding
 from zkrq.shards import Shards
@@ -398,7 +398,7 @@ async def test_adding_a_shard_again_changes_nothing_and_opens_a_draining_one(
         await cluster.remove_shard("main")
 
 
-@pytest.mark.parametrize("step", ["closed", "asked", "ended", "taken out"])
+@pytest.mark.parametrize("step", ["closed", "looked at", "ended", "taken out"])
 async def test_a_removal_that_was_broken_off_is_repeated_by_another_client(
     own: Servers, cluster: TestCluster, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -415,7 +415,7 @@ async def test_a_removal_that_was_broken_off_is_repeated_by_another_client(
 
     places = {
         "closed": (Resharding, "_ask_for_map"),
-        "asked": (Resharding, "_left_in"),
+        "looked at": (Resharding, "_end"),
         "ended": (Fleet, "identify"),
         "taken out": (Shards, "change"),
     }
@@ -466,6 +466,11 @@ async def test_a_shard_whose_servers_cannot_be_used_is_given_up(own: Servers) ->
         assert list(cluster.shards) == [FIRST]
 
 
+def is_closed(resharding: Resharding, name: ShardName) -> bool:
+    shards = resharding._shards  # pyright: ignore[reportPrivateUsage]
+    return shards.map.shards[name].state is ShardState.CLOSED
+
+
 async def test_a_removal_ends_in_vain_if_its_shard_is_used_again(
     own: Servers, cluster: TestCluster, queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,9 +482,10 @@ async def test_a_removal_ends_in_vain_if_its_shard_is_used_again(
 
         async def look(self: Resharding, name: ShardName, *, force: bool) -> str | None:
             found = await looked(self, name, force=force)
-            await other.add_shard("b", own.urls(*SECOND))
-            while not await other.shard_sizes("b"):
-                await other.queue("jobs").push("there")
+            if is_closed(self, name):
+                await other.add_shard("b", own.urls(*SECOND))
+                while not await other.shard_sizes("b"):
+                    await other.queue("jobs").push("there")
             return found
 
         monkeypatch.setattr(Resharding, "_left_in", look)
@@ -537,11 +543,12 @@ async def test_a_closed_shard_takes_no_push_that_is_repeated(
     look = Resharding._left_in  # pyright: ignore[reportPrivateUsage]
     refused = list[Exception]()
 
-    async def look_and_push(*arguments: Any, **options: Any) -> str | None:
-        left = await look(*arguments, **options)
-        with pytest.raises(zkrq.Unavailable, match="is being removed") as info:
-            await queue.push("x", id=id)
-        refused.append(info.value)
+    async def look_and_push(self: Resharding, name: ShardName, *, force: bool) -> str | None:
+        left = await look(self, name, force=force)
+        if is_closed(self, name):
+            with pytest.raises(zkrq.Unavailable, match="is being removed") as info:
+                await queue.push("x", id=id)
+            refused.append(info.value)
         return left
 
     monkeypatch.setattr(Resharding, "_left_in", look_and_push)
