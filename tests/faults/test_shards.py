@@ -231,16 +231,18 @@ async def test_shards_while_servers_of_both_are_killed(
 
 async def _until_done(clusters: list[Cluster], call: str, *arguments: Any, **options: Any) -> None:
     """What an operator does: call again, anywhere, until it has worked."""
+    errors = list[zkrq.ZkrqError]()
     for cluster in clusters * 100:
         try:
             return await getattr(cluster, call)(*arguments, **options)
         except zkrq.ConfigError as error:
             if "cannot be removed yet" not in str(error):
                 raise
-        except (zkrq.Unavailable, zkrq.OutcomeUnknown):
-            pass
+            errors.append(error)
+        except (zkrq.Unavailable, zkrq.OutcomeUnknown) as error:
+            errors.append(error)
         await asyncio.sleep(0.3)
-    raise AssertionError(f"{call} never worked")
+    raise AssertionError(f"{call} never worked: {errors[-5:]}")
 
 
 async def _one_fault(servers: local.Servers, second: local.Servers, chance: random.Random) -> None:
