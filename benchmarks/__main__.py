@@ -28,6 +28,7 @@ from benchmarks import (
     contest,
     fates,
     growth,
+    held,
     hot_path,
     latency,
     limit,
@@ -63,6 +64,7 @@ def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
         "latency": Benchmark(latency.run, 240),
         "growth": Benchmark(growth.run, 300),
         "fates": Benchmark(fates.run, 240),
+        "held": Benchmark(held.run, 420),
         "memory": Benchmark(client_memory.run, 180),
         "peers": Benchmark(partial(contest.run, folder=folder), 600),
     }

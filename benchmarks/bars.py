@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import client_memory, contest, growth, latency, limit
+from benchmarks import client_memory, contest, growth, held, latency, limit
 from benchmarks.sheet import Sheet, Topic, figure
 
 
@@ -64,6 +64,12 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
             unit="bytes",
         ),
         Bar(
+            "longest call on a server, of any operation, with a million items",
+            20,
+            _worst(sheet, held.HELD, "longest call"),
+            unit="ms",
+        ),
+        Bar(
             "memory of a client that calls push_many of 10^6 items",
             200,
             tuple(sheet.values(client_memory.MEMORY, "1,000,000", "whole process")),
@@ -96,6 +102,11 @@ def _flat(sheet: Sheet, title: str, topic: Topic, row: str, base: str) -> Sequen
 def _ratio(sheet: Sheet, topic: Topic, row: str, base: str, column: str) -> tuple[float, ...]:
     pairs = zip(sheet.values(topic, row, column), sheet.values(topic, base, column), strict=False)
     return tuple(value / other for value, other in pairs)
+
+
+def _worst(sheet: Sheet, topic: Topic, column: str) -> tuple[float, ...]:
+    """Return the greatest value of all rows."""
+    return tuple(sorted(value for row in sheet.rows(topic) for value in sheet.values(topic, row, column)))[-1:]
 
 
 def table(found: Sequence[Bar]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.lua.one_server import (
@@ -570,3 +572,27 @@ def test_waiter_that_has_not_asked_for_a_minute_is_forgotten(server: OneServer) 
     server.command("ZADD", server.key("waiting"), server.now_ms() - 61_000, "old")
     wait_for_an_item(server, "ann")
     assert server.command("ZRANGE", server.key("waiting"), 0, -1) == [b"ann"]
+
+
+MANY = 1_300
+"""More items than two calls drop of what they do not hand out, fewer than three."""
+
+
+@pytest.mark.parametrize("options", [{"expired": "X"}, {"expired": "D"}, {"max_attempts": 1}], ids=str)
+def test_a_call_that_finds_nothing_to_hand_out_ends_soon(server: OneServer, options: dict[str, Any]) -> None:
+    """A queue whose items had all expired held the server for seconds, and it was evicted."""
+    ids = [f"i{n:05}" for n in range(MANY)]
+    ttl_ms = None if "max_attempts" in options else 1
+    for start in range(0, MANY, 500):
+        server.put(*(Put(id, b"x", ttl_ms=ttl_ms) for id in ids[start : start + 500]))
+    if not ttl_ms:
+        while server.claim("ann", 500).handed:
+            pass
+        server.fence("ann")
+    server.put("last")
+    wait_ms(2)
+    replies = [server.claim("bob", 10, **options) for _ in range(3)]
+    assert [claimed.ids for claimed in replies] == [[], [], ["last"]]
+    assert [claimed.next_ms for claimed in replies[:2]] == [0, 0]
+    assert max(len(claimed.decided) for claimed in replies) <= 600 + 1
+    assert server.contents().faults == []

@@ -109,11 +109,23 @@ class Large(OneServer):
         self.items("later", size, delay_ms=1_000)
         self.items("ready", size)
         self.items("mortal", size, ttl_ms=1_000)
+        self._fill_unwanted()
         for n in range(size):
             self.command("ZADD", self.key("fenced_owners"), self.now_ms(), f"fenced{n}")
             self.command("ZADD", self.key("waiting"), self.now_ms(), f"channel{n}")
             self.command("SADD", self.key("queues"), f"queue{n}")
             self.command("HSET", self.key("owners"), f"idle{n}", 1)
+
+    def _fill_unwanted(self) -> None:
+        """Queues of which no item may be handed out: each was delivered too often, or expires soon."""
+        self.queue = "worn"
+        self.items("worn", self.size)
+        while self.claim("dead", BATCH).handed:
+            pass
+        self.fence("dead")
+        self.queue = "brief"
+        self.items("brief", self.size, ttl_ms=1_000)
+        self.queue = "q"
 
     def _settle_all(self, verb: str) -> None:
         while claims := self.claim("filling", BATCH).settle(verb, 0, "why" if verb == "bury" else ""):
@@ -228,6 +240,8 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "after a minute": later(60, CLAIM),
         "after an hour": later(3600, CLAIM),
         "again": lambda s: s.claim("ann", BATCH, seq=s.last_seq),
+        "of worn items": asking(calls.Claim("worn", "eve", 1, 10_000, 1_000, "channel", 1, "X", 0, 0)),
+        "of expired items": later(3600, asking(calls.Claim("brief", "eve", 1, 10_000, 1_000, "channel", 1, "X", 0, 0))),
     },
     "claims": {"": asking(calls.Claims("q", "ann"))},
     "clear": {"": asking(calls.Clear("q", BATCH, "", 0, b"", trim=True))},

@@ -19,6 +19,7 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping
 local CLAIM_MAX = 500 -- items handed out in one call
+local REMOVED_MAX = 500 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
 local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
 local token = owner .. '/' .. seq
@@ -28,7 +29,7 @@ local last_seq = tonumber(redis.call('HGET', owners, owner) or 0)
 if is_fenced(owner) then return {'FENCED'} end
 if seq < last_seq then return {'OUTDATED'} end
 local since_us, has_large = leading_since_us(tonumber(clock)), number('large') > 0
-local handed, handed_count, handed_bytes, cut = {}, 0, 0, false
+local handed, handed_count, handed_bytes, cut, removed_count = {}, 0, 0, false, 0
 
 local function hand(r, from, to)
   local part = payloads_between(r.whole, from, to)
@@ -76,6 +77,7 @@ local function hand_out_ready()
     for position = from, most > 0 and to or from - 1 do
       if attempts_at(r, position) >= most then
         if position > begin_at and claim_run(r, begin_at, position - 1) then return true end
+        removed_count = removed_count + 1
         bury(r, position, position, 'delivered ' .. attempts_at(r, position)
           .. ' times, and settled by none of those consumers', 0)
         begin_at = position + 1
@@ -95,6 +97,7 @@ local function hand_out_ready()
         elseif may_arrive then
           waits = true
         else
+          removed_count = removed_count + 1
           remove(r, position, position, 0)
         end
       end
@@ -106,12 +109,16 @@ local function hand_out_ready()
   end
 
   local function hand_out(r, position, entry)
-    if handed_count == count then return true end
+    cut = cut or removed_count >= REMOVED_MAX
+    if cut or handed_count == count then return true end
     r.is_ready = not position
     local has = has_payloads(r)
     if cut then return true end
     if not has then return wait_for_push(r, position, entry) end
-    if r.marks > 0 and has_expired(r) then return expire(r, 1) end
+    if r.marks > 0 and has_expired(r) then
+      removed_count = removed_count + 1
+      return expire(r, 1)
+    end
     if position then return claim_within(r, position, position) end
     local from, to = string.find(r.states, 'Q+')
     while from do
