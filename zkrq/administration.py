@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from zkrq import clock
 from zkrq.checks import check_id, check_rate
 from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.inspection import SEEN_AT_ONCE, Inspection, may_have, read_statistics
+from zkrq.inspection import Inspection, may_have, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.deciding import Decided
@@ -23,8 +23,8 @@ from zkrq.shard import Shard
 
 T = TypeVar("T")
 
-CLEAR_PAGE = 500
-"""Items that one call of the script ``clear`` looks at."""
+CHANGED_AT_ONCE = 200
+"""Items that one call clears, cancels, discards or redrives: some milliseconds of a server's time."""
 
 PAUSE_TRIES = 10
 """Times that ``pause`` and ``resume`` have the shards follow the first one while others change it."""
@@ -110,7 +110,7 @@ class Administration(Inspection[T]):
         while True:
             leading = replicas.primary(self.name)
             call = _new_call()
-            decided = await replicas.decide(calls.Clear(self.name, CLEAR_PAGE, call, before_ms, cursor))
+            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor))
             removed += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
             if replicas.primary(self.name) != leading:
@@ -151,8 +151,8 @@ class Administration(Inspection[T]):
 
     async def _cancel_claimed(self, replicas: Replicas) -> int:
         removed = 0
-        for _ in range(0, (await replicas.ask(calls.Count(self.name))).claimed, SEEN_AT_ONCE):
-            ids = [item.id for item in await self._peek(replicas, SEEN_AT_ONCE, "claimed")]
+        for _ in range(0, (await replicas.ask(calls.Count(self.name))).claimed, CHANGED_AT_ONCE):
+            ids = [item.id for item in await self._peek(replicas, CHANGED_AT_ONCE, "claimed")]
             call = _new_call()
             decided = await replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
             removed += decided.reply.states.count(State.CLAIMED.value.encode())
@@ -213,7 +213,7 @@ class Administration(Inspection[T]):
     async def _discard(self, replicas: Replicas, ids: Sequence[str] | None) -> int:
         removed = 0
         left = (await replicas.ask(calls.Count(self.name))).dead
-        for count, some in _pages(ids, SEEN_AT_ONCE, left):
+        for count, some in _pages(ids, CHANGED_AT_ONCE, left):
             call = _new_call()
             decided = await replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
             removed += decided.reply.states.count(State.DEAD.value.encode())
@@ -234,7 +234,7 @@ class Administration(Inspection[T]):
     async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, *, rate: float | None) -> int:
         revived = passed_over = 0
         left = (await replicas.ask(calls.Count(self.name))).dead
-        page = SEEN_AT_ONCE if rate is None else max(1, min(SEEN_AT_ONCE, round(rate / 10)))
+        page = CHANGED_AT_ONCE if rate is None else max(1, min(CHANGED_AT_ONCE, round(rate / 10)))
         for count, some in _pages(ids, page, left):
             call = _new_call()
             decided = await replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
