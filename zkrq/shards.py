@@ -97,7 +97,7 @@ class Shards:
         self.away: dict[ShardName, str] = {}
         """Shards of the map that could not be opened, and why."""
         self._unfinished: dict[ShardName, str] = {}
-        self.placement: Final = Placement(coordinator, self.refresh)
+        self.placement: Final = self.make_placement()
         self.placement.targets[FIRST] = self._target(self.first)
         self._version = -1
         self._reading = asyncio.Lock()
@@ -117,6 +117,10 @@ class Shards:
         return Shard(
             name, servers, self._coordinator, settings, events=self._events, dial=self._dial, register=register
         )
+
+    def make_placement(self) -> Placement:
+        """Make what places pushes by the map."""
+        return Placement(self._coordinator, self.refresh)
 
     def _target(self, shard: Shard) -> Target:
         return Target(shard.name, shard.replicas, lambda: shard.away)

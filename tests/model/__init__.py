@@ -4,6 +4,11 @@ A schedule is one seed: producers, consumers, a reaper, repairers and a scrubber
 lost, doubled and late, servers losing their memory or coming back with an old dump, clients dying in the middle, the
 power cut.  With all rules no promise is broken, and without a rule that bears load one soon is.
 
+With ``--shards`` there is a second shard, of other servers and with a view of its own.  Operators add, drain and remove
+it while producers push by maps that they read long ago; operators die in the middle, clients doze before what they do
+counts, and a compare-and-set of ZooKeeper's is lost, repeated, or carried out without an answer.  What follows the map,
+places pushes and reshards is the library's own: its coroutines await nothing but what a client of the model does.
+
 The clients run the operations of ``zkrq.protocol`` themselves.  A rule of theirs is switched off by overriding one
 small piece, a rule of the scripts by a flag of the model's server.
 
@@ -17,11 +22,17 @@ small piece, a rule of the scripts by a flag of the model's server.
     clients.py      producers, consumers, the reaper
     repair.py       when servers are caught up, recovered and scrubbed
     world.py        servers, view and chance, shared by all
+    ensemble.py     with several shards: what ZooKeeper holds besides a view
+    shards.py       the shards as one client knows them; awaiting.py runs the library's coroutines
+    spreading.py    producers and operators of several shards
     schedule.py     whose turn it is, which message arrives, what fails
     promises.py     what clients were told, and what follows from it
     explore.py      many schedules; trace.py tells what happened in one
 
 Left out: time (a lease is over when the reaper says so, a push is old when a scrub finds that its producer has gone),
 priorities and delays, keys and limits, several queues, cancelling and clearing, memory pressure, reservations, and
-ZooKeeper's own failures.  ``python -m tests.model --help`` explores and replays.
+ZooKeeper's own failures but those named.  With shards: pauses, ``force``, which server of a shard is added or removed,
+a third shard, and consumers of two shards at once, because a claim is on one.
+
+``python -m tests.model --help`` explores and replays.
 """

@@ -4,12 +4,14 @@ python -m tests.model --schedules 10000                            every rule in
 python -m tests.model --schedules 10000 --off tombstone-stays      one rule off
 python -m tests.model --ablate --schedules 2000                    each rule off in turn
 python -m tests.model --schedules 10000 --links                    one client does not always reach one server
+python -m tests.model --schedules 10000 --shards                   a second shard comes and goes
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import time
@@ -17,7 +19,7 @@ from collections.abc import Collection
 
 from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, Rule
+from tests.model.rules import ALL_RULES, SHARD_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
 from tests.model.trace import narrate
 
@@ -32,6 +34,7 @@ def rules(text: str) -> list[Rule]:
 
 
 def main() -> int:
+    logging.getLogger("zkrq").addHandler(logging.NullHandler())
     parser = argparse.ArgumentParser(
         prog="python -m tests.model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -47,17 +50,20 @@ def main() -> int:
         help=f"faults of servers and clients in a schedule (default: {FAULTS})",
     )
     parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
+    parser.add_argument("--shards", action="store_true", help="a second shard comes and goes")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
     if given.trace is not None:
-        return replay(given.trace, given.off, given.faults, given.links)
+        return replay(given.trace, given.off, given.faults, links=given.links, shards=given.shards)
     seeds = range(given.first, given.first + given.schedules)
     if given.ablate:
-        return ablate(seeds, given.off, given.faults, given.links, given.jobs)
+        return ablate(seeds, given.off, given.faults, given.jobs, links=given.links, shards=given.shards)
     began = time.perf_counter()
-    findings = explore_together(seeds, jobs=given.jobs, off=given.off, faults=given.faults, links=given.links)
+    findings = explore_together(
+        seeds, jobs=given.jobs, off=given.off, faults=given.faults, links=given.links, shards=given.shards
+    )
     took = time.perf_counter() - began
     without = ", ".join(rule.label for rule in given.off)
     print(f"{findings.schedules:,} schedules, {'without ' + without if without else 'all rules'}, {took:.0f} s")
@@ -66,8 +72,8 @@ def main() -> int:
     return 1 if findings.broken else 0
 
 
-def replay(seed: int, off: Collection[Rule], faults: int, links: bool) -> int:
-    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults, links=links)
+def replay(seed: int, off: Collection[Rule], faults: int, *, links: bool, shards: bool) -> int:
+    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults, links=links, shards=shards)
     try:
         schedule.run()
     except Broken as broken:
@@ -80,10 +86,10 @@ def replay(seed: int, off: Collection[Rule], faults: int, links: bool) -> int:
     return 0
 
 
-def ablate(seeds: range, off: Collection[Rule], faults: int, links: bool, jobs: int) -> int:
+def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, *, links: bool, shards: bool) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
-    for rule in Rule:
-        findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, links=links)
+    for rule in SHARD_RULES if shards else [rule for rule in Rule if rule not in SHARD_RULES]:
+        findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, links=links, shards=shards)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
         print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)
     return 0

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from tests.model.rules import Rule, Rules
 from tests.model.scripts import SettleAlone
 from tests.model.world import World
-from zkrq.protocol.calls import Apply, Claim, Copied, Decision, Put, Records, Settle, SettleReply
+from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Records, Seal, Settle, SettleReply
 from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
@@ -83,6 +83,10 @@ class Altered(Deciding):
     def receivers(self, view: View) -> Mapping[ServerId, Life]:
         return super().receivers(view) if Rule.LEARNERS_GET_EVERY_WRITE in self.on else view.members
 
+    def check_placed(self, view: View, map: int) -> None:
+        if Rule.PUSH_NAMES_ITS_MAP in self.on:
+            super().check_placed(view, map)
+
     def check_writable(self, view: View) -> None:
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
             super().check_writable(view)
@@ -133,6 +137,11 @@ class AlteredOperations(Altered, Operations):
     def settle(self, call: Settle) -> Operation[Decided[SettleReply]]:
         """Settle claims, by the primary's decision or without one."""
         return self.decide(call) if Rule.PRIMARY_DECIDES in self.on else self._settle_everywhere(call)
+
+    def tell_all(self, call: Call[None]) -> Operation[None]:
+        if isinstance(call, Seal) and Rule.MAP_RAISES_THE_EPOCH not in self.on:
+            return
+        yield from super().tell_all(call)
 
     def _settle_everywhere(self, call: Settle) -> Operation[Decided[SettleReply]]:
         lost: list[Sequence[bytes]] = []

@@ -133,6 +133,8 @@ class Consumer(Client):
     CLAIMS = 5
     MOST = 4
     """Items in one claim."""
+    IDLE = 1
+    """Turns after a claim of nothing."""
     DIES = 0.12
     VERBS = ("ack",) * 12 + ("nack", "nack", "bury", "release", "extend")
     LATE = 0.3
@@ -151,7 +153,8 @@ class Consumer(Client):
                 continue
             held = self.handed(decided, token)
             if not decided.records:
-                yield PAUSE
+                for _ in range(self.IDLE):
+                    yield PAUSE
                 if chance(0.3):
                     self.view = self.world.view
             elif token in ledger.lapsed:
@@ -260,11 +263,11 @@ class Reaper(Client):
             yield from self.fence(token)
 
 
-def bundle(number: int, size: int) -> Put:
+def bundle(number: int, size: int, id: str = "") -> Put:
     """A push of a bundle of ``size`` items; 0: of one item without a bundle."""
     if size == 0:
-        id = f"{number:02}"
+        id = id or f"{number:02}"
         return Put(id, fresh(0, number), join([content_of(id.encode())]))
-    id = f"{number:02}-0-0"
+    id = id or f"{number:02}-0-0"
     contents = [content_of(item_id(id, position).encode()) for position in range(size)]
     return Put(id, fresh(0, number, size=size), join(contents))

@@ -42,13 +42,14 @@ def explore(
     faults: int = FAULTS,
     only_first: bool = False,
     links: bool = False,
+    shards: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
-    ``links``: schedules in which one client does not always reach one server."""
+    ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links)
+        schedule = Schedule(seed, on, faults, links=links, shards=shards)
         findings.schedules += 1
         try:
             schedule.run()
@@ -63,13 +64,19 @@ def explore(
 
 
 def explore_together(
-    seeds: range, *, jobs: int, off: Collection[Rule] = (), faults: int = FAULTS, links: bool = False
+    seeds: range,
+    *,
+    jobs: int,
+    off: Collection[Rule] = (),
+    faults: int = FAULTS,
+    links: bool = False,
+    shards: bool = False,
 ) -> Findings:
     """The same, by several processes."""
     if jobs == 1:
-        return explore(seeds, off=off, faults=faults, links=links)
+        return explore(seeds, off=off, faults=faults, links=links, shards=shards)
     findings = Findings()
-    run = partial(explore, off=tuple(off), faults=faults, links=links)
+    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

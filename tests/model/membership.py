@@ -16,7 +16,7 @@ from tests.model.server import Request
 from tests.model.world import World
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.steps import Answers
+from zkrq.protocol.steps import Answers, NothingDone
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class Member:
     def refresh(self) -> Steps[View]:
         """Read the view again."""
         yield PAUSE
-        self.view = self.world.view
+        self._read()
         return self.view
 
     def change(self, known: View, change: ViewChange) -> Steps[View]:
@@ -65,10 +65,15 @@ class Member:
         old = self.view
         yield PAUSE
         swapped = self.world.view is old or Rule.VIEW_BY_COMPARE_AND_SET not in self.on
-        if swapped:
+        if swapped and not self.world.has_ended:
             self.world.change_view(new)
-        self.view = self.world.view
+        self._read()
         return swapped
+
+    def _read(self) -> None:
+        if self.world.has_ended:
+            raise NothingDone("the shard was removed")
+        self.view = self.world.view
 
     # -- requests ----------------------------------------------------------------------------------------------------
 

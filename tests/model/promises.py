@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections import defaultdict
+from collections.abc import Collection
+from functools import lru_cache
 
 from tests.model.bundle import CLAIMED, DEAD, Draft
 from tests.model.scripts import QUEUE, Clock, Item, Token, handed, owner_of, place_of
 from tests.model.server import Server, items_of
 from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.shards import FIRST_VIEW
 
 
 class Promise(enum.Enum):
@@ -23,6 +27,7 @@ class Promise(enum.Enum):
     STRANDED = "stranded"
     DIVERGED = "differs after a scrub"
     EVICTED_AGAIN = "evicted again what others reach"
+    TWICE = "exists twice"
 
 
 class Broken(Exception):
@@ -31,12 +36,24 @@ class Broken(Exception):
         self.promise = promise
 
 
+_PLACED = re.compile(rb"-[0-9a-f]{8}-0(@[a-z]+)?")
+"""What the id of a plain item has besides its number: the try that made it, and the shard that it was made for."""
+
+
+@lru_cache(maxsize=100_000)
+def same(item: Item) -> Item:
+    """What the user calls the item, whichever shard it was placed on."""
+    return _PLACED.sub(b"", item)
+
+
 class Ledger:
     """Kept by an observer who sees all clients; no client reads in it but for the leases that its own clock tells."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.pushed: set[Item] = set()
+        self.placed: dict[Item, str] = {}
+        """The register of the shard on which a push has returned, where there are several; by ``same``."""
         self.acked: set[Item] = set()
         self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
         self.refused_acks: defaultdict[Item, set[Token]] = defaultdict(set)
@@ -46,26 +63,36 @@ class Ledger:
         self.settled: set[Token] = set()
         self.fenced: set[Token] = set()
         self.pushing: set[float] = set()
+        self.pushing_plain: set[float] = set()
+        """Those of pushes without an identity, where there are several shards."""
         self.forgiven: set[Token] = set()
         self.counts: defaultdict[str, int] = defaultdict(int)
         self.wronged: set[tuple[str, str, str]] = set()
 
     # -- what clients report -----------------------------------------------------------------------------------------
 
+    def push_returned(self, item: Item, register: str) -> None:
+        """A push has returned on one of several shards."""
+        self.pushed.add(item)
+        where = self.placed.setdefault(same(item), register)
+        self.counts["pushed to another shard"] += register != FIRST_VIEW
+        if where != register:
+            raise Broken(Promise.TWICE, f"item {item} on shards {where} and {register}")
+
     def request(self, token: Token) -> None:
         self.tokens.append(token)
 
     def hold(self, item: Item, token: Token) -> None:
         self.counts["holds"] += 1
-        holders = self.holders[item]
+        holders = self.holders[same(item)]
         holders.add(token)
-        if item in self.acked:
+        if same(item) in self.acked:
             raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
         if len(holders) > 1:
             raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
 
     def let_go(self, item: Item, token: Token) -> None:
-        self.holders[item].discard(token)
+        self.holders[same(item)].discard(token)
 
     def lapse(self, token: Token) -> None:
         """The lease is over, by the clocks of the servers and of the holder."""
@@ -87,7 +114,7 @@ class Ledger:
         if verb == "ack":
             self.counts["acked"] += 1
             if token not in self.forgiven:
-                self.acked.add(item)
+                self.acked.add(same(item))
 
     def refused(self, item: Item, token: Token, verb: str) -> None:
         self.counts["refused"] += 1
@@ -140,18 +167,37 @@ class Ledger:
         """Items that must still be there: pushed, and no ack of theirs may have happened."""
         return {item for item in self.pushed if not self.maybe_acked[item]}
 
-    def check_content(self, server: Server) -> None:
-        """A server that is in sync has everything that is owed, and nothing that is gone."""
-        records = server.records
+    def owed_by(self, register: str) -> set[Item]:
+        """Those of one shard."""
+        return {item for item in self.owed if self.placed.get(same(item), FIRST_VIEW) == register}
+
+    def check_shards(self, registers: Collection[str]) -> None:
+        """What is owed is on a shard that there is."""
         for item in sorted(self.owed):
+            if self.placed.get(same(item), FIRST_VIEW) not in registers:
+                raise Broken(Promise.LOST, f"item {item.decode()} on a shard that was removed")
+
+    def check_once(self, shards: Collection[Collection[Server]]) -> None:
+        """No item is on the servers of two shards."""
+        seen = set[Item]()
+        for servers in shards:
+            here = {same(item) for server in servers for item in server.alive}
+            if here & seen:
+                raise Broken(Promise.TWICE, f"items {sorted(here & seen)}")
+            seen |= here
+
+    def check_content(self, server: Server, register: str) -> None:
+        """A server that is in sync has everything that its shard owes, and nothing that is gone."""
+        records = server.records
+        for item in sorted(self.owed_by(register)):
             if not server.has(item):
                 bundle, _ = place_of(item)
                 held, payload = records.get(bundle), server.held.payloads.get(bundle)
                 raise Broken(
                     Promise.LOST, f"item {item.decode()} on {server.id}, which has {held} and payloads {payload}"
                 )
-        for item in sorted(self.acked):
-            if server.lives(item):
+        for item in sorted(server.alive):
+            if same(item) in self.acked:
                 held = records.get(place_of(item)[0])
                 raise Broken(Promise.REDELIVERED, f"item {item} on {server.id}, which has {held}")
 
@@ -166,7 +212,7 @@ class Ledger:
             told = "; ".join(f"{item}: {here.get(item)}, {there.get(item)}" for item in sorted(differing))
             raise Broken(Promise.DIVERGED, f"{primary.id} and {follower.id} in {told}")
 
-    def check_delivery(self, primary: Server) -> None:
+    def check_delivery(self, primary: Server, register: str) -> None:
         """Time passes, the dead are fenced: now everything that is owed can be claimed."""
         held = {token for holders in self.holders.values() for token in holders}
         known = held | (self.lapsed - self.fenced)  # a fence that was not completed is found and done again, by anybody
@@ -188,5 +234,5 @@ class Ledger:
         primary.ask(Redrive(QUEUE, 0, 0, "the last", dead))
         everything = Claim(QUEUE, "the last", 1, len(primary.alive), 1, "", 0, "X", 0, 0)
         delivered = {id for id, *_ in handed(everything.read(primary.ask(everything).body))}
-        if missing := self.owed - delivered:
+        if missing := self.owed_by(register) - delivered:
             raise Broken(Promise.STRANDED, f"items {sorted(missing)} on {primary.id}")

@@ -22,7 +22,10 @@ class Repairer(Client):
     """Brings servers back, and recovers when all members were restarted."""
 
     REPAIRS = 6
-    """Where one client does not always reach one server, they go on until it has ended."""
+    """Where one client does not always reach one server, or there are several shards, they go on until it has ended,
+    or those that use them."""
+    LINGERS = 6
+    """Turns between two, at most."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -31,9 +34,9 @@ class Repairer(Client):
     def work(self) -> Steps[None]:
         world = self.world
         repairs = self.REPAIRS
-        while repairs > 0 or (world.links and not world.links.is_over()):
+        while repairs > 0 or (world.links and not world.links.is_over()) or world.is_busy():
             repairs -= 1
-            for _ in range(world.below(6)):
+            for _ in range(world.below(self.LINGERS)):
                 yield PAUSE
             yield from self.dismiss()
             if world.blackouts and self.is_recovery_due(self.view):

@@ -237,6 +237,87 @@ class Rule(enum.Enum):
         "a producer died in the middle, and the servers differ for ever",
     )
 
+    PUSH_NAMES_ITS_MAP = (
+        0,
+        "a push is placed by a shard map, and sent only under a view that asks for no newer one",
+        "a client that has not heard of a shard, or of its removal, pushes where nobody looks for its items",
+    )
+    MAP_RAISES_THE_EPOCH = (
+        0,
+        "a view that asks for a newer map has a new epoch, and all its servers adopt it before anything relies on it",
+        "a push that was begun under the view before completes",
+    )
+    MAP_BY_COMPARE_AND_SET = (
+        0,
+        "the map changes only by compare-and-set, and the loser starts again from the new one",
+        "a shard that was closed is open again, or one that was added is forgotten",
+    )
+    HOME_BY_COMPARE_AND_SET = (
+        0,
+        "a queue's home is written once",
+        "two clients with different maps choose different homes",
+    )
+    IDENTITY_GOES_HOME = (
+        0,
+        "all items of a queue that have an identity go to its home",
+        "two shards, neither of which knows the other's, take the same id",
+    )
+    REPEATED_GOES_WHERE_IT_WENT = (
+        0,
+        "a push that is repeated under the id of its first try goes to the shard that the id names",
+        "the first try may have written it elsewhere",
+    )
+    UNKNOWN_STAYS = (
+        0,
+        "a push goes to another shard only if nothing happened on the first one",
+        "what had an unknown outcome has happened, and exists twice",
+    )
+    HOMES_COME_FIRST = (
+        0,
+        "before a second shard takes pushes, every queue that is there gets the first one as its home",
+        "an id that was pushed before there was a map is pushed again, to another shard",
+    )
+    JOINING_TAKES_NOTHING = (
+        0,
+        "a shard that joins takes no pushes, and is no home",
+        "it is chosen as the home of a queue whose ids are on the first shard",
+    )
+    CLOSED_TAKES_NOTHING = (
+        0,
+        "no push is placed on a closed shard, whatever is at home there",
+        "the shard was looked through, and is removed with what came since",
+    )
+    REMOVAL_ASKS_FOR_THE_MAP = (
+        0,
+        "the servers of a closed shard refuse pushes by older maps, before they are looked through",
+        "a client that does not know that it is closed pushes after that",
+    )
+    REMOVED_ONLY_EMPTY = (
+        0,
+        "a shard is removed only if no item is left in it",
+        "what is left is lost",
+    )
+    REMEMBERED_IDS_KEEP_A_HOME = (
+        0,
+        "the home of a queue is not removed while it remembers ids of items that are gone",
+        "such a push is repeated at the next home",
+    )
+    REMOVED_LATE = (
+        0,
+        "a shard is removed only after nobody repeats a push that went there",
+        "there is another shard of that name by then, which does not know the id",
+    )
+    VIEW_ENDS_UNCHANGED = (
+        0,
+        "a view is ended only if it is the one under which nothing was found",
+        "somebody has opened the shard again meanwhile",
+    )
+    OPENED_UNDER_A_NEW_VIEW = (
+        0,
+        "a shard that was closed gets another view before it takes pushes again",
+        "somebody who found it empty before removes it",
+    )
+
     __hash__ = object.__hash__  # enum's own is written in Python, and rules are looked up everywhere
 
     def __init__(self, number: int, says: str, without: str) -> None:
@@ -253,3 +334,6 @@ class Rule(enum.Enum):
 Rules = frozenset[Rule]
 
 ALL_RULES: Rules = frozenset(Rule)
+
+SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
+"""Rules about several shards."""

@@ -33,13 +33,16 @@ from zkrq.protocol.steps import (
     Now,
     Obstacles,
     Operation,
+    ReadRegister,
     Refresh,
+    Register,
     Removed,
     Report,
     Step,
     StepFailed,
     Swap,
     TimeUp,
+    WriteRegister,
 )
 from zkrq.protocol.view import ServerId
 
@@ -59,6 +62,7 @@ class Client(Member):
         self.tokens: list[Token] = []
         self.operations = AlteredOperations(world.on)
         self._removed: dict[Item, bytes] = {}
+        self.tries = TRIES
 
     def work(self) -> Steps[None]:
         raise NotImplementedError
@@ -69,7 +73,7 @@ class Client(Member):
         return (yield from self._run(operation))
 
     def _run(self, operation: Operation[T]) -> Steps[T]:
-        tries = TRIES
+        tries = self.tries
         try:
             step = operation.send(None)
             while True:
@@ -77,7 +81,7 @@ class Client(Member):
                     tries -= 1
                     step = operation.throw(TimeUp()) if tries < 0 else operation.send(NO_OBSTACLES)
                 elif isinstance(step, Ask):
-                    step = operation.send((yield from self._ask(step)))
+                    step = operation.send((yield from self.ask(step)))
                 else:
                     try:
                         result = yield from self._carry_out(step)
@@ -119,6 +123,13 @@ class Client(Member):
                 return (yield from self.change(view, change))
             case Nonce():
                 return self.world.nonce()
+            case ReadRegister():
+                yield PAUSE
+                known = self.world.view if self.world.version >= 0 else None
+                return Register(known, self.world.version)
+            case WriteRegister(view, version):
+                yield PAUSE
+                self.world.found(view, version)
             case Removed(_, items):
                 self._removed |= dict(items)
             case Now() | Hurry() | Report() | Evicted():
@@ -127,7 +138,7 @@ class Client(Member):
                 yield PAUSE
         return None
 
-    def _ask(self, step: Ask) -> Steps[Answers]:
+    def ask(self, step: Ask) -> Steps[Answers]:
         epoch, lives, call, once = step
         if not lives:
             return {}

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
-from typing import TypeVar
+import secrets
+from collections.abc import Awaitable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+from unittest.mock import patch
 
+from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
 from tests.model.clients import Consumer, Cut, Producer, Reaper, Watcher
+from tests.model.ensemble import Ensemble
 from tests.model.membership import Steps
 from tests.model.promises import Broken, Promise
 from tests.model.repair import Repairer, Scrubber
 from tests.model.rules import ALL_RULES, Rule, Rules
-from tests.model.runner import Client
-from tests.model.scripts import QUEUE
+from tests.model.scripts import QUEUE, Token
 from tests.model.server import TIMED_OUT, Request, Server
-from tests.model.world import SERVERS, Links, World
+from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
+from tests.model.world import Links, World
+from zkrq import clock
 from zkrq.protocol.replies import Answer
+from zkrq.protocol.shards import ShardName
 from zkrq.protocol.view import ServerId
 
 T = TypeVar("T")
@@ -24,6 +33,7 @@ FAULTS = 5
 """Faults of servers and clients in one schedule; what happens to messages is not counted."""
 
 STEPS_MAX = 5000
+"""Where there are several shards, twice as many."""
 
 MIXED = 2
 """More states of items, or owners of claims, make a bundle a mixed one."""
@@ -69,8 +79,20 @@ RARE = 0.06
 """The probabilities of rare steps, one within the other: a server fails; one saves a dump; a client gives up waiting
 for an answer; where tombstones are not kept, they go."""
 
+RESUMES = 0.1
+"""How often a server goes on that everybody waits for, where there are several shards."""
+
 DROP = 0.4
 DOUBLE = 0.02
+
+
+class Client(Protocol):
+    """Anybody who acts; ``tokens`` are those of its claims."""
+
+    @property
+    def tokens(self) -> list[Token]: ...
+
+    def work(self) -> Steps[None]: ...
 
 
 class Actor:
@@ -101,26 +123,71 @@ class Message:
 
 
 class Schedule:
-    def __init__(self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS, *, links: bool = False) -> None:
-        """``links``: one client does not always reach one server."""
+    def __init__(
+        self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS, *, links: bool = False, shards: bool = False
+    ) -> None:
+        """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes."""
         self.world = World(seed, on, links=links)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
         self._faults_left = faults
-        clients: list[Client] = [
-            *(Producer(self.world, pushed) for pushed in (range(1, 4), range(4, 7))),
-            *(Consumer(self.world) for _ in range(3)),
-            *(Repairer(self.world) for _ in range(2)),
+        self._rarity = 2.5 if shards else 1  # there is more going on
+        self._alive: list[Actor] = []
+        self._ready: list[Actor] = []
+        self._network: list[Message] = []
+        self._servers: dict[ServerId, Server] = {}
+        self._held_up: dict[ServerId, list[Message]] = {}
+        self._spreading: Sequence[Spreading] = ()
+        self._ensemble = Ensemble(self.world) if shards else None
+        producers: Iterable[Client] = (Producer(self.world, pushed) for pushed in (range(1, 4), range(4, 7)))
+        self._know(self.world)
+        if self._ensemble:
+            self.world.on_founded = self._know_another
+            self.world.is_busy = lambda: any(isinstance(actor.client, Spreading) for actor in self._alive)
+            producers = self._spread(self._ensemble)
+        self._enter(
+            *producers,
+            *(Patient(self.world) if shards else Consumer(self.world) for _ in range(3)),
+            *(Steady(self.world) if shards else Repairer(self.world) for _ in range(2)),
             Reaper(self.world),
             Scrubber(self.world),
-        ]
-        self._alive = [Actor(f"{type(client).__name__.lower()} {n}", client) for n, client in enumerate(clients)]
+        )
         if self.world.links:
             self._cut(self.world.links)
-        self._ready = list(self._alive)
-        self._network: list[Message] = []
-        self._held_up: dict[ServerId, list[Message]] = {id: [] for id in SERVERS}
+
+    @property
+    def _worlds(self) -> Sequence[World]:
+        """The shards that clients use."""
+        return self._ensemble.founded if self._ensemble else (self.world,)
+
+    def _enter(self, *clients: Client) -> None:
+        begin = len(self._alive)
+        actors = [Actor(f"{type(client).__name__.lower()} {n}", client) for n, client in enumerate(clients, begin)]
+        self._alive += actors
+        self._ready += actors
+
+    def _know(self, world: World) -> None:
+        self._servers.update(world.servers)
+        self._held_up.update((id, []) for id in world.servers)
+
+    def _know_another(self, world: World) -> None:
+        """A shard was founded: it has clients of its own."""
+        self._enter(*(Patient(world) for _ in range(2)), Steady(world), Reaper(world), Scrubber(world))
+
+    def _spread(self, ensemble: Ensemble) -> Sequence[Client]:
+        name = ShardName(SECONDS[self.world.below(len(SECONDS))])
+        for servers in ensemble.further:
+            self._servers.update(servers)
+            self._held_up.update((id, []) for id in servers)
+        busy: dict[int, int] = {}
+        self._spreading = [
+            *(Spreader(ensemble, pushed) for pushed in (range(1, 4), range(4, 7))),
+            Namer(ensemble, (20, 30, 21, 31, 22, 32), busy, lingers=60),
+            Namer(ensemble, (20, 40, 21, 41, 22, 42), busy, lingers=150),
+            *(Operator(ensemble, name) for _ in range(2)),
+        ]
+        return self._spreading
 
     def _cut(self, links: Links) -> None:
         cut, watchers = (
@@ -128,22 +195,30 @@ class Schedule:
             [Actor(f"watcher {n}", Watcher(self.world)) for n in range(2)],
         )
         self._alive += [cut, *watchers]
+        self._ready += [cut, *watchers]
         links.is_cut = lambda client: client is cut.client and links.down
         links.is_watched = lambda: any(watcher in self._alive for watcher in watchers)
         links.is_over = lambda: cut not in self._alive
 
     def run(self) -> None:
         """Go on until all clients are through, then check.  Raises ``Broken``."""
+        if self._ensemble:
+            with _determined(self._ensemble):
+                self._run(2 * STEPS_MAX)
+        else:
+            self._run(STEPS_MAX)
+
+    def _run(self, steps: int) -> None:
         random, ready, network = self.world.random, self._ready, self._network
-        for _ in range(STEPS_MAX):
+        for _ in range(steps):
             if not self._alive:
                 break
-            dice = random()
+            dice = random() * self._rarity
             if dice < RARE and self._rare(dice):
                 continue
             turns = len(ready) + len(network)
             if not turns:
-                self._time_out()
+                self._wait()
                 continue
             turn = int(random() * turns)
             if turn < len(ready):
@@ -172,7 +247,7 @@ class Schedule:
         actor.messages = [Message(actor, slots, position, request) for position, request in enumerate(requests)]
         for message in actor.messages:
             server = message.request.server
-            way = self._held_up[server] if self.world.servers[server].paused else self._network
+            way = self._held_up[server] if self._servers[server].paused else self._network
             way.append(message)
 
     def _deliver(self, message: Message) -> None:
@@ -182,7 +257,7 @@ class Schedule:
         if links and request.server == links.server and links.is_cut(message.sender.client):
             self._answer(message.sender, message.answers, message.position, TIMED_OUT)
             return
-        answer = self.world.servers[request.server].receive(request)
+        answer = self._servers[request.server].receive(request)
         self.trace.append((message.sender.name, request, answer))
         self._answer(message.sender, message.answers, message.position, answer)
 
@@ -205,36 +280,44 @@ class Schedule:
     def _rare(self, dice: float) -> bool:
         """Whether this took the place of an ordinary step."""
         if dice < SAVE:
-            self._any_server().save()
+            self._any_server(self._any_world()).save()
         if dice < FAULT and self._faults_left:
             self._fail()
             return True
         if dice < TIME_OUT:
             return self._time_out()
         if Rule.TOMBSTONES_ARE_KEPT not in self.on:
-            for server in self.world.servers.values():
+            for server in self._servers.values():
                 server.forget_tombstones()
         return False
 
-    def _any_server(self) -> Server:
-        return self.world.servers[SERVERS[self.world.below(len(SERVERS))]]
+    def _any_world(self) -> World:
+        worlds = self._worlds
+        return worlds[self.world.below(len(worlds))] if len(worlds) > 1 else worlds[0]
+
+    def _any_server(self, world: World) -> Server:
+        servers = list(world.servers.values())
+        return servers[world.below(len(servers))]
 
     def _fail(self) -> None:
-        world, server = self.world, self._any_server()
+        world = self._any_world()
+        server = self._any_server(world)
         fault = FAULT_KINDS[world.below(len(FAULT_KINDS) if world.blackouts else len(FAULT_KINDS) - 1)]
         match fault:
             case Fault.PAUSED:
+                if self._ensemble:
+                    server = next((each for each in world.servers.values() if each.paused), server)
                 if server.paused:
                     fault = Fault.RESUMED
                     self._resume(server)
                 else:
                     server.paused = True
             case Fault.POWER_CUT:
-                self._cut_power()
+                self._cut_power(world)
             case Fault.CLIENT_DIED:
                 self._kill(self._alive[world.below(len(self._alive))])
             case _:
-                if not self._may_lose(server) or (fault is Fault.ROLLED_BACK and server.dump is None):
+                if not self._may_lose(world, server) or (fault is Fault.ROLLED_BACK and server.dump is None):
                     return
                 view = world.view
                 if server.id in view.members and len(view.members) < view.min_replicas:
@@ -246,27 +329,26 @@ class Schedule:
         self._count(fault)
         world.log(fault, server.id)
 
-    def _may_lose(self, server: Server) -> bool:
+    def _may_lose(self, world: World, server: Server) -> bool:
         """Whether everything promised must survive that this server loses its memory."""
-        world, view = self.world, self.world.view
+        view = world.view
         if server.id not in view.members and not (world.blackouts and server.id in view.eligible):
             return True
         if not any(world.in_sync(id) for id in view.members if id != server.id):
             # The last one: those that were evicted last still hold everything.
-            return world.blackouts and bool(view.eligible) and self._others_are_intact(server)
-        return not world.blackouts or self._others_are_intact(server)
+            return world.blackouts and bool(view.eligible) and self._others_are_intact(world, server)
+        return not world.blackouts or self._others_are_intact(world, server)
 
-    def _others_are_intact(self, server: Server) -> bool:
+    def _others_are_intact(self, world: World, server: Server) -> bool:
         """Whether all others that count in a recovery have what they had as members."""
-        others = {**self.world.view.members, **self.world.view.eligible}.keys() - {server.id}
-        return bool(others) and all(self.world.servers[id].intact for id in others)
+        others = {**world.view.members, **world.view.eligible}.keys() - {server.id}
+        return bool(others) and all(world.servers[id].intact for id in others)
 
-    def _cut_power(self) -> None:
-        world = self.world
+    def _cut_power(self, world: World) -> None:
         for server in world.servers.values():
             server.restart(self._run_id(server))
-        server = self._any_server()
-        if server.dump and world.chance(0.5) and self._others_are_intact(server):
+        server = self._any_server(world)
+        if server.dump and world.chance(0.5) and self._others_are_intact(world, server):
             if server.id in world.view.members and len(world.view.members) < world.view.min_replicas:
                 world.ledger.forgive()
             server.restore(server.dump)
@@ -290,6 +372,15 @@ class Schedule:
         self._network += self._held_up[server.id]
         self._held_up[server.id].clear()
 
+    def _wait(self) -> None:
+        """Nothing but waiting is left."""
+        paused = [server for server in self._servers.values() if server.paused] if self._ensemble else ()
+        if paused and self.world.chance(RESUMES):
+            self._count(Fault.RESUMED)
+            self._resume(paused[0])
+        else:
+            self._time_out()
+
     def _time_out(self) -> bool:
         """A client gives up waiting for an answer; whether one was waiting."""
         waiting = [actor for actor in self._alive if actor.waiting_for]
@@ -310,7 +401,32 @@ class Schedule:
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        world = self.world
+        ledger, worlds = self.world.ledger, self._worlds
+        if self._ensemble:
+            # Whoever has died in the middle of a removal leaves a view that is in the map no more, or not yet ended.
+            worlds = [world for world in worlds if self._ensemble.map.shard_with(world.register)]
+            ledger.check_shards([world.register for world in worlds])
+        for world in worlds:
+            self._check_shard(world)
+        if self._ensemble:
+            self._check_clients(self._ensemble)
+        ledger.check_once([[world.servers[id] for id in world.view.members if world.believes(id)] for world in worlds])
+
+    def _check_clients(self, ensemble: Ensemble) -> None:
+        """Whoever looks now uses the shards that there are."""
+        for actor in self._alive:
+            actor.steps.close()
+        for server in self._servers.values():
+            self._resume(server)
+        named = {name: entry.register for name, entry in ensemble.map.shards.items()}
+        there = {name: register for name, register in named.items() if ensemble.is_used(register)}
+        for client in [client for client in self._spreading if not isinstance(client, Operator)]:
+            self._carry_out(steps_of(client.shards.open_missing()))
+            used = {name: shard.register for name, shard in client.shards.open.items()}
+            if not there.items() <= used.items() <= named.items():
+                raise Broken(Promise.STRANDED, f"a client uses {used} of {there}")
+
+    def _check_shard(self, world: World) -> None:
         if world.blackouts:
             for server in world.servers.values():
                 self._resume(server)
@@ -320,7 +436,7 @@ class Schedule:
         if world.blackouts and not believed:
             raise Broken(Promise.LOST, "there is nobody left to be believed")
         for id in believed:
-            world.ledger.check_content(world.servers[id])
+            world.ledger.check_content(world.servers[id], world.register)
         self._count_bundles([world.servers[id] for id in believed])
         primary = world.view.primary(QUEUE)
         if primary not in believed:
@@ -330,9 +446,9 @@ class Schedule:
             # One ends early where it evicts a learner that has lost its memory.
             any(self._carry_out(Scrubber(world).scrub()) for _ in range(FINAL_SCRUBS))
             for id in believed:
-                world.ledger.check_content(world.servers[id])
+                world.ledger.check_content(world.servers[id], world.register)
                 world.ledger.check_likeness(world.servers[primary], world.servers[id])
-        world.ledger.check_delivery(world.servers[primary])
+        world.ledger.check_delivery(world.servers[primary], world.register)
 
     def _count_bundles(self, servers: list[Server]) -> None:
         """Count what only bundles of several items can be like."""
@@ -350,9 +466,27 @@ class Schedule:
         try:
             while True:
                 requests = steps.send(answers) if answers else next(steps)
-                answers = [self.world.servers[request.server].receive(request) for request in requests]
+                answers = [self._servers[request.server].receive(request) for request in requests]
         except StopIteration as stop:
             return stop.value
+
+
+@contextmanager
+def _determined(ensemble: Ensemble) -> Generator[None]:
+    """What the library's coroutines read besides: the clock, and names that are used once."""
+    clock.go_by(lambda: ensemble.now_ms * 1000)
+    try:
+        with (
+            patch.object(secrets, "token_hex", lambda length=32: ensemble.first.nonce()),
+            patch.object(asyncio, "gather", _in_turn),  # there is no event loop
+        ):
+            yield
+    finally:
+        clock.go_by(clock.machine_us)
+
+
+async def _in_turn(*awaitables: Awaitable[T]) -> list[T]:
+    return [await each for each in awaitables]
 
 
 def _take(things: list[T], at: int) -> T:

@@ -399,6 +399,17 @@ class Scripts:
         work.tell(draft)
         return True
 
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def statistics(self, epoch: int, call: calls.Statistics) -> Answer:
+        """Without what has to do with time, but that tombstones go once a push is old."""
+        bundles = [unpack(packed) for packed in self.held.records.values()]
+        states = "".join(bundle.states for bundle in bundles)
+        ready, claimed, dead = (sum(map(states.count, those)) for those in (WAITING, CLAIMED, DEAD))
+        gone = [bundle for bundle in bundles if not bundle.is_alive and bundle.pushed_at_ms not in self.clock.old]
+        tombstones = len(gone) if Rule.REMEMBERED_IDS_KEEP_A_HOME in self.on else 0
+        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0)
+
     # -- applying ----------------------------------------------------------------------------------------------------
 
     def apply(self, epoch: int, call: calls.Apply) -> Answer:

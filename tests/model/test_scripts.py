@@ -188,6 +188,7 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Fence: lambda reply: (reply.requeued, decided(reply.records)),
     calls.Redrive: lambda reply: (reply.ids, decided(reply.records)),
     calls.Claims: lambda reply: dict.fromkeys(reply.names),
+    calls.Statistics: lambda reply: (reply.ready + reply.scheduled, reply.claimed, reply.dead, reply.paused),
     calls.Retire: nothing,
     calls.Apply: lambda reply: (reply.superseded, list(reply.bare)),
     calls.ApplyNew: lambda reply: (reply.superseded, list(reply.bare)),
@@ -443,6 +444,8 @@ def compare(seed: int, *off: Rule) -> None:
         epoch, generation = load.draw_gate()
         twins.lead(epoch, generation)
         twins.ask(epoch, generation, call)
+    held = twins.model.held
+    twins.ask(held.epoch, held.generation, calls.Statistics(QUEUE))
 
 
 @pytest.mark.parametrize("seed", range(40))

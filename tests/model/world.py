@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
+from itertools import count
 
 from tests.model.promises import Ledger
-from tests.model.rules import Rules
+from tests.model.rules import Rule, Rules
 from tests.model.scripts import Clock, Token
 from tests.model.server import TIMED_OUT, Request, Server
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.view import Life, ServerId, View, accused
+from zkrq.protocol.shards import FIRST_VIEW
+from zkrq.protocol.view import FOUNDING, Life, ServerId, View, accused
 
 SERVERS = tuple(ServerId(id) for id in "ABC")
 
 Event = tuple[object, ...]
+
+DOZES = 0.2
+DOZE = 250
+"""How often a client dozes at a moment at which that may matter, and for how many turns at most."""
 
 
 @dataclass
@@ -41,6 +48,8 @@ class World:
     protocol promises to stand, so a view may be left without anybody; what is checked is what servers in sync hold.
     With ``blackouts`` no more than ``min_replicas - 1`` servers have lost something at the same time, but all of them
     may be restarted at once: then everything must come back.
+
+    Where there are several shards, each is a world: they differ in servers, view and register, and share all else.
     """
 
     def __init__(self, seed: int, on: Rules, *, links: bool = False) -> None:
@@ -52,10 +61,29 @@ class World:
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
         self.random = random.Random(seed).random
-        self._count = 0
-        self.servers = {id: Server(id, on, clock, f"{id}1", self.nonce()) for id in SERVERS}
+        self._numbers = count(1)
+        self.register = FIRST_VIEW
+        self.version = 0
+        """Of the register, until there is a view; -1: nothing was ever written."""
+        self.has_ended = False
+        self.on_founded: Callable[[World], None] = lambda world: None
+        """Called when a shard has its first view."""
+        self.is_busy: Callable[[], bool] = lambda: False
+        """Whether there are clients of several shards at work."""
+        self.servers: Mapping[ServerId, Server] = {id: Server(id, on, clock, f"{id}1", self.nonce()) for id in SERVERS}
         members = {id: server.life for id, server in self.servers.items()}
         self.view = View(1, members, {}, {}, dict.fromkeys(SERVERS, ""), min_replicas=2, by=self.nonce())
+
+    def beside(self, register: str, servers: Mapping[ServerId, Server]) -> World:
+        """A shard that is not founded yet."""
+        other = copy(self)
+        other.register, other.version, other.servers = register, -1, servers
+        other.view = View(FOUNDING, {}, {}, {}, dict.fromkeys(servers, ""), 2, by="")
+        return other
+
+    @property
+    def is_founded(self) -> bool:
+        return self.view.epoch > FOUNDING
 
     # -- chance ------------------------------------------------------------------------------------------------------
 
@@ -65,11 +93,14 @@ class World:
     def chance(self, probability: float) -> bool:
         return self.random() < probability
 
+    def doze(self) -> range:
+        """Turns for which a client does nothing, in the middle of something."""
+        return range(self.below(DOZE) if self.chance(DOZES) else 0)
+
     # -- names that are used once ------------------------------------------------------------------------------------
 
     def number(self) -> int:
-        self._count += 1
-        return self._count
+        return next(self._numbers)
 
     def nonce(self) -> str:
         return f"g{self.number()}"
@@ -94,6 +125,26 @@ class World:
         self.view = view
         self.ledger.counts["views"] += 1
         self.log("view", view)
+
+    def found(self, view: View, version: int) -> None:
+        """Write the first view, or the plan of it, by compare-and-set."""
+        if version != self.version:
+            return
+        self.view, self.version = view, version + 1
+        self.log("view", self.register, view)
+        if self.is_founded:
+            for id, life in view.members.items():
+                self.servers[id].intact = self.servers[id].life == life
+            self.on_founded(self)
+
+    def end(self, view: View) -> bool:
+        """End the view, if it is this one: the shard is removed."""
+        if self.has_ended or (self.view is not view and Rule.VIEW_ENDS_UNCHANGED in self.on):
+            return False
+        self.has_ended = True
+        self.ledger.counts["removed shards"] += 1
+        self.log("view", self.register, "ends")
+        return True
 
     def in_sync(self, id: ServerId) -> bool:
         """Whether the server lives the life in which it is a member."""

@@ -10,7 +10,7 @@ from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Unavailable, Zkr
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
-from zkrq.protocol.operations import OPERATIONS
+from zkrq.protocol.operations import OPERATIONS, Operations
 from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
 from zkrq.protocol.steps import Paged
 from zkrq.protocol.view import ServerId
@@ -26,7 +26,9 @@ Pushed = int | Duplicate | Known | Done
 class Replicas:
     """Run operations over the servers of one namespace."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, operations: Operations = OPERATIONS) -> None:
+        """``operations``: others than usual only in the model of the protocol."""
+        self._operations = operations
         self.membership = runner.membership
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
@@ -37,11 +39,11 @@ class Replicas:
         ``map``: number of the shard map by which they were placed here.  ``patient``: False: they can go elsewhere.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return PushResults(puts, await self.run(OPERATIONS.put(queue, puts, map=map, patient=patient)))
+        return PushResults(puts, await self.run(self._operations.put(queue, puts, map=map, patient=patient)))
 
     async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
         """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
-        return PushResults(puts, await self.run(OPERATIONS.push(queue, max_size, puts, map=map)))
+        return PushResults(puts, await self.run(self._operations.push(queue, max_size, puts, map=map)))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.
@@ -49,23 +51,23 @@ class Replicas:
         Raises ``Unavailable`` if nothing happened, ``OutcomeUnknown`` if it may have, ``ClaimLost`` if the owner was
         fenced.
         """
-        return await self.run(OPERATIONS.decide(call))
+        return await self.run(self._operations.decide(call))
 
     async def fence(self, queue: str, owner: str) -> int:
         """Declare an owner dead on every server and requeue its claims; return the number of items.
 
         Raises ``Unavailable``, ``OutcomeUnknown``: the owner stays listed until all is done, so call this again.
         """
-        return await self.run(OPERATIONS.fence(queue, owner))
+        return await self.run(self._operations.fence(queue, owner))
 
     async def ask(self, call: Call[R]) -> R:
         """Make a call that only reads on the queue's primary.  Raises ``Unavailable``."""
-        return await self.run(OPERATIONS.ask_primary(call))
+        return await self.run(self._operations.ask_primary(call))
 
     async def names(self, call: Paging[NamesPage], *, everywhere: bool = False) -> list[str]:
         """Return all names that a script gives page by page, of the primary or of every server.  Raises
         ``Unavailable``."""
-        return await self.run(OPERATIONS.names(call, everywhere=everywhere))
+        return await self.run(self._operations.names(call, everywhere=everywhere))
 
     async def pages(self, call: Paging[P]) -> AsyncGenerator[tuple[P, bool]]:
         """Page through something on the queue's primary.
@@ -96,7 +98,7 @@ class Replicas:
 
         Raises ``Unavailable``.
         """
-        return await self.run(OPERATIONS.forget(queue))
+        return await self.run(self._operations.forget(queue))
 
     async def forget_deleted(self, queue: str) -> bool:
         """Forget a queue that was emptied just now, unless it has items again; return whether every server has.
@@ -105,7 +107,7 @@ class Replicas:
         """
         try:
             async with asyncio.timeout(self.operation_timeout):
-                return await self.run(OPERATIONS.forget_deleted(queue))
+                return await self.run(self._operations.forget_deleted(queue))
         except TimeoutError as error:
             raise Unavailable(
                 f"the items of queue {queue!r} are removed, but ZooKeeper did not answer, so what is left of the queue "
@@ -114,7 +116,7 @@ class Replicas:
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""
-        await self.run(OPERATIONS.tell_all(call))
+        await self.run(self._operations.tell_all(call))
 
 
 class PushResults:

@@ -1,0 +1,45 @@
+"""Lets coroutines of the library run as clients of the model, which are generators.
+
+A coroutine that awaits nothing but what is below needs no event loop: it is a generator that yields what the innermost
+``await`` yields, which here is the requests of a client's step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+from tests.model.membership import PAUSE, Steps
+from tests.model.world import World
+
+T = TypeVar("T")
+
+
+class Awaited(Generic[T]):
+    """What a client does, for ``await``."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._steps = steps
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._steps
+
+
+def steps_of(coroutine: Coroutine[Any, Any, T]) -> Steps[T]:
+    """The opposite: what a coroutine does, for ``yield from``."""
+    return (yield from coroutine.__await__())
+
+
+def pause() -> Awaited[None]:
+    """Let others go first."""
+    return Awaited(_pause())
+
+
+def doze(world: World) -> Awaited[None]:
+    """Do nothing for a while, now and then."""
+    return Awaited(_pause(world.doze()))
+
+
+def _pause(turns: range = range(1)) -> Steps[None]:
+    for _ in turns:
+        yield PAUSE

@@ -1,0 +1,303 @@
+"""The shards as one client knows them: the library's own coroutines, over the servers of the model.
+
+What follows the map, places pushes and reshards is the library's; each rule that is theirs can be switched off by one
+small piece.  Only what lies beneath, a shard's view and its servers, is the model's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
+
+from tests.model.awaiting import Awaited, doze
+from tests.model.ensemble import Coordinator, Ensemble
+from tests.model.membership import PAUSE, Steps
+from tests.model.rules import Rule
+from tests.model.runner import TRIES, Client
+from tests.model.scripts import QUEUE
+from tests.model.world import World
+from zkrq.codecs import JSON
+from zkrq.errors import OutcomeUnknown, Receipt, Unavailable, ZkrqError
+from zkrq.events import Events
+from zkrq.observing import Observers
+from zkrq.producing.placement import Placement, Target
+from zkrq.producing.pusher import Options, Push, Pusher
+from zkrq.protocol import calls
+from zkrq.protocol.calls import Call, Put, PutAll, bundle_and_position
+from zkrq.protocol.enrolment import identify
+from zkrq.protocol.founding import Founding, Location
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState, choose, rejoined
+from zkrq.protocol.steps import Answers, Ask, Failure, NotNow, Operation
+from zkrq.protocol.view import Life, ServerId, View, ViewChange
+from zkrq.replication.replicas import PushResults, Replicas
+from zkrq.replication.runner import Runner, translate
+from zkrq.resharding import Resharding
+from zkrq.settings import Settings
+from zkrq.shard import Shard
+from zkrq.shards import Shards
+from zkrq.tasks import Tasks
+
+T = TypeVar("T")
+
+SETTINGS = Settings(min_replicas=2)
+
+PLAIN = Options()
+
+
+class Dozing(Client):
+    """A client that may have looked at the view long before its push leaves."""
+
+    def ask(self, step: Ask) -> Steps[Answers]:
+        for _ in self.world.doze() if isinstance(step.call, PutAll | calls.Push) else ():
+            yield PAUSE
+        return (yield from super().ask(step))
+
+
+class Part:
+    """One shard as one client uses it: its ``Shard``, and what that has of runner, membership and fleet."""
+
+    operation_timeout = 0.0
+    away = None
+
+    def __init__(self, world: World, name: ShardName, settings: Settings) -> None:
+        self.name: Final = name
+        self.register: Final = world.register
+        self._settings = settings
+        self._world = world
+        self._client = Dozing(world)
+        self.servers: Final = world.servers
+        self.membership: Final = self
+        self.fleet: Final = self
+        self.replicas: Final = WatchedReplicas(self, self._client)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Nothing goes on in the background."""
+
+    async def open(self, recover_with: Collection[ServerId] = ()) -> bool:
+        servers = {id: Location(id, id) for id in self.servers}
+        self._client.view = (await self.run(Founding(self._settings, servers).join())).view
+        return False
+
+    def start(self) -> None:
+        """The schedule has clients that look after the servers."""
+
+    # -- the runner --------------------------------------------------------------------------------------------------
+
+    def run(self, operation: Operation[T]) -> Awaitable[T]:
+        self._client.tries = 1 + self._world.below(TRIES)
+        return self._do(self._client.run(operation))
+
+    repair = run
+
+    async def _do(self, steps: Steps[T]) -> T:
+        try:
+            return await Awaited(steps)
+        except NotNow:
+            raise
+        except Failure as failure:
+            raise translate(failure) from failure
+
+    # -- the membership ----------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        return self._client.view
+
+    async def change(self, known: View, change: ViewChange) -> View:
+        if Rule.MAP_RAISES_THE_EPOCH not in self._world.on:
+            change = partial(_in_this_epoch, change)
+        await doze(self._world)
+        return await self._do(self._client.change(known, change))
+
+    async def end(self, known: View) -> bool:
+        await doze(self._world)
+        return self._world.end(known)
+
+    # -- the fleet ---------------------------------------------------------------------------------------------------
+
+    def identify(self, servers: Collection[ServerId]) -> Awaitable[Mapping[ServerId, ServerInfo | Answer]]:
+        return self.run(identify(servers))
+
+    def ask(self, epoch: int, lives: Mapping[ServerId, Life], call: Call[Any], *, once: bool) -> Awaitable[Answers]:
+        return self.run(_asking(Ask(epoch, lives, call, once)))
+
+    def url_for(self, url: str) -> str:
+        return url
+
+    def drop(self) -> None:
+        """There are no connections."""
+
+
+def _in_this_epoch(change: ViewChange, view: View, /, *, by: str) -> View:
+    return replace(change(view, by=by), epoch=view.epoch)
+
+
+def _asking(ask: Ask) -> Operation[Answers]:
+    return (yield ask)
+
+
+class WatchedReplicas(Replicas):
+    """The library's; the observer sees which pushes return on which shard."""
+
+    def __init__(self, part: Part, client: Client) -> None:
+        super().__init__(cast("Runner", part), client.operations)
+        self._on, self._ledger, self._register = client.on, client.world.ledger, client.world.register
+
+    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> PushResults:
+        results = await super().put(queue, puts, map=map, patient=patient)
+        self._note(puts, results)
+        unknown = any(isinstance(result, OutcomeUnknown) for result in results.others.values())
+        if unknown and not patient and Rule.UNKNOWN_STAYS not in self._on:
+            raise Unavailable("perhaps")
+        return results
+
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
+        results = await super().push(queue, max_size, puts, map=map)
+        self._note(puts, results)
+        return results
+
+    def _note(self, puts: Sequence[Put], results: PushResults) -> None:
+        for at, put in enumerate(puts):
+            for position, result in enumerate(results.of(at, put.size)):
+                if not isinstance(result, ZkrqError):
+                    self._ledger.push_returned(put.item_id(position).encode(), self._register)
+
+
+class AlteredPlacement(Placement):
+    """Chance chooses among open shards: how busy they are matters to nobody here."""
+
+    def __init__(self, world: World, coordinator: Coordinator, refresh: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(cast("Any", coordinator), refresh)
+        self._world = world
+
+    def follow(self, map: ShardMap) -> None:
+        states = {
+            ShardState.JOINING: (Rule.JOINING_TAKES_NOTHING, ShardState.OPEN),
+            ShardState.CLOSED: (Rule.CLOSED_TAKES_NOTHING, ShardState.DRAINING),
+        }
+        shown = dict(map.shards)
+        for name, entry in map.shards.items():
+            rule, state = states.get(entry.state, (None, entry.state))
+            if rule and rule not in self._world.on:
+                shown[name] = entry._replace(state=state)
+        super().follow(replace(map, shards=shown))
+
+    def choose(self, tried: Collection[ShardName] = ()) -> Target:
+        usable = [self.targets[name] for name in self.map.open if name in self.targets and name not in tried]
+        if not usable:
+            raise Unavailable("no shard takes pushes now")
+        return choose(usable, lambda target: 0, self._world.below)
+
+    async def find(self, queue: str, id: str) -> Target:
+        if Rule.REPEATED_GOES_WHERE_IT_WENT not in self._world.on:
+            return await self.home(queue)
+        return await super().find(queue, id)
+
+    async def home(self, queue: str) -> Target:
+        if Rule.IDENTITY_GOES_HOME not in self._world.on:
+            return self.choose()
+        return await super().home(queue)
+
+
+class AlteredTarget(Target):
+    def avoid(self) -> None:
+        """Time does not pass."""
+
+
+class KnownShards(Shards):
+    """Used by one client, as far as it has looked."""
+
+    def __init__(self, ensemble: Ensemble, coordinator: Coordinator | None = None) -> None:
+        self._ensemble = ensemble
+        self.coordinator = coordinator or Coordinator(ensemble)
+        super().__init__(
+            {FIRST: {id: id for id in ensemble.first.servers}},
+            cast("Any", self.coordinator),
+            SETTINGS,
+            events=Events(None),
+            dial=cast("Any", None),
+            changed=lambda: None,
+        )
+
+    def make(self, name: ShardName, servers: Mapping[str, str], register: str, settings: Settings) -> Shard:
+        return cast("Shard", Part(self._ensemble.world_at(register, servers), name, settings))
+
+    def make_placement(self) -> Placement:
+        return AlteredPlacement(self._ensemble.first, self.coordinator, self.refresh)
+
+    def _target(self, shard: Shard) -> Target:
+        return AlteredTarget(shard.name, shard.replicas, lambda: None)
+
+
+class Pushing(Pusher[Any]):
+    """What places pushes, without what gathers them."""
+
+    def __init__(self, shards: KnownShards) -> None:
+        super().__init__(
+            QUEUE,
+            codec=JSON,
+            placement=shards.placement,
+            tasks=Tasks("model"),
+            max_payload_bytes=1,
+            max_size=None,
+            observers=Observers(Events(None)),
+        )
+
+    async def spread(self, make: Callable[[str], Put], count: int) -> tuple[Put, Sequence[object]]:
+        """Push a bundle without an identity, whose id gets the ending given; return what came of its items."""
+
+        def make_all(ending: str) -> tuple[Sequence[Put], Put]:
+            put = make(ending)
+            return [put], put
+
+        results, put = await self._place(make_all, count)
+        return put, results.of(0, put.size)
+
+    async def _refresh(self, map: int) -> None:
+        """There is no time that could be waited for."""
+        await self._placement.refresh()
+
+    async def name(self, id: str, moment: int, payload: bytes) -> Receipt | ZkrqError:
+        """Push an item under this id."""
+        send = self._send_decided if bundle_and_position(id)[0] != id else self._send_homed
+        (receipt,) = await send([Push(id, moment, payload, PLAIN)])
+        return receipt
+
+
+class AlteredResharding(Resharding):
+    def __init__(self, shards: KnownShards, on: Collection[Rule]) -> None:
+        super().__init__(shards, cast("Any", shards.coordinator), SETTINGS)
+        self._on = on
+
+    async def _settle_homes(self) -> None:
+        if Rule.HOMES_COME_FIRST in self._on:
+            await super()._settle_homes()
+
+    async def _ask_for_map(self, shard: Shard) -> None:
+        closed = self._shards.map.shards[shard.name].state is ShardState.CLOSED
+        if not closed or Rule.REMOVAL_ASKS_FOR_THE_MAP in self._on:
+            await super()._ask_for_map(shard)
+
+    async def _keep_closed(self, shard: Shard) -> View:
+        if Rule.REMOVAL_ASKS_FOR_THE_MAP not in self._on:
+            return shard.view
+        return await super()._keep_closed(shard)
+
+    async def _left_in(self, name: ShardName, *, force: bool) -> str | None:
+        return await super()._left_in(name, force=force) if Rule.REMOVED_ONLY_EMPTY in self._on else None
+
+    async def _rejoin(self, name: ShardName) -> None:
+        if Rule.OPENED_UNDER_A_NEW_VIEW in self._on:
+            await super()._rejoin(name)
+        elif self._shards.map.shards[name].state is ShardState.CLOSED:
+            await self._shards.change(partial(rejoined, name=name))
