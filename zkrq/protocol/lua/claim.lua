@@ -19,7 +19,7 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping
 local CLAIM_MAX = 500 -- items handed out in one call
-local REMOVED_MAX = 500 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
+local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
 local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
 local token = owner .. '/' .. seq
