@@ -139,7 +139,7 @@ def test_a_seed_is_repeated_exactly(reports: list[dict[str, Any]]) -> None:
     assert simulate(_only(SEEDS[-1:]), "--jobs=1") == reports[-1:]
 
 
-SHARDED = (2, 11)
+SHARDED = (22, 36)
 """In these a shard is added, is away, is drained and is removed."""
 
 
