@@ -223,6 +223,7 @@ async def test_what_is_paused_or_resumed_while_a_shard_joins_is_so_there(
         await early.add_shard("b", own.urls("redis-2"))
         assert await paused_on(early) == {"b": paused, FIRST: paused}
         await push_to(early, "b")
+        await queue.size()  # from here on it knows the new shard
         assert bool(await queue.pop_many(9, timeout=0)) is not paused
 
 
