@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 
 from zkrq import clock
 from zkrq.checks import check_count
@@ -26,6 +27,7 @@ from zkrq.protocol.shards import (
     ShardMap,
     ShardName,
     ShardState,
+    check_same,
     closed,
     drained,
     given_up,
@@ -38,6 +40,12 @@ from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
 from zkrq.settings import Settings
 from zkrq.shard import Shard
 from zkrq.shards import LOOK_SECONDS, Shards
+
+
+class ShardChange(Protocol):
+    """A ``MapChange`` of one shard, whose name is not bound yet."""
+
+    def __call__(self, map: ShardMap, /, *, name: ShardName, by: str) -> ShardMap: ...
 
 
 class Resharding:
@@ -107,14 +115,32 @@ class Resharding:
                 if is_new and not await self._is_founded(entry.register):
                     await self._shards.change(partial(given_up, name=name, register=entry.register))
                 raise
-        await self._use(name)
-        known = self._shards.open[name].view.servers
-        if set(known) != set(servers):
-            raise ConfigError(f"there is a shard {name!r} already, of {', '.join(known)}")
-        await self._rejoin(name)
+        shard = await self._use(name, entry.register)
+        if set(shard.view.servers) != set(servers):
+            raise ConfigError(f"there is a shard {name!r} already, of {', '.join(shard.view.servers)}")
+        await self._rejoin(shard)
         if self._shards.map.open == [FIRST]:
             await self._settle_homes()
-        await self._shards.change(partial(opened, name=name), prepare=partial(self._share_pauses, name))
+        await self._change(opened, name, entry.register, prepare=partial(self._share_pauses, shard))
+
+    async def _change(
+        self,
+        change: ShardChange,
+        name: ShardName,
+        register: str,
+        *,
+        prepare: Callable[[ShardMap], Awaitable[object]] | None = None,
+    ) -> None:
+        """Change what the map says of one shard; see ``Shards.change``.
+
+        Raises ``ConfigError`` if there is another one of that name now: an operator's call may wait for minutes.
+        """
+
+        def change_same(map: ShardMap, *, by: str) -> ShardMap:
+            check_same(map, name, register)
+            return change(map, name=name, by=by)
+
+        await self._shards.change(change_same, prepare=prepare)
 
     async def _join(self, name: ShardName) -> Entry:
         """Enter a shard into the map, unless there is one of that name; return what the map says of it."""
@@ -149,21 +175,23 @@ class Resharding:
             finally:
                 shard.fleet.drop()
 
-    async def _rejoin(self, name: ShardName) -> None:
+    async def _rejoin(self, shard: Shard) -> None:
         """Take back that a shard was closed, before it takes pushes again.
 
         Its view is another one then, so a removal that has found nothing in it ends in vain.
         """
-        if self._shards.map.shards[name].state is ShardState.CLOSED:
-            await self._shards.change(partial(rejoined, name=name))
-            await self._ask_for_map(self._shards.open[name])
+        if self._shards.entry(shard.name).state is ShardState.CLOSED:
+            await self._change(rejoined, shard.name, shard.register)
+            await self._ask_for_map(shard)
 
-    async def _use(self, name: ShardName) -> None:
-        """Open a shard of the map here.  Raises ``Unavailable``."""
-        if name not in self._shards.open:
-            await self._shards.open_missing()
-        if name not in self._shards.open:
-            raise Unavailable(f"shard {name} cannot be reached: {self._shards.away.get(name, 'it was removed')}")
+    async def _use(self, name: ShardName, register: str) -> Shard:
+        """Return the shard with this view, opened here.  Raises ``Unavailable``."""
+        for is_read in (False, True):
+            if (shard := self._shards.open.get(name)) and shard.register == register:
+                return shard
+            if not is_read:
+                await self._shards.open_missing()
+        raise Unavailable(f"shard {name} cannot be reached: {self._shards.away.get(name, 'it was removed')}")
 
     async def _settle_homes(self) -> None:
         """Before the second shard takes pushes: give every queue that there is a home on the first one.
@@ -174,16 +202,16 @@ class Resharding:
         for queue in await self._shards.first.replicas.names(calls.Queues(), everywhere=True):
             await write_home(self._coordinator, queue, FIRST_VIEW)
 
-    async def _share_pauses(self, name: ShardName, map: ShardMap) -> None:
+    async def _share_pauses(self, shard: Shard, map: ShardMap) -> None:
         """Pause the queues on a new shard that are paused on the first one, and no others.
 
         First its servers are told of the new shard.  So a pause or resume that they take later is by a client that
         knows of it, and changes the map: then the shard is not opened by this one (see ``renewed``).
         """
-        if not map.shards[name].is_new:
+        if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
         await self._ask_for_map(self._shards.first)
-        first, new = self._shards.first.replicas, self._shards.find(name).replicas
+        first, new = self._shards.first.replicas, shard.replicas
         for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
             wanted, known = [(await read_statistics(each, queue)).paused for each in (first, new)]
             if wanted != known:
@@ -202,16 +230,15 @@ class Resharding:
 
         Raises ``ConfigError``, ``Unavailable``.
         """
-        map = await self._shards.refresh()
-        if name in map.shards and map.shards[name].state is ShardState.CLOSED:
-            await self._use(name)
-            await self._rejoin(name)
-        if name in map.shards and map.shards[name].is_new:
+        await self._shards.refresh()
+        entry = self._shards.entry(name)
+        if entry.is_new:
             raise ConfigError(f"shard {name} is being added: add it again, or remove it")
-        await self._shards.change(partial(drained, name=name, now_ms=0))
-        await self._use(name)
-        await self._ask_for_map(self._shards.open[name])
-        await self._shards.change(partial(drained, name=name, now_ms=clock.now_ms()))
+        if entry.state is ShardState.CLOSED:
+            await self._rejoin(await self._use(name, entry.register))
+        await self._change(partial(drained, now_ms=0), name, entry.register)
+        await self._ask_for_map(await self._use(name, entry.register))
+        await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
 
     async def remove(self, name: ShardName, *, force: bool) -> None:
         """Remove a draining shard in which nothing is left.
@@ -219,36 +246,36 @@ class Resharding:
         One that was never opened is given up: nobody has pushed there.
         Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
         """
-        entry = (await self._shards.refresh()).shards.get(name)
-        if entry and entry.is_new:
+        await self._shards.refresh()
+        entry = self._shards.entry(name)
+        if entry.is_new:
             await self._shards.change(partial(given_up, name=name, register=entry.register))
             await self._shards.open_missing()
             return
-        if entry and entry.state is ShardState.DRAINING:
+        if entry.state is ShardState.DRAINING:
             if not entry.since_ms:
                 await self.drain(name)  # an earlier call has not told its servers
             # Each change of the view gives claims another lease.  So who asks again and again until the shard is empty
             # must change nothing, or a claim that nobody extends never expires.
-            await self._check_empty(name, force=force)
-        map = await self._shards.change(partial(closed, name=name))
-        if not await self._has_ended(map.shards[name].register):
-            await self._use(name)
-            view = await self._keep_closed(self._shards.open[name])
+            await self._check_empty(await self._use(name, entry.register), force=force)
+        await self._change(closed, name, entry.register)
+        if not await self._has_ended(entry.register):
+            shard = await self._use(name, entry.register)
+            view = await self._keep_closed(shard)
             try:
-                await self._check_empty(name, force=force)
+                await self._check_empty(shard, force=force)
             except ConfigError:
-                await self._rejoin(name)
-                await self._shards.change(partial(drained, name=name, now_ms=clock.now_ms()))
+                await self._rejoin(shard)
+                await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
                 raise
-            await self._end(self._shards.open[name], view)
-        await self._shards.change(partial(removed, name=name))
+            await self._end(shard, view)
+        await self._change(removed, name, entry.register)
         await self._shards.open_missing()
 
-    async def _check_empty(self, name: ShardName, *, force: bool) -> None:
+    async def _check_empty(self, shard: Shard, *, force: bool) -> None:
         """Raise ``ConfigError`` if something is left in a shard, ``Unavailable``."""
-        await self._use(name)
-        if left := await self._left_in(name, force=force):
-            raise ConfigError(f"shard {name} cannot be removed yet: {left}")
+        if left := await self._left_in(shard, force=force):
+            raise ConfigError(f"shard {shard.name} cannot be removed yet: {left}")
 
     async def _keep_closed(self, shard: Shard) -> View:
         """Have a closed shard's servers refuse every push; return the view under which they do: see ``_rejoin``.
@@ -258,7 +285,8 @@ class Resharding:
         while True:
             await self._ask_for_map(shard)
             view, map = shard.view, await self._shards.refresh()
-            if shard.name not in map.shards or map.shards[shard.name].state is not ShardState.CLOSED:
+            entry = map.shards.get(shard.name)
+            if entry is None or entry.register != shard.register or entry.state is not ShardState.CLOSED:
                 raise Unavailable(f"shard {shard.name} is used again, or was removed, by somebody else")
             if map.number <= view.map:
                 return view
@@ -294,21 +322,20 @@ class Resharding:
                 ask = enrolment(id, who, view.epoch, life, deployment=view.deployment, holding=True)
                 await shard.fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once)
 
-    async def _left_in(self, name: ShardName, *, force: bool) -> str | None:
+    async def _left_in(self, shard: Shard, *, force: bool) -> str | None:
         """Tell what is left in a shard, None if nothing is."""
-        replicas, register = self._shards.open[name].replicas, self._shards.open[name].register
-        for queue in await replicas.names(calls.Queues(), everywhere=True):
-            told = await read_statistics(replicas, queue)
+        for queue in await shard.replicas.names(calls.Queues(), everywhere=True):
+            told = await read_statistics(shard.replicas, queue)
             if any(told.sizes):
                 return f"queue {queue!r} has {sum(told.sizes)} item(s) there"
             home, _ = await read_home(self._coordinator, queue)
-            if home == register and told.tombstones and not force:
+            if home == shard.register and told.tombstones and not force:
                 return (
                     f"it is the home of queue {queue!r}, and remembers ids of {told.tombstones} bundle(s) that were "
                     "removed within the last ten minutes"
                 )
         now_ms = clock.now_ms()
-        since = (now_ms - (self._shards.map.shards[name].since_ms or now_ms)) / 1000
+        since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
         if not force and since < PUT_WINDOW:
             return (
                 f"it has been draining for {since:.0f} s, and for {PUT_WINDOW:g} s somebody may repeat a push that "

@@ -175,8 +175,13 @@ class Shards:
         """Return a shard.  Raises ``ConfigError`` for an unknown one, ``Unavailable`` for one that is not open here."""
         if name in self.open:
             return self.open[name]
+        self.entry(name)
+        raise Unavailable(self._why_not(name))
+
+    def entry(self, name: ShardName) -> Entry:
+        """Return what the map says of a shard.  Raises ``ConfigError`` for an unknown one."""
         if name in self.map.shards:
-            raise Unavailable(self._why_not(name))
+            return self.map.shards[name]
         raise ConfigError(f"there is no shard {name!r}: there are {', '.join(sorted(self.map.shards))}")
 
     def _why_not(self, name: ShardName) -> str:

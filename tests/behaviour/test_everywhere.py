@@ -15,9 +15,10 @@ from zkrq.cluster import client_of
 from zkrq.coordination.coordinator import Versioned
 from zkrq.inspection import read_statistics
 from zkrq.protocol.records import State
-from zkrq.protocol.shards import FIRST, ShardMap, ShardName, shard_of
+from zkrq.protocol.shards import FIRST, ShardMap, shard_of
 from zkrq.replication.replicas import Replicas
 from zkrq.resharding import Resharding
+from zkrq.shard import Shard
 from zkrq.shards import MAP
 from zkrq.testing import Servers, TestCluster, servers
 
@@ -233,8 +234,8 @@ async def test_a_queue_that_is_paused_while_the_pauses_are_copied(
     """And the operator's client hears of it before it opens the shard."""
     share, paused = Resharding._share_pauses, list[bool]()  # pyright: ignore[reportPrivateUsage]
 
-    async def share_and_pause(self: Resharding, name: ShardName, map: ShardMap) -> None:
-        await share(self, name, map)
+    async def share_and_pause(self: Resharding, shard: Shard, map: ShardMap) -> None:
+        await share(self, shard, map)
         if not paused:
             await deaf.queue("jobs").pause()
             await client_of(early).shards.refresh()

@@ -84,6 +84,42 @@ async def test_what_an_operator_leaves_in_the_middle_another_one_ends(
         assert await queue.push("plain")
 
 
+@pytest.mark.parametrize(("verb", "at"), [("add", 0), ("drain", 0), ("drain", 1), ("remove", 0), ("remove", 1)])
+async def test_an_operator_who_was_stalled_leaves_another_shard_of_that_name_alone(
+    own: Servers, monkeypatch: pytest.MonkeyPatch, verb: str, at: int
+) -> None:
+    """Which was entered into the map meanwhile, and has no view yet: opened, it would have every push fail."""
+    async with own.connect(first=1) as other, own.connect(first=1) as operator:
+        await other.add_shard("b", own.urls("redis-2"))
+        if verb != "drain":
+            await other.drain_shard("b")
+        coordinator = client_of(operator).coordinator
+        swap, changes = coordinator.swap, itertools.count()
+
+        async def stalling(register: str, data: bytes, expected: int) -> Versioned | None:
+            if register == MAP and next(changes) == at:
+                if verb == "drain" and at == 0:
+                    await other.drain_shard("b")
+                await other.remove_shard("b", force=True)
+                own.kill("redis-2")
+                with pytest.raises(zkrq.Unavailable):
+                    await other.add_shard("b", own.urls("redis-2"))
+            return await swap(register, data, expected)
+
+        monkeypatch.setattr(coordinator, "swap", stalling)
+        steps = {
+            "add": lambda: operator.add_shard("b", own.urls("redis-2")),
+            "drain": lambda: operator.drain_shard("b"),
+            "remove": lambda: operator.remove_shard("b", force=True),
+        }
+        with pytest.raises(zkrq.ConfigError, match="there is another one of that name now"):
+            await steps[verb]()
+        assert other.shards["b"].state == "joining"
+        assert client_of(operator).shards.map == client_of(other).shards.map
+        for _ in range(9):
+            assert await operator.queue("jobs").push("x")
+
+
 async def test_a_removal_that_was_written_but_not_reported(own: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
     async with own.connect(first=1) as other:
         await other.add_shard("b", own.urls("redis-2"))

@@ -16,6 +16,7 @@ from zkrq.producing.placement import forget_home
 from zkrq.protocol.shards import FIRST, ShardName, ShardState, home, shard_of
 from zkrq.replication.fleet import Fleet
 from zkrq.resharding import Resharding
+from zkrq.shard import Shard
 from zkrq.shards import Shards
 from zkrq.testing import Servers, TestCluster, servers
 
@@ -91,7 +92,7 @@ async def test_a_shard_that_is_never_empty_keeps_no_other_from_its_turn(
 ) -> None:
     pushed, seen = 0, Counter[str | None]()
     async with queue.pop() as claims:
-        await queue.push_many(range(2_000))
+        await queue.push_many(range(600))
         async for claim in claims:
             await claim.ack()
             seen[shard_of(claim.id)] += 1
@@ -425,9 +426,9 @@ async def test_a_removal_that_was_broken_off_is_repeated_by_another_client(
             if step == "taken out":
                 done, change = list[int](), Shards.change
 
-                async def change_once(self: Shards, wanted: Any) -> Any:
+                async def change_once(self: Shards, wanted: Any, **options: Any) -> Any:
                     done.append(1)
-                    return await change(self, wanted) if len(done) == 1 else await crash()
+                    return await change(self, wanted, **options) if len(done) == 1 else await crash()
 
                 broken.setattr(kind, method, change_once)
             else:
@@ -466,9 +467,9 @@ async def test_a_shard_whose_servers_cannot_be_used_is_given_up(own: Servers) ->
         assert list(cluster.shards) == [FIRST]
 
 
-def is_closed(resharding: Resharding, name: ShardName) -> bool:
+def is_closed(resharding: Resharding, shard: Shard) -> bool:
     shards = resharding._shards  # pyright: ignore[reportPrivateUsage]
-    return shards.map.shards[name].state is ShardState.CLOSED
+    return shards.map.shards[shard.name].state is ShardState.CLOSED
 
 
 async def test_a_removal_ends_in_vain_if_its_shard_is_used_again(
@@ -480,9 +481,9 @@ async def test_a_removal_ends_in_vain_if_its_shard_is_used_again(
     async with connect(own) as other:
         await queue.push("there")
 
-        async def look(self: Resharding, name: ShardName, *, force: bool) -> str | None:
-            found = await looked(self, name, force=force)
-            if is_closed(self, name):
+        async def look(self: Resharding, shard: Shard, *, force: bool) -> str | None:
+            found = await looked(self, shard, force=force)
+            if is_closed(self, shard):
                 await other.add_shard("b", own.urls(*SECOND))
                 while not await other.shard_sizes("b"):
                     await other.queue("jobs").push("there")
@@ -543,9 +544,9 @@ async def test_a_closed_shard_takes_no_push_that_is_repeated(
     look = Resharding._left_in  # pyright: ignore[reportPrivateUsage]
     refused = list[Exception]()
 
-    async def look_and_push(self: Resharding, name: ShardName, *, force: bool) -> str | None:
-        left = await look(self, name, force=force)
-        if is_closed(self, name):
+    async def look_and_push(self: Resharding, shard: Shard, *, force: bool) -> str | None:
+        left = await look(self, shard, force=force)
+        if is_closed(self, shard):
             with pytest.raises(zkrq.Unavailable, match="is being removed") as info:
                 await queue.push("x", id=id)
             refused.append(info.value)

@@ -293,11 +293,11 @@ class AlteredResharding(Resharding):
             return shard.view
         return await super()._keep_closed(shard)
 
-    async def _left_in(self, name: ShardName, *, force: bool) -> str | None:
-        return await super()._left_in(name, force=force) if Rule.REMOVED_ONLY_EMPTY in self._on else None
+    async def _left_in(self, shard: Shard, *, force: bool) -> str | None:
+        return await super()._left_in(shard, force=force) if Rule.REMOVED_ONLY_EMPTY in self._on else None
 
-    async def _rejoin(self, name: ShardName) -> None:
+    async def _rejoin(self, shard: Shard) -> None:
         if Rule.OPENED_UNDER_A_NEW_VIEW in self._on:
-            await super()._rejoin(name)
-        elif self._shards.map.shards[name].state is ShardState.CLOSED:
-            await self._shards.change(partial(rejoined, name=name))
+            await super()._rejoin(shard)
+        elif self._shards.map.shards[shard.name].state is ShardState.CLOSED:
+            await self._change(rejoined, shard.name, shard.register)

@@ -118,8 +118,16 @@ MUTANTS: tuple[Mutant, ...] = (
         "if map < view.map:",
         "if False:",
         "a push that was placed by an old map is placed again",
-        Suite("tests/behaviour/test_shards.py"),
+        Suite("tests/behaviour/test_shards.py", "-k", "not_heard"),
         quick=True,
+    ),
+    Mutant(
+        "change-hits-another-shard-of-that-name",
+        "zkrq/protocol/shards.py",
+        "if name in map.shards and map.shards[name].register != register:",
+        "if False:",
+        "an operator who was stalled changes no shard that has come since",
+        Suite("tests/behaviour/test_resharding.py", "-k", "stalled"),
     ),
     Mutant(
         "second-shard-opens-before-homes-are-settled",
@@ -172,8 +180,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "refused-removal-changes-the-view",
         "zkrq/resharding.py",
-        "            await self._check_empty(name, force=force)\n        map =",
-        "            pass\n        map =",
+        "            await self._check_empty(await self._use(name, entry.register), force=force)\n",
+        "            pass\n",
         "claims in a shard that is not empty yet expire while its removal is tried",
         Suite("tests/behaviour/test_resharding.py"),
     ),

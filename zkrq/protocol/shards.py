@@ -199,6 +199,12 @@ def _moved(map: ShardMap, name: ShardName, state: ShardState, since_ms: int, by:
     return map if entry == map.shards[name] else ShardMap(map.number + 1, {**map.shards, name: entry}, by)
 
 
+def check_same(map: ShardMap, name: ShardName, register: str) -> None:
+    """Raise ``ValueError`` if the shard with this register was removed, and there is another one of its name."""
+    if name in map.shards and map.shards[name].register != register:
+        raise ValueError(f"shard {name} was removed by somebody else, and there is another one of that name now")
+
+
 def _check_not_closed(map: ShardMap, name: ShardName) -> None:
     """What is closed may be being removed: see ``rejoined``."""
     _check_known(map, name)
