@@ -30,6 +30,7 @@ from zkrq.settings import Settings
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
 ITEMS = 4096
+TRACED = 2048  # each costs ten times as much to count
 ALONE = 300  # items of a caller that waits for each
 QUEUES = 64
 
@@ -49,9 +50,9 @@ LIMITS: Mapping[str, float] = {
     "push, alone: script calls on a server": 1.01,
     "push, alone: commands on a server": 9.1,
     "push, alone: Python calls of the client": 450.0,
-    "claim and ack, alone: script calls on a server": 2.2,
-    "claim and ack, alone: commands on a server": 22.0,
-    "claim and ack, alone: Python calls of the client": 980.0,
+    "claim and ack, alone: script calls on a server": 1.3,
+    "claim and ack, alone: commands on a server": 15.0,
+    "claim and ack, alone: Python calls of the client": 640.0,
     "push, many queues: script calls on a server": 0.05,
     "push, many queues: Python calls of the client": 230.0,
     "claim and ack, many queues: script calls on a server": 0.25,
@@ -80,7 +81,7 @@ async def count() -> dict[str, float]:
             for kind, tasks, items, queues, observer in (
                 ("", TASKS, ITEMS, [cluster.queue("counted")], None),
                 (", metrics", TASKS, ITEMS, [cluster.queue("metrics")], _metrics(cluster)),
-                (", traces", TASKS, ITEMS, [cluster.queue("traces")], Tracing(TracerProvider().get_tracer("counts"))),
+                (", traces", TASKS, TRACED, [cluster.queue("traces")], Tracing(TracerProvider().get_tracer("counts"))),
                 (", alone", 1, ALONE, [cluster.queue("alone")], None),
                 (", many queues", TASKS, ITEMS, [cluster.queue(f"many-{number}") for number in range(QUEUES)], None),
             ):

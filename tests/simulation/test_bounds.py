@@ -20,7 +20,7 @@ from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 
 FIRST_US = 1_750_000_000_000_000
-SMALL, LARGE = 1_000, 4_000
+SMALL, LARGE = 1_000, 2_500
 """Items of each kind in the two states that are compared."""
 
 BATCH = 500
