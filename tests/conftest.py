@@ -20,8 +20,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 
-LONGEST_FIRST = ("simulation", "mutants", "chaos", "faults", "model", "security", "coordination", "integration")
-"""Folders in the order in which they are run: what is long begins early, so that no processor idles at the end."""
+WAITING = ("coordination", "faults", "chaos", "integration", "security", "frameworks")
+"""Folders of tests that mostly wait for servers, in the order in which they are run: what is long begins early, so that
+no processor idles at the end."""
+
+COMPUTING = ("simulation", "mutants", "model", "behaviour", "lua", "unit")
+"""Folders of tests that keep a processor busy.  Workers take files of both kinds by turns, so that processors do not
+idle first and are fought for afterwards."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,11 +39,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> tuple[int, Path]:
-        folder = item.path.relative_to(HERE).parts[0]
-        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST), item.path
+    places = _places({item.path for item in items})
+    items.sort(key=lambda item: places[item.path])
 
-    items.sort(key=place)
+
+def _places(files: set[Path]) -> dict[Path, float]:
+    """Place files: each kind in its order, and evenly spread over the whole run."""
+
+    def place(file: Path) -> tuple[int, Path]:
+        folder = file.relative_to(HERE).parts[0]
+        return (*WAITING, *COMPUTING, folder).index(folder), file
+
+    waiting = {file for file in files if file.relative_to(HERE).parts[0] in WAITING}
+    kinds = sorted(waiting, key=place), sorted(files - waiting, key=place)
+    return {file: number / len(kind) for kind in kinds for number, file in enumerate(kind)}
 
 
 @pytest.fixture(scope="session")

@@ -119,7 +119,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "if False:",
         "a push that was placed by an old map is placed again",
         Suite("tests/behaviour/test_shards.py", "-k", "not_heard"),
-        quick=True,
     ),
     Mutant(
         "change-hits-another-shard-of-that-name",
@@ -560,7 +559,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "return True",
         "data of another life than the view's is as old as it likes, and its items may have been acked long ago",
         Suite("tests/simulation/test_scenarios.py", "-k", "old_disk_after_a_power_cut"),
-        quick=True,
     ),
     Mutant(
         "server-comes-back-unwiped",

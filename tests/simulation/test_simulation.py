@@ -91,12 +91,10 @@ def complain(reports: list[dict[str, Any]]) -> str:
     )
 
 
-def corpus(*, old: bool) -> dict[str, list[str]]:
-    """Seeds that have found something once, by the faults that they are run with; ``old``: with another schedule."""
-    before, heading, after = (Path(__file__).parent / "corpus.txt").read_text().partition("# Larger seeds")
-    assert heading
+def corpus() -> dict[str, list[str]]:
+    """Seeds that have found something once, by the faults that they are run with."""
     seeds: dict[str, list[str]] = {}
-    for line in (before if old else after).splitlines()[1:]:
+    for line in (Path(__file__).parent / "corpus.txt").read_text().splitlines():
         if not line.startswith("#"):
             seed, faults, _ = line.split(maxsplit=2)
             seeds.setdefault(faults, []).append(seed)
@@ -121,13 +119,8 @@ def test_what_was_promised_is_kept(reports: list[dict[str, Any]]) -> None:
     assert done >= DONE, f"never done: {DONE - done}"
 
 
-@pytest.mark.parametrize(
-    ("faults", "seeds"),
-    [
-        *corpus(old=False).items(),
-        *(pytest.param(*group, marks=pytest.mark.chaos) for group in corpus(old=True).items()),
-    ],
-)
+@pytest.mark.chaos
+@pytest.mark.parametrize(("faults", "seeds"), corpus().items())
 def test_what_was_found_once(faults: str, seeds: list[str]) -> None:
     reports = simulate(_only(seeds), "--jobs=1", f"--faults={faults}")
     assert len(reports) == len(seeds)

@@ -57,7 +57,7 @@ class ScriptCall(NamedTuple):
 class Command:
     """A command on its way: what is sent, and the exchanges that wait for its reply."""
 
-    __slots__ = ("_bytes", "_calls", "_exchanges", "_packed", "_weight", "due")
+    __slots__ = ("_bytes", "_calls", "_exchanges", "_packed", "_queues", "_weight", "due")
 
     def __init__(self, content: bytes | ScriptCall, exchange: Exchange, due: float) -> None:
         """``content``: a script's call, which others may join, or a whole command."""
@@ -65,9 +65,9 @@ class Command:
         self.due = due
         """When it times out, by ``loop.time()``."""
         if isinstance(content, bytes):
-            self._packed, self._calls = content, list[ScriptCall]()
+            self._packed, self._calls, self._queues = content, list[ScriptCall](), {""}
         else:
-            self._packed, self._calls = b"", [content]
+            self._packed, self._calls, self._queues = b"", [content], {content.opening.queue}
             self._weight, self._bytes = content.weight or COMBINED_WEIGHT, len(content.arguments.body)
 
     def takes(self, call: ScriptCall) -> bool:
@@ -87,12 +87,13 @@ class Command:
         """Combine with another call that this takes."""
         self._calls.append(call)
         self._exchanges.append(exchange)
+        self._queues.add(call.opening.queue)
         self._weight += call.weight or 0
         self._bytes += len(call.arguments.body)
 
     def must_precede(self, call: ScriptCall) -> bool:
         """Tell whether the call may not overtake this: both are for one queue, or this is about the server."""
-        return not self._calls or any(mine.opening.queue in ("", call.opening.queue) for mine in self._calls)
+        return "" in self._queues or call.opening.queue in self._queues
 
     def packed(self) -> bytes:
         """Encode it, when nothing joins it any more."""
