@@ -43,8 +43,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places[item.path])
 
 
-def _places(files: set[Path]) -> dict[Path, float]:
-    """Place files: each kind in its order, and evenly spread over the whole run."""
+def _places(files: set[Path]) -> dict[Path, tuple[float, Path]]:
+    """Place files: each kind in its order, and evenly spread over the whole run; the same in every worker."""
 
     def place(file: Path) -> tuple[int, Path]:
         folder = file.relative_to(HERE).parts[0]
@@ -52,7 +52,7 @@ def _places(files: set[Path]) -> dict[Path, float]:
 
     waiting = {file for file in files if file.relative_to(HERE).parts[0] in WAITING}
     kinds = sorted(waiting, key=place), sorted(files - waiting, key=place)
-    return {file: number / len(kind) for kind in kinds for number, file in enumerate(kind)}
+    return {file: (number / len(kind), file) for kind in kinds for number, file in enumerate(kind)}
 
 
 @pytest.fixture(scope="session")
