@@ -54,7 +54,7 @@ LIMITS: Mapping[str, float] = {
     "claim and ack, alone: commands on a server": 19.0,
     "claim and ack, alone: Python calls of the client": 750.0,
     "push, many queues: script calls on a server": 0.05,
-    "push, many queues: Python calls of the client": 230.0,
+    "push, many queues: Python calls of the client": 210.0,
     "claim and ack, many queues: script calls on a server": 0.25,
     "claim and ack, many queues: Python calls of the client": 420.0,
     "push, metrics: Python calls of the client": 23.5,
