@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 from zkrq.replication.exchange import Complaint, Exchange
@@ -103,10 +104,9 @@ class Command:
         if len(self._calls) == 1:
             return b"*%d\r\n%b%b" % (first.alone.words + arguments.words, first.alone.body, arguments.body)
         keys = [opening.keys for opening, _, _ in self._calls]
-        number = pack_words((sum(each.words for each in keys),))
-        rest = [part for _, each, _ in self._calls for part in (pack_words((each.words,)), each)]
-        parts = (first.script, number, *keys, first.gate, *rest)
-        return b"*%d\r\n%b" % (sum(part.words for part in parts), b"".join([part.body for part in parts]))
+        rest = [part for _, each, _ in self._calls for part in (_number(each.words), each)]
+        parts = (first.script, _number(sum([each.words for each in keys])), *keys, first.gate, *rest)
+        return b"*%d\r\n%b" % (sum([part.words for part in parts]), b"".join([part.body for part in parts]))
 
     def answer(self, reply: object) -> None:
         """Give each call its part of the reply."""
@@ -128,6 +128,11 @@ class Command:
     def forget(self) -> None:
         """Wait no longer, except for the reply, which nobody needs."""
         self._exchanges, self.due = [], math.inf
+
+
+@lru_cache(1024)
+def _number(value: int) -> Packed:
+    return pack_words((value,))
 
 
 def _parts(reply: object, count: int) -> Sequence[object]:
