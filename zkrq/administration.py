@@ -23,7 +23,7 @@ from zkrq.shard import Shard
 
 T = TypeVar("T")
 
-CHANGED_AT_ONCE = 200
+CHANGED_AT_ONCE = 150
 """Items that one call clears, cancels, discards or redrives: some milliseconds of a server's time."""
 
 PAUSE_TRIES = 10

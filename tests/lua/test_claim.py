@@ -57,6 +57,17 @@ def test_first_in_first_out(server: OneServer) -> None:
     assert server.claim("bob", count=30).ids == ids[10:]
 
 
+def test_items_that_are_alone_are_handed_out_in_parts(server: OneServer) -> None:
+    """Each costs as much as a bundle, and one call must not hold a server for long."""
+    ids = server.put_numbered(500)
+    first = server.claim(count=500)
+    assert (first.ids, first.next_ms) == (ids[:300], 0)
+    assert server.claim("bob", count=500).ids == ids[300:]
+    bundles = [f"0-{number}-0" for number in range(10)]
+    server.put(*(Put(id, [b"x"] * 50) for id in bundles))
+    assert len(server.claim(count=500).ids) == 500
+
+
 def test_no_more_than_count(server: OneServer) -> None:
     server.put_numbered(5)
     claimed = server.claim(count=3)
@@ -195,9 +206,9 @@ def test_repeated_request_leaves_out_what_was_settled(server: OneServer) -> None
 def test_repeated_request_finds_all_of_many(server: OneServer) -> None:
     """Rule 6: also where they are spread over many pages of an index."""
     ids = server.put_numbered(1_000)
-    server.claim("bob", count=500)
-    server.claim("ann", count=500, seq=1)
-    assert set(server.claim("ann", count=500, seq=1).handed) == set(ids[500:])
+    server.claim("bob", count=300)
+    server.claim("ann", count=300, seq=1)
+    assert set(server.claim("ann", count=300, seq=1).handed) == set(ids[300:600])
 
 
 def test_older_request_is_refused(server: OneServer) -> None:

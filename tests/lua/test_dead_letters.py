@@ -107,8 +107,8 @@ def test_letters_that_were_delivered_too_often_are_counted_in_the_same_call(serv
 def test_who_buries_drops_what_is_too_many(server: OneServer) -> None:
     """Also where nobody claims any more: 500 letters of a full batch, of which ten are kept, the last ones to die."""
     ids = server.put_numbered(500)
-    claims = server.claim(count=500)
-    settled = server.settle(*claims.settle("bury", 0, "why"), dead_max=10)
+    claims = [server.claim(count=250) for _ in range(2)]
+    settled = server.settle(*(each for some in claims for each in some.settle("bury", 0, "why")), dead_max=10)
     assert settled.outcomes == [1] * 500
     assert settled.dropped_letters == 490
     assert {id for id, each in settled.decided.items() if each.record.state is State.DEAD} == set(ids[490:])

@@ -12,7 +12,7 @@ from typing import cast
 
 import pytest
 
-from tests.lua.one_server import LEASE_MS, Applied, OneServer, Put, ScriptFailed, packed_item, put_and_claim
+from tests.lua.one_server import LEASE_MS, Applied, Claimed, OneServer, Put, ScriptFailed, packed_item, put_and_claim
 from zkrq.protocol import calls
 from zkrq.protocol.records import State, Version, fresh
 
@@ -307,27 +307,31 @@ def test_view_may_change_while_memory_is_full(flagged: OneServer) -> None:
 def test_batches_of_500_work(server: OneServer) -> None:
     """Claims: Lua's ``unpack`` fails beyond some 4,000 results, and Redis does not undo half a script."""
     ids = server.put_numbered(500)
-    claimed = server.claim(count=500)
-    assert claimed.ids == ids
-    assert server.settle(*claimed.settle("extend", 60_000)).outcomes == [1] * 500
-    assert server.settle(*claimed.settle("nack", 0)).outcomes == [1] * 500
-    claimed = server.claim(count=500)
-    assert server.settle(*claimed.settle("ack")).outcomes == [1] * 500
+
+    def settle_all(claims: list[Claimed], verb: str, argument: int = 0) -> list[int]:
+        return server.settle(*(each for some in claims for each in some.settle(verb, argument))).outcomes
+
+    claims = [server.claim(count=250) for _ in range(2)]
+    assert [id for some in claims for id in some.ids] == ids
+    assert settle_all(claims, "extend", 60_000) == [1] * 500
+    assert settle_all(claims, "nack") == [1] * 500
+    claims = [server.claim(count=250) for _ in range(2)]
+    assert settle_all(claims, "ack") == [1] * 500
     assert len(server.read(*ids)) == 500
     contents = server.contents()
     assert contents.ids(State.GONE) == set(ids)
     assert contents.faults == []
 
 
-def test_claims_of_500_work(server: OneServer) -> None:
-    """Claims: K is capped at 500; with the most that expires and becomes due in the same call."""
+def test_claims_of_300_runs_work(server: OneServer) -> None:
+    """Claims: items that are alone are capped at 300; with the most that expires and becomes due in the same call."""
     ids = server.put_numbered(600)
     server.claim("ann", 100, lease_ms=1)
     server.put(*(Put(f"due{n}", delay_ms=1) for n in range(100)))
     time.sleep(0.005)
     claimed = server.claim("bob", 1_000)
-    assert len(claimed.handed) == len(claimed.decided) == 500
-    assert claimed.ids == ids[:500]
+    assert len(claimed.handed) == len(claimed.decided) == 300
+    assert claimed.ids == ids[:300]
     assert server.contents().faults == []
 
 
@@ -431,7 +435,9 @@ def test_rest_of_a_claim_wakes_another_waiter(server: OneServer) -> None:
 def test_decisions_of_1000_are_applied_at_once(server: OneServer) -> None:
     """Decide, then apply: what one script decides, the other takes in one call."""
     server.put_numbered(1_000)
-    decided = server.claim("ann", 500).decided | server.claim("bob", 500).decided
+    decided = {
+        id: each for owner in ("ann", "bob", "eve", "joe") for id, each in server.claim(owner, 250).decided.items()
+    }
     server.reset()
     applied = server.apply(*(each.apply(each.id.encode()) for each in decided.values()), payloads=True)
     assert applied == ([], [])

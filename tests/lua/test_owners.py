@@ -46,16 +46,16 @@ def test_requeued_item_stands_where_it_stood(server: OneServer) -> None:
 def test_fencing_takes_many_pages(server: OneServer) -> None:
     """Claims: a page a call, so that no call blocks the server for long; none is left out."""
     ids = server.put_numbered(3_000)
-    for _ in range(3):
-        server.claim("ann", count=500)
-        server.claim("bob", count=500)
+    for _ in range(6):
+        server.claim("ann", count=250)
+        server.claim("bob", count=250)
     assert server.ask(calls.Fence(server.queue, "ann")).cursor != calls.START
     server.fence("ann")
     contents = server.contents()
     assert len(contents.ids(State.QUEUED)) == len(contents.ids(State.CLAIMED)) == 1_500
     assert {record.token.split("/")[0] for record in contents.records.values()} == {"", "bob"}
     assert contents.faults == []
-    assert server.claim("eve", count=500).ids == sorted(contents.ids(State.QUEUED))[:500]
+    assert server.claim("eve", count=250).ids == sorted(contents.ids(State.QUEUED))[:250]
     assert len(ids) == len(contents.records)
 
 

@@ -19,6 +19,7 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping
 local CLAIM_MAX = 500 -- items handed out in one call
+local RUNS_MAX = 300 -- runs of them: each costs as much as an item that is in no bundle
 local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
 local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
 
@@ -109,7 +110,7 @@ local function hand_out_ready()
   end
 
   local function hand_out(r, position, entry)
-    cut = cut or removed_count >= REMOVED_MAX
+    cut = cut or removed_count >= REMOVED_MAX or #handed >= 4 * RUNS_MAX
     if cut or handed_count == count then return true end
     r.is_ready = not position
     local has = has_payloads(r)
