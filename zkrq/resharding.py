@@ -105,6 +105,8 @@ class Resharding:
         """
         entry = (await self._shards.refresh()).shards.get(name)
         is_new = entry is None
+        if entry:
+            await self._check_not_ended(name, entry)
         if entry is None or (entry.is_new and not await self._is_founded(entry.register)):
             await self._check_strangers(name, servers, min_replicas)
             entry = await self._join(name)
@@ -180,8 +182,10 @@ class Resharding:
 
         Its view is another one then, so a removal that has found nothing in it ends in vain.
         """
-        if self._shards.entry(shard.name).state is ShardState.CLOSED:
+        entry = self._shards.entry(shard.name)
+        if entry.state is ShardState.CLOSED:
             await self._change(rejoined, shard.name, shard.register)
+        if entry.state in (ShardState.CLOSED, ShardState.JOINING) and not entry.is_new:  # fails if its view has ended
             await self._ask_for_map(shard)
 
     async def _use(self, name: ShardName, register: str) -> Shard:
@@ -234,8 +238,8 @@ class Resharding:
         entry = self._shards.entry(name)
         if entry.is_new:
             raise ConfigError(f"shard {name} is being added: add it again, or remove it")
-        if entry.state is ShardState.CLOSED:
-            await self._rejoin(await self._use(name, entry.register))
+        await self._check_not_ended(name, entry)
+        await self._rejoin(await self._use(name, entry.register))
         await self._change(partial(drained, now_ms=0), name, entry.register)
         await self._ask_for_map(await self._use(name, entry.register))
         await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
@@ -252,6 +256,13 @@ class Resharding:
             await self._shards.change(partial(given_up, name=name, register=entry.register))
             await self._shards.open_missing()
             return
+        if not await self._has_ended(entry.register):
+            await self._empty_and_end(name, entry, force=force)
+        await self._change(removed, name, entry.register)
+        await self._shards.open_missing()
+
+    async def _empty_and_end(self, name: ShardName, entry: Entry, *, force: bool) -> None:
+        """Make sure that nothing is left in a shard, and that nobody can use it any more: see ``remove``."""
         if entry.state is ShardState.DRAINING:
             if not entry.since_ms:
                 await self.drain(name)  # an earlier call has not told its servers
@@ -259,18 +270,15 @@ class Resharding:
             # must change nothing, or a claim that nobody extends never expires.
             await self._check_empty(await self._use(name, entry.register), force=force)
         await self._change(closed, name, entry.register)
-        if not await self._has_ended(entry.register):
-            shard = await self._use(name, entry.register)
-            view = await self._keep_closed(shard)
-            try:
-                await self._check_empty(shard, force=force)
-            except ConfigError:
-                await self._rejoin(shard)
-                await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
-                raise
-            await self._end(shard, view)
-        await self._change(removed, name, entry.register)
-        await self._shards.open_missing()
+        shard = await self._use(name, entry.register)
+        view = await self._keep_closed(shard)
+        try:
+            await self._check_empty(shard, force=force)
+        except ConfigError:
+            await self._rejoin(shard)
+            await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
+            raise
+        await self._end(shard, view)
 
     async def _check_empty(self, shard: Shard, *, force: bool) -> None:
         """Raise ``ConfigError`` if something is left in a shard, ``Unavailable``."""
@@ -299,8 +307,13 @@ class Resharding:
         except ValueError:
             return False
 
+    async def _check_not_ended(self, name: ShardName, entry: Entry) -> None:
+        """Raise ``ConfigError`` if a removal has ended the view of a shard: nobody can use it any more."""
+        if await self._has_ended(entry.register):
+            raise ConfigError(f"shard {name} is being removed, and empty: remove it again, and then add it")
+
     async def _has_ended(self, register: str) -> bool:
-        """Tell whether an earlier call has ended this view."""
+        """Tell whether a call has ended this view."""
         data = (await self._coordinator.read(register)).data
         try:
             decode(data or b"")

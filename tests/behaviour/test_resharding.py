@@ -15,7 +15,7 @@ from zkrq.coordination.coordinator import Versioned
 from zkrq.coordination.memory import MemoryCoordinator
 from zkrq.protocol import calls
 from zkrq.protocol.records import State
-from zkrq.protocol.shards import FIRST, ShardName
+from zkrq.protocol.shards import FIRST, ShardName, ShardState
 from zkrq.settings import Settings
 from zkrq.shards import MAP
 from zkrq.testing import Servers, servers
@@ -131,6 +131,51 @@ async def test_a_removal_that_was_written_but_not_reported(own: Servers, monkeyp
         with pytest.raises(zkrq.ConfigError, match="there is no shard 'b'"):
             await other.remove_shard("b", force=True)
         assert await other.queue("jobs").push("x", id="mine")
+
+
+@pytest.mark.parametrize("verb", ["add", "drain"])
+@pytest.mark.parametrize("is_late", [False, True], ids=["before", "at the same time"])
+async def test_a_shard_whose_removal_has_begun_is_not_used_again(
+    own: Servers, monkeypatch: pytest.MonkeyPatch, verb: str, is_late: bool
+) -> None:
+    """Its view has ended, but the map still names it: the removal is repeated, whatever others made of the map."""
+    async with own.connect(first=1) as other, own.connect(first=1) as operator:
+        await other.add_shard("b", own.urls("redis-2"))
+        await other.drain_shard("b")
+
+        async def remove_and_die() -> None:
+            let_die(operator, 1, written=False, patch=monkeypatch)
+            with pytest.raises(Died):
+                await operator.remove_shard("b", force=True)
+
+        steps = {"add": lambda: other.add_shard("b", own.urls("redis-2")), "drain": lambda: other.drain_shard("b")}
+        if is_late:
+            let_die(operator, 0, written=True, patch=monkeypatch)
+            with pytest.raises(Died):
+                await operator.remove_shard("b", force=True)
+            monkeypatch.undo()
+            coordinator = client_of(other).coordinator
+            swap, changes = coordinator.swap, itertools.count()
+
+            async def end_and_swap(register: str, data: bytes, expected: int) -> Versioned | None:
+                if register == MAP and next(changes) == 0:
+                    let_die(operator, 0, written=False, patch=monkeypatch)
+                    with pytest.raises(Died):
+                        await operator.remove_shard("b", force=True)
+                return await swap(register, data, expected)
+
+            monkeypatch.setattr(coordinator, "swap", end_and_swap)
+            with pytest.raises(zkrq.Unavailable):
+                await steps[verb]()
+            assert client_of(other).shards.map.shards[ShardName("b")].state is ShardState.JOINING
+        else:
+            await remove_and_die()
+        with pytest.raises(zkrq.ConfigError, match="remove it again, and then add it"):
+            await steps[verb]()
+        await other.remove_shard("b", force=True)
+        assert list(other.shards) == [FIRST]
+        for _ in range(9):
+            assert await other.queue("jobs").push("x")
 
 
 async def test_a_removal_ends_a_drain_that_was_left_in_the_middle(

@@ -129,6 +129,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/behaviour/test_resharding.py", "-k", "stalled"),
     ),
     Mutant(
+        "shard-is-used-again-after-its-end",
+        "zkrq/resharding.py",
+        "if await self._has_ended(entry.register):\n            raise",
+        "if False:\n            raise",
+        "a shard whose removal has ended its view is not used again",
+        Suite("tests/behaviour/test_resharding.py", "-k", "removal_has_begun"),
+    ),
+    Mutant(
         "second-shard-opens-before-homes-are-settled",
         "zkrq/resharding.py",
         "await self._settle_homes()",

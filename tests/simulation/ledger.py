@@ -118,6 +118,8 @@ class Item:
     """When a deletion of its queue returned: whatever it was, it is not there any more ..."""
     reborn: bool = False
     """... unless a push of it was under way, or was begun later: nothing of it is remembered then."""
+    is_moved: bool = False
+    """Its home may have been removed by force: another shard numbers its fencing tokens anew then."""
     open_calls: int = 0
     """Operations on it without a certain end; servers may differ about it until it is decided on again."""
 
@@ -301,6 +303,7 @@ class Ledger:
         for item in self.items.values():
             item.deletions += 1
             item.reborn = item.reborn or item.pushing > 0
+            item.is_moved = True
 
     def begin_deletion(self, item: Item) -> None:
         """It may be gone from now on, whatever it is."""
@@ -555,7 +558,7 @@ class Ledger:
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
         if item.cancelled_at is not None and not item.reborn and asked_at > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
-        if claim.token <= item.token:
+        if claim.token <= item.token and not (item.is_moved and item.reborn):
             self.violation(f"fencing token went back: {what} after {item.token}")
         for other in item.holders:
             if not self._still_holds(other):

@@ -337,10 +337,12 @@ async def _audit(auditor: Client) -> None:
 
 async def _settle_shard(auditor: Client) -> None:
     """An operator brings to its end what others have begun, one way or the other."""
-    state = auditor.world.shards[-1].state
-    if state in (ShardState.JOINING, ShardState.CLOSED):
+    shard = auditor.world.shards[-1]
+    if shard.has_ended:
+        await _insist(auditor, "remove shard")
+    elif shard.state in (ShardState.JOINING, ShardState.CLOSED):
         call = auditor.world.chance_for("settling").choice(("add shard", "drain shard"))
-        call = "add shard" if state is ShardState.JOINING else call
+        call = "add shard" if shard.state is ShardState.JOINING else call
         await _insist(auditor, call)
 
 

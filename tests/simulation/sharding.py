@@ -11,7 +11,7 @@ from tests.simulation.ensemble import SimHub
 from tests.simulation.servers import ProcessState, SimServer
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState
 from zkrq.protocol.shards import decode as decode_map
-from zkrq.protocol.view import ServerId, View, decode
+from zkrq.protocol.view import NoView, ServerId, View, decode
 from zkrq.shards import MAP
 
 SECOND: Final = ShardName("b")
@@ -72,14 +72,27 @@ class SimShard:
     @property
     def view(self) -> View | None:
         """The view as the hub has it."""
-        data = None if (entry := self.entry) is None else self._hub.read(entry.register).data
         try:
-            view = None if data is None else decode(data)
-        except ValueError:
+            view = self._read()
+        except NoView:
             if self.name == FIRST:
                 raise
-            return None  # it is being removed
+            return None
         return None if view is None or view.epoch == 0 else view
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the map still names it, though it was removed as far as its view."""
+        try:
+            self._read()
+        except NoView:
+            return True
+        return False
+
+    def _read(self) -> View | None:
+        """Raises ``NoView`` if it has ended."""
+        data = None if (entry := self.entry) is None else self._hub.read(entry.register).data
+        return None if data is None else decode(data)
 
     def harm(self, server: str) -> None:
         """This server loses data now."""
