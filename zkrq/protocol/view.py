@@ -131,7 +131,7 @@ def decode(data: bytes) -> View:
     try:
         content: dict[str, Any] = json.loads(data)
         if "removed" in content:
-            raise NoView
+            raise NoView("this shard is being removed")
         stored = content["format"] if "format" in content or "nonce" in content else _FIRST_FORMAT
         if "epoch" in content and stored != FORMAT:
             raise OtherFormat(stored)
