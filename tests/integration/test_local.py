@@ -117,6 +117,17 @@ async def test_a_paused_redis_is_silent_until_it_is_resumed(servers: local.Serve
     assert await call(server, "PING") == "+PONG"
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the threads' states from /proc")
+async def test_a_paused_server_has_no_thread_that_works_on(servers: local.Servers) -> None:
+    """Or a ZooKeeper server would confirm what is written just after it was stopped."""
+    server = servers.zookeeper[0]
+    for _ in range(50):
+        server.pause()
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{server.pid}/task").iterdir()]
+        assert {stat.rpartition(") ")[2][0] for stat in stats} == {"T"}
+        server.resume()
+
+
 async def test_what_is_told_to_a_dead_server_is_ignored(servers: local.Servers) -> None:
     server = servers.redis[0]
     await server.kill()

@@ -349,7 +349,7 @@ def test_settling_notes_that_the_server_leads(server: OneServer) -> None:
 
 def test_due_item_becomes_ready(server: OneServer) -> None:
     """Claims: the script promotes due items."""
-    server.put(Put("a", delay_ms=SHORT_MS))
+    server.put(Put("a", delay_ms=300))  # longer than the claim after it takes, also where a core is waited for
     waiting = server.claim()
     assert waiting.ids == []
     wait_ms(waiting.next_ms)

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -41,6 +42,8 @@ EXIT_TIMEOUT = 10.0  # from SIGKILL to gone
 LEADER_TIMEOUT = 30.0
 ANSWER_TIMEOUT = 1.0
 POLL = 0.02
+STOP_TIMEOUT = 1.0  # from SIGSTOP to no thread running
+STOP_POLL = 0.0005
 
 PORT_ATTEMPTS = 3
 LOG_LINES = 5  # shown if a server does not start
@@ -144,8 +147,9 @@ class LocalServer(ABC):
         await self.kill()
 
     def pause(self) -> None:
-        """Freeze the process: connections stay open and nothing answers."""
+        """Freeze the process: connections stay open and nothing answers.  Blocks until the last thread stands still."""
         self._signal(signal.SIGSTOP)
+        self._wait_until_stopped()
 
     def resume(self) -> None:
         """Resume a paused process."""
@@ -169,6 +173,16 @@ class LocalServer(ABC):
     def _signal(self, number: signal.Signals) -> None:
         if self._process:
             self._process.send_signal(number)  # does nothing if the process has ended
+
+    def _wait_until_stopped(self) -> None:
+        """SIGSTOP stops every thread once one of them has had a core to see it; until then the others work on."""
+        if sys.platform == "darwin":
+            return  # where Python has no waitid before 3.13
+        end = time.monotonic() + STOP_TIMEOUT
+        while (pid := self.pid) and time.monotonic() < end:
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT | os.WNOHANG):
+                break
+            time.sleep(STOP_POLL)
 
 
 class LocalRedis(LocalServer):
