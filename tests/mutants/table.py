@@ -544,6 +544,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/simulation/test_scenarios.py", "-k", "session_is_uncertain"),
     ),
     Mutant(
+        "claims-overtake-what-is-handed-back",
+        "zkrq/consuming/prefetch.py",
+        "        if self._handed_back:\n",
+        "        if False:\n",
+        "items that go back before anyone took them are claimed again before those behind them",
+        Suite("tests/simulation/test_scenarios.py", "-k", "handed_back"),
+    ),
+    Mutant(
         "claims-of-an-ended-session-are-taken",
         "zkrq/consuming/prefetch.py",
         "if self._identity.is_over(owner):",

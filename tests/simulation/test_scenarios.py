@@ -722,6 +722,35 @@ def test_what_was_claimed_ahead_is_not_handed_out_while_the_session_is_uncertain
     _play(_uncertain_session)
 
 
+async def _handed_back(world: World) -> None:
+    near, queue = await _opened(world, "near")
+    items = list(map(str, range(60)))
+    for item in items:
+        await _run(near, queue.push(item))
+
+    async def take() -> list[str]:
+        assert near.coordinator
+        taken: list[str] = []
+        async for claim in queue.pop(prefetch=40, limit=len(items)):
+            taken.append(claim.item)
+            await claim.ack()
+            if len(taken) == 5:
+                await asyncio.sleep(HANGS)  # others are claimed ahead
+                world.hub.silence(near.coordinator, deaf=True)
+                await asyncio.sleep(near.coordinator.valid_until - world.loop.now + 0.01)
+        return taken
+
+    assert await _run(near, take()) == items
+    assert near.coordinator
+    world.hub.break_silence(near.coordinator, 0.0)
+    await _close(near)
+
+
+def test_what_was_claimed_ahead_and_handed_back_comes_in_order() -> None:
+    """A claim that does not wait until all are back gets the items behind them."""
+    _play(_handed_back)
+
+
 async def _ended_session(world: World) -> None:
     near, queue = await _opened(world, "near")
     assert world.view

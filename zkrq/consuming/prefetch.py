@@ -1,8 +1,9 @@
 """Claim items: one claim request at a time, to a shard of a queue, serves all consumers of the queue in this process.
 
 A request asks for all that the waiting consumers want, and for what they are expected to want next (prefetch; see
-``pace.py``).  Items that were claimed ahead and are not taken go back to the queue.  A request whose answer was lost is
-repeated under the same number until it is answered, and gets the same items, so no claimed item is forgotten.
+``pace.py``).  Items that were claimed ahead and are not taken go back to the queue, and the next
+request waits for that, or it would get the items behind them.  A request whose answer was lost is repeated under the
+same number until it is answered, and gets the same items, so no claimed item is forgotten.
 
 An idle queue costs one request every ``SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process only, so
 a process that is woken while none of its consumers waits requests no items, which wakes the next process.
@@ -35,7 +36,7 @@ from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
 from zkrq.protocol.records import State, clock_of
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import Tasks, wait_set
+from zkrq.tasks import Tasks, wait_ended, wait_set
 
 T = TypeVar("T")
 
@@ -44,6 +45,9 @@ SWEEP_SECONDS = 5.0
 
 FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 """Seconds before the first retry of a failed request, and their maximum; doubled with each failure."""
+
+HAND_BACK_SECONDS = 1.0
+"""Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
 
 POLL_MS = 500
 """Milliseconds between two requests of a waiting consumer that has no wake-up channel."""
@@ -91,6 +95,7 @@ class Prefetcher(Generic[T]):
         self._closed = False
         self._seq = 0
         self._probed = self._low = 0
+        self._handed_back = set[asyncio.Task[None]]()
         self._trouble: ZkrqError | None = None
         self.standing = Standing()
         self.buffer: deque[Claim[T]] = deque()
@@ -166,7 +171,9 @@ class Prefetcher(Generic[T]):
     def release(self, count: int | None = None) -> None:
         """Hand back so many of the items claimed ahead, the last ones; None: all."""
         for _ in range(len(self.buffer) if count is None else count):
-            self._tasks.start(self._release(self.buffer.pop()), "hand back")
+            task = self._tasks.start(self._release(self.buffer.pop()), "hand back")
+            self._handed_back.add(task)
+            task.add_done_callback(self._handed_back.discard)
 
     async def _release(self, claim: Claim[T]) -> None:
         try:
@@ -265,6 +272,8 @@ class Prefetcher(Generic[T]):
     async def _claim(self, count: int) -> int:
         """Make one claim request.  Return the milliseconds until an item becomes ready by itself, negative: never."""
         loop = asyncio.get_running_loop()
+        if self._handed_back:
+            await wait_ended(self._handed_back, HAND_BACK_SECONDS)
         owner = await self._identity.get()
         waiter = ""
         if self._line.is_patient:
