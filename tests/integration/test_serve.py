@@ -518,7 +518,8 @@ async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
     (example,) = re.findall(r"^```sh runnable\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     script = example.replace("http://127.0.0.1:8080", stage.http.url).replace("/emails", f"/{stage.name}")
     script = re.sub(r"\bcurl -s\b", "curl -s --fail-with-body", script)
-    ran = await anyio.run_process(["bash", "-euc", f"{JQ}\n{script}"])
+    ran = await anyio.run_process(["bash", "-euc", f"{JQ}\n{script}"], check=False)
+    assert ran.returncode == 0, ran.stdout.decode() + ran.stderr.decode()
     replies = re.findall(r"\{.*?\}(?=\{|$)", ran.stdout.decode(), re.DOTALL)
     assert json.loads(replies[-1])["ready"] == 4
     assert '{"settled":"ack"}' in ran.stdout.decode()
