@@ -7,7 +7,6 @@ tombstone's version; only the primary can say whether that tombstone still count
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
@@ -102,7 +101,7 @@ class _Round:
 
     def __init__(self) -> None:
         self.covered: set[tuple[ServerId, Life]] = set()
-        self.refusals: Counter[int] = Counter()
+        self.refusals: dict[int, int] = {}
         self.tombstones: dict[Place, dict[ServerId, int]] = {}
         self.known: dict[ServerId, set[int]] = {}
         self.in_doubt: set[ServerId] = set()
@@ -134,13 +133,14 @@ class _Round:
             if answer.status is Status.OK:
                 self.covered.add((id, view.receivers[id]))
                 late, known = call.read(answer.body)
-                self.refusals.update(late)
+                for at in late:
+                    self.refusals[at] = self.refusals.get(at, 0) + 1
                 for at, (n, gone) in known.items():
                     if not gone:
                         self.known.setdefault(id, set()).add(at)
                     for position in gone:
                         self.tombstones.setdefault((at, position), {})[id] = n
-            if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+            if answer.repeated or (answer.status is not Status.OK and answer.may_have_happened):
                 self.in_doubt.add(id)
 
 
@@ -220,7 +220,7 @@ class Putting(Deciding):
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
             result = pushed.exceptional.get((number, 0))
-            was_put = so_far.refusals[place[0]] + len(tombstones[place]) < taken
+            was_put = so_far.refusals.get(place[0], 0) + len(tombstones[place]) < taken
             was_gone = so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
             if isinstance(result, NotPushed | Late | Full) and was_put:
                 result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
