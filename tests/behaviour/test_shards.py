@@ -564,9 +564,9 @@ async def test_a_plain_push_that_is_repeated_goes_where_the_first_one_went(clust
     """Not to the home of its queue, whichever that is."""
     for number in range(4):
         queue = cluster.queue(f"queue-{number}")
-        receipts = [await queue.push("x") for _ in range(10)]
+        receipts = [await queue.push("x") for _ in range(24)]
         receipts += await queue.push_many(range(10))
         assert {shard_of(receipt.id) for receipt in receipts} == {FIRST, "b"}
         again = [await queue.push("x", id=receipt.id) for receipt in receipts]
         assert not any(receipt.new for receipt in again)
-        assert (await queue.size()).ready == 20
+        assert (await queue.size()).ready == 34

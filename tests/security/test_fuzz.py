@@ -16,7 +16,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import zkrq
@@ -30,7 +30,7 @@ from zkrq.environment import VARIABLES, complete, variable_of
 from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
 from zkrq.replication.server import Server
-from zkrq.replication.urls import address, redact, with_credentials_of, without_credentials
+from zkrq.replication.urls import address, check_url, redact, with_credentials_of, without_credentials
 from zkrq.settings import Settings
 from zkrq.tasks import Tasks
 
@@ -130,11 +130,14 @@ def test_addresses(redis: Any, zookeeper: Any) -> None:
 
 
 @given(url=LIKE_URLS | TEXTS, other=LIKE_URLS)
+@example(url="unix://redis://\ud800", other="")
+@example(url="redis://host", other="redis://?client_name=\ud800")
 @fuzz(3)
 def test_urls(url: str, other: str) -> None:
     assert isinstance(redact(url), str)
     with suppress(zkrq.ConfigError):
         address(url)
+        check_url(other)
         with_credentials_of(without_credentials(url), other)
 
 

@@ -102,6 +102,7 @@ def _parts(url: str) -> Mapping[str, Any]:
     if not isinstance(url, str) or not url.startswith(("redis://", "rediss://", "unix://")):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"{redact(str(url))!r} is not a Redis URL: redis://, rediss:// or unix:// expected")
     try:
+        url.encode()  # UnicodeEncodeError is a ValueError
         parts = read_url(url)
     except (ValueError, TypeError):
         # Without the parser's words, which may quote a password that is not properly escaped.
