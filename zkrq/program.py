@@ -17,6 +17,7 @@ process when the time is over, whatever still runs.
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import logging
 import os
@@ -73,8 +74,8 @@ def run(
     is not open yet, None: ``connect()``, from the environment.  ``grace``: seconds that running handlers have to finish
     after SIGTERM or SIGINT, None: the worker's own.  ``burst``: return as soon as the queues are empty (see
     ``Worker.run``).  ``probes``: answer ``/livez``, ``/readyz`` and ``/metrics`` over HTTP on this ``port`` (of
-    loopback) or ``host:port``, None: do not.  Uses uvloop if it is installed, and tells systemd (``NOTIFY_SOCKET``)
-    when it is ready.
+    loopback) or ``host:port``, None: do not.  Uses uvloop if it is installed, calls ``gc.freeze()`` once everything is
+    imported, and tells systemd (``NOTIFY_SOCKET``) when it is ready.
 
     Returns after a drain or a burst.  Raises ``SystemExit`` with code 3 if handlers were cut off, whose items were
     handed back, and with 128 + n after a second signal n.  The process ends at most ``LEAVE_SECONDS`` after the grace,
@@ -167,6 +168,7 @@ async def _run(start: AbstractAsyncContextManager[Running], signals: _Signals, g
         async with start as program:
             signals.grace = program.grace if grace is None else grace
             notify(READY)
+            gc.freeze()  # what has been imported stays as long as the program, so the collector need not look at it
             try:
                 await program.run(signals.grace)
             except asyncio.CancelledError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zkrq.consuming.pace import AHEAD_BYTES, AHEAD_SECONDS, CLAIM_MAX, PREFETCH_SECONDS, Pace, PrefetchLimit
+from zkrq.consuming.pace import AHEAD_BYTES, AHEAD_MAX, AHEAD_SECONDS, PREFETCH_SECONDS, Pace, PrefetchLimit
 
 BY_PACE = PrefetchLimit(None)
 
@@ -50,7 +50,7 @@ def test_nothing_is_claimed_ahead_while_the_session_is_not_certain(pace: Pace) -
 
 def test_large_items_and_many_wishes_are_bounded(pace: Pace) -> None:
     pace.join(PrefetchLimit(10_000, fixed=True))
-    assert target(pace, 0.0) == CLAIM_MAX
+    assert target(pace, 0.0) == AHEAD_MAX
     pace.note_claimed(0.0, items=2, size=AHEAD_BYTES, buffer_was_empty=True)
     assert target(pace, 0.0) == 2
 

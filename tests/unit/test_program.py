@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import zkrq
+import zkrq.testing
 from zkrq.cli.worker import load
 from zkrq.errors import ConfigError
 from zkrq.exits import Exit
@@ -66,3 +68,24 @@ def test_run_checks_before_it_connects() -> None:
     cluster = zkrq.connect(["redis://127.0.0.1:1"], "127.0.0.1:1")
     with pytest.raises(ConfigError, match="grace"):
         zkrq.run(lambda cluster: zkrq.Worker(), cluster, grace=-1)
+
+
+def test_what_was_imported_is_kept_from_the_garbage_collector_while_a_program_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("zkrq.program.fastest_loop", lambda: None)  # the clock of tests is asyncio's
+    frozen: list[int] = []
+
+    async def handle(item: object) -> None:
+        frozen.append(gc.get_freeze_count())
+
+    async def make(cluster: zkrq.Cluster) -> zkrq.Worker:
+        await cluster.queue("work").push("item")
+        return zkrq.Worker().add(cluster.queue("work"), handle)
+
+    try:
+        zkrq.run(make, zkrq.testing.cluster(), burst=True)
+    finally:
+        gc.unfreeze()
+    assert len(frozen) == 1
+    assert frozen[0] > 0

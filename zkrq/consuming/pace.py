@@ -13,7 +13,10 @@ from collections import Counter
 from typing import NamedTuple
 
 CLAIM_MAX = 500
-"""Greatest number of items claimed in one request, and of items claimed ahead from one shard."""
+"""Greatest number of items claimed in one request."""
+
+AHEAD_MAX = 2 * CLAIM_MAX
+"""Greatest number of items claimed ahead from one shard: consumers take those of one request while the next is made."""
 
 PREFETCH_SECONDS = 0.1
 """Seconds of work claimed ahead for streams without a ``prefetch`` of their own."""
@@ -45,7 +48,7 @@ class Pace:
     def __init__(self) -> None:
         self.streams: Counter[PrefetchLimit] = Counter()
         self.shards = 1
-        """Shards that are claimed from; each is asked for at most ``CLAIM_MAX`` items."""
+        """Shards that are claimed from; at most ``AHEAD_MAX`` items are claimed ahead from each."""
         self.target = 0
         """Items to have claimed ahead."""
         self.fixed = 0
@@ -105,7 +108,7 @@ class Pace:
                 expected = max(expected, lately)
             else:
                 expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
-        self.target = min(CLAIM_MAX * self.shards, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
+        self.target = min(AHEAD_MAX * self.shards, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
         if not is_certain:
             self.target = 0
         if elapsed > PREFETCH_SECONDS:
