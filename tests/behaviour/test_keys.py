@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Generator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import take
+from zkrq.protocol.operations import Operations
+from zkrq.protocol.steps import Unknown
 
 pytestmark = pytest.mark.anyio
 
@@ -133,3 +137,20 @@ async def test_letters_of_one_key_are_redriven_one_at_a_time(queue: zkrq.Queue[A
         assert await queue.redrive() == 1
         assert await queue.size() == (1, 0, 0, left)
         await (await take(queue)).ack()
+
+
+async def test_each_push_with_an_unknown_outcome_tells_its_own_id(queue: zkrq.Queue[Any]) -> None:
+    """Pushes that left together share their trouble, not their error: under another one's id they would be lost."""
+
+    def give_up(*_: object, **__: object) -> Generator[object]:
+        raise Unknown("no answer")
+        yield
+
+    with patch.object(Operations, "push", give_up):
+        told = await asyncio.gather(*(queue.push(n, key=f"k{n}") for n in range(4)), return_exceptions=True)
+    ids = [error.id for error in told if isinstance(error, zkrq.OutcomeUnknown)]
+    assert None not in ids
+    assert len(set(ids)) == 4
+    for n, id in enumerate(ids):
+        assert (await queue.push(n, id=id, key=f"k{n}")).new
+    assert sorted([claim.item for claim in await queue.pop_many(4)]) == [0, 1, 2, 3]

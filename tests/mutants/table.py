@@ -552,6 +552,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/simulation/test_scenarios.py", "-k", "handed_back"),
     ),
     Mutant(
+        "pushes-share-an-error",
+        "zkrq/producing/pusher.py",
+        "receipts.update((at, own(error)) for at in group)",
+        "receipts.update(dict.fromkeys(group, error))",
+        "each push whose outcome is unknown tells its own id",
+        Suite("tests/behaviour/test_keys.py", "-k", "tells_its_own_id and testing"),
+    ),
+    Mutant(
         "claims-of-an-ended-session-are-taken",
         "zkrq/consuming/prefetch.py",
         "if self._identity.is_over(owner):",

@@ -45,7 +45,7 @@ from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, join, with_headers
 from zkrq.protocol.records import BUNDLE_MAX, PRIORITIES, fresh
 from zkrq.protocol.shards import ShardName
-from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher, own
 from zkrq.replication.replicas import Done, Duplicate, Known, Pushed, PushResults
 from zkrq.replication.runner import MapChanged
 from zkrq.tasks import Tasks, together
@@ -255,7 +255,7 @@ class Pusher(Generic[T]):
             except MapChanged:
                 return group
             except ZkrqError as error:
-                receipts.update(dict.fromkeys(group, error))
+                receipts.update((at, own(error)) for at in group)
             else:
                 receipts.update(zip(group, _receipts(some, results, [(at,) for at in range(len(some))]), strict=True))
             return ()

@@ -40,6 +40,7 @@ MAX_IN_FLIGHT = 4
 
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
+E = TypeVar("E", bound=Exception)
 
 Batch: TypeAlias = list[tuple[CallT, asyncio.Future[ResultT], float]]
 """Calls that leave together, the future of each result, and when the call was added."""
@@ -182,7 +183,7 @@ class Batcher(Generic[CallT, ResultT]):
         try:
             results = await self._send([call for call, _, _ in batch])
         except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
-            results = [_own(error) for _ in batch]
+            results = [own(error) for _ in batch]
         finally:
             self._in_flight -= 1
             if not results:
@@ -207,7 +208,8 @@ class Batcher(Generic[CallT, ResultT]):
             self._on_landed([call for call, _, _ in batch], [now - since for *_, since in batch], results)
 
 
-def _own(error: Exception) -> Exception:
-    own = copy.copy(error)
-    own.__cause__ = error
-    return own
+def own(error: E) -> E:
+    """Return a copy of an error for one of several callers, who each add to it: a traceback, the id of an item."""
+    copied = copy.copy(error)
+    copied.__cause__ = error
+    return copied
