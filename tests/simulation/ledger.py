@@ -117,7 +117,8 @@ class Item:
     deleted_at: float | None = None
     """When a deletion of its queue returned: whatever it was, it is not there any more ..."""
     reborn: bool = False
-    """... unless a push of it was under way, or was begun later: nothing of it is remembered then."""
+    """... unless a push of it was under way or was begun later, or a recovery merged an older disk: nothing of the
+    deletion is remembered then."""
     is_moved: bool = False
     """Its home may have been removed by force: another shard numbers its fencing tokens anew then."""
     open_calls: int = 0
@@ -312,6 +313,13 @@ class Ledger:
         item.reborn = item.reborn or item.pushing > 0
         item.discarded = True
         item.begin_removal()
+
+    def bring_back(self, taken_at: float) -> None:
+        """A disk from that moment was merged: items that were deleted since may be back."""
+        for item in self.items.values():
+            if item.deleted_at is not None and item.deleted_at > taken_at and not item.reborn:
+                item.reborn = True
+                self.counts["may be back from an old disk"] += 1
 
     # -- pushes --------------------------------------------------------------------------------------------------------
 

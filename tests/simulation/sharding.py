@@ -11,7 +11,7 @@ from tests.simulation.ensemble import SimHub
 from tests.simulation.servers import ProcessState, SimServer
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState
 from zkrq.protocol.shards import decode as decode_map
-from zkrq.protocol.view import NoView, ServerId, View, decode
+from zkrq.protocol.view import Life, NoView, ServerId, View, decode
 from zkrq.shards import MAP
 
 SECOND: Final = ShardName("b")
@@ -96,9 +96,12 @@ class SimShard:
 
     def harm(self, server: str) -> None:
         """This server loses data now."""
-        view = self.view
-        life = view.receivers.get(ServerId(server)) if view else None
+        life = self.life_of(server)
         self._harmed[server] = life.generation if life else ""
+
+    def life_of(self, server: str) -> Life | None:
+        """The life in which the view knows a server, None: in none."""
+        return view.receivers.get(ServerId(server)) if (view := self.view) else None
 
     def unharm(self, server: str) -> None:
         """It did not lose data after all."""
