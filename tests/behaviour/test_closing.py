@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
+from unittest.mock import patch
 
 import pytest
 
 import zkrq
 from tests.behaviour.conftest import Connect
 from tests.harness import take
+from zkrq.protocol.operations import Operations
+from zkrq.protocol.steps import NothingDone
 
 pytestmark = pytest.mark.anyio
 
@@ -39,6 +43,24 @@ async def test_closing_hands_back_and_ends_every_wait(own_cluster: zkrq.Cluster)
     left = [task for task in asyncio.all_tasks() if task in before and task.get_name().startswith("zkrq")]
     assert not left
     await cluster.aclose()
+
+
+async def test_a_claim_that_could_not_be_nacked_is_lost_at_the_end(own_cluster: zkrq.Cluster) -> None:
+    """It is no longer extended, but holds until its deadline: the next consumer gets the item earlier than that."""
+    queue = own_cluster.queue("jobs")
+    await queue.push("x")
+    claim = await take(queue)
+
+    def refuse(*_: object, **__: object) -> Generator[object]:
+        raise NothingDone("no server")
+        yield
+
+    with patch.object(Operations, "decide", refuse), pytest.raises(LookupError):
+        async with claim:
+            raise LookupError
+    assert not claim.lost
+    await own_cluster.aclose()
+    assert claim.lost
 
 
 async def test_it_is_opened_and_closed_in_two_places(own_cluster: zkrq.Cluster, connect: Connect) -> None:

@@ -552,6 +552,14 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/simulation/test_scenarios.py", "-k", "handed_back"),
     ),
     Mutant(
+        "closing-forgets-claims-that-are-not-extended",
+        "zkrq/consuming/leases.py",
+        "        held = self._held()\n",
+        "        held = self._active()\n",
+        "whoever keeps a claim hears that it is lost, also once it is not extended any more",
+        Suite("tests/behaviour/test_closing.py", "-k", "lost_at_the_end and testing"),
+    ),
+    Mutant(
         "pushes-share-an-error",
         "zkrq/producing/pusher.py",
         "receipts.update((at, own(error)) for at in group)",

@@ -103,14 +103,26 @@ class Leases:
         return sum(lease.deadline_at <= now for lease in self._active())
 
     def _active(self) -> tuple[Lease, ...]:
-        """Leases to extend.  Forgets those that were settled, lost, or dropped with their claim."""
+        """Leases to extend."""
+        return tuple(lease for lease in self._held() if lease.extending)
+
+    def _held(self) -> Sequence[Lease]:
+        """Leases to extend, and those that are no longer extended, until their deadline.  Forgets those that were
+        settled, lost, or dropped with their claim."""
         if not self._dropped_reported:
             dropped = next(
                 (each for each in self._leases if each.delivered and each.extending and each() is None), None
             )
             if dropped is not None:
                 self._report_dropped(dropped)
-        self._leases = [lease for lease in self._leases if lease.extending and lease() is not None]
+        now = asyncio.get_running_loop().time()
+        self._leases = [
+            lease
+            for lease in self._leases
+            # As holds_at, without the call.
+            if (lease.extending or (lease.settled is None and lease.deadline_at > now and not lease.loss))
+            and lease() is not None
+        ]
         self._sweep_at = max(SWEEP_LEAST, 2 * len(self._leases))
         return tuple(self._leases)
 
@@ -146,7 +158,7 @@ class Leases:
         """Start extending these leases, until they are settled, lost or dropped."""
         self._leases += leases
         if len(self._leases) > self._sweep_at:
-            self._active()
+            self._held()
         if self._extender is None:
             self._extender = self._tasks.supervise(self._extend_periodically, f"extend claims of {self.queue}")
 
@@ -172,14 +184,14 @@ class Leases:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Lose every claim of ``owner``, and stop their handlers."""
-        lost = [lease for lease in self._active() if lease.grant.owner == owner]
+        lost = [lease for lease in self._held() if lease.grant.owner == owner]
         if lost:
             self._tell_lost(lost, reason)
 
     def cancelled(self, request: str, id: str) -> None:
         """Lose the claim that came from this request, because its item was cancelled."""
         lost = [
-            lease for lease in self._active() if lease.grant.request == request and lease.id == id and not lease.settled
+            lease for lease in self._held() if lease.grant.request == request and lease.id == id and not lease.settled
         ]
         if lost:
             self._tell_lost(lost, "its item was cancelled")
@@ -195,9 +207,9 @@ class Leases:
 
         The other items are delivered again when this owner is fenced.
         """
-        active = self._active()
-        ahead = [lease for lease in active if not lease.delivered]
-        handled = [lease for lease in active if lease.delivered and lease.holds]
+        held = self._held()
+        ahead = [lease for lease in held if not lease.delivered]
+        handled = [lease for lease in held if lease.delivered and lease.holds]
         if handled:
             self._tell_lost(handled, "the cluster is closed")
         await asyncio.gather(*(lease.settle(Verb.RELEASE) for lease in ahead), return_exceptions=True)
