@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from http.client import HTTPConnection
 from importlib.util import find_spec
@@ -61,7 +61,7 @@ else:
 """
 
 FORKING = """
-import os, signal, socket, sys
+import os, signal, socket, sys, threading
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import shop
@@ -80,8 +80,10 @@ signal.signal(signal.SIGTERM, stop)
 for _ in range(3):
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        # An exception of the signal's handler would be taken for one of the request that is just being answered.
+        signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
         server.serve_forever()
+        sys.exit(0)
     children.append(child)
 sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
 """
@@ -120,11 +122,12 @@ def serving(
         **more,
     }
     command = [word.format(port=port) if "{port}" in word else word for word in SERVERS[kind]]
-    process = subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, cwd=directory, env=environment, stderr=subprocess.PIPE, start_new_session=True)
     try:
         yield process, port
     finally:
-        process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its children, too: they have its pipe
         process.communicate()
 
 
