@@ -45,7 +45,9 @@ async def test_closing_hands_back_and_ends_every_wait(own_cluster: zkrq.Cluster)
     await cluster.aclose()
 
 
-async def test_a_claim_that_could_not_be_nacked_is_lost_at_the_end(own_cluster: zkrq.Cluster) -> None:
+async def test_a_claim_that_could_not_be_nacked_is_lost_at_the_end(
+    own_cluster: zkrq.Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     """It is no longer extended, but holds until its deadline: the next consumer gets the item earlier than that."""
     queue = own_cluster.queue("jobs")
     await queue.push("x")
@@ -59,8 +61,10 @@ async def test_a_claim_that_could_not_be_nacked_is_lost_at_the_end(own_cluster: 
         async with claim:
             raise LookupError
     assert not claim.lost
+    caplog.clear()
     await own_cluster.aclose()
     assert claim.lost
+    assert "ClaimsLost" not in caplog.text, "nobody works on it"
 
 
 async def test_it_is_opened_and_closed_in_two_places(own_cluster: zkrq.Cluster, connect: Connect) -> None:

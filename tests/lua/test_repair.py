@@ -526,7 +526,7 @@ def test_pages_visit_whoever_stays_while_the_queue_shrinks(flagged: OneServer, c
                 flagged.settle(*claimed.settle("ack"), put_window_ms=0)
 
     ids = all_pages(flagged, count, others_go)
-    assert flagged.metadata().items < 5_000
+    assert flagged.metadata().items < 10_000, "else this shows nothing"
     assert set(staying) <= set(ids)
 
 

@@ -184,17 +184,22 @@ class Leases:
 
     def lose_all(self, owner: str, reason: str) -> None:
         """Lose every claim of ``owner``, and stop their handlers."""
-        lost = [lease for lease in self._held() if lease.grant.owner == owner]
-        if lost:
-            self._tell_lost(lost, reason)
+        self._lose([lease for lease in self._held() if lease.grant.owner == owner], reason)
 
     def cancelled(self, request: str, id: str) -> None:
         """Lose the claim that came from this request, because its item was cancelled."""
         lost = [
             lease for lease in self._held() if lease.grant.request == request and lease.id == id and not lease.settled
         ]
-        if lost:
-            self._tell_lost(lost, "its item was cancelled")
+        self._lose(lost, "its item was cancelled")
+
+    def _lose(self, lost: Sequence[Lease], reason: str) -> None:
+        """Lose these.  Tell of those that are extended: on the others nobody works any more."""
+        expected = [lease for lease in lost if lease.extending]
+        for lease in lost:
+            lease.lose(reason)
+        if expected:
+            self._tell_lost(expected, reason)
 
     def _tell_lost(self, lost: Sequence[Lease], reason: str) -> None:
         ids = tuple(lease.id for lease in lost)
@@ -210,8 +215,7 @@ class Leases:
         held = self._held()
         ahead = [lease for lease in held if not lease.delivered]
         handled = [lease for lease in held if lease.delivered and lease.holds]
-        if handled:
-            self._tell_lost(handled, "the cluster is closed")
+        self._lose(handled, "the cluster is closed")
         await asyncio.gather(*(lease.settle(Verb.RELEASE) for lease in ahead), return_exceptions=True)
         for lease in ahead:
             lease.stop_extending()
