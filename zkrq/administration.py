@@ -129,8 +129,9 @@ class Administration(Inspection[T]):
 
         Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does; so do a push that
         is repeated under the id of a removed item, a schedule (``every``) at its next moment, and a consumer that is
-        waiting.  Stop these first.  If the call fails or is cancelled, some items may be left: delete again.
-        Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
+        waiting.  Stop these first: an item that is pushed and acked meanwhile is forgotten as well, so its id may be
+        pushed again, and its fencing tokens begin anew.  If the call fails or is cancelled, some items may be left:
+        delete again.  Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
         """
         self._parts.check_open()
         removed = sum(await self._everywhere.each(self._empty))

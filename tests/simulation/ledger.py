@@ -566,7 +566,9 @@ class Ledger:
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
         if item.cancelled_at is not None and not item.reborn and asked_at > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
-        if claim.token <= item.token and not (item.is_moved and item.reborn):
+        # Of a life in the epoch of a deletion, before the servers forgot, nothing is remembered.
+        begins_anew = item.reborn and (item.is_moved or claim.token[0] == item.token[0])
+        if claim.token <= item.token and not begins_anew:
             self.violation(f"fencing token went back: {what} after {item.token}")
         for other in item.holders:
             if not self._still_holds(other):
