@@ -70,6 +70,7 @@ class Quiet(WSGIRequestHandler):
     def log_message(self, *args): pass
 
 server = make_server("127.0.0.1", int(sys.argv[1]), shop.plain, handler_class=Quiet)
+server.socket.setblocking(False)  # several children wake for one connection; the others must not wait for the next one
 children = []
 
 def stop(*_):
