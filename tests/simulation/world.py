@@ -290,7 +290,10 @@ class World:
 
     def keep_old_disk(self, server: str, life: Life, taken_at: float) -> None:
         """A server of that life has come back with what its disk held at that moment."""
-        self._old_disks[server] = restored(life), taken_at
+        generation, before = self._old_disks.get(server, ("", taken_at))
+        if generation != restored(life):
+            before = taken_at
+        self._old_disks[server] = restored(life), min(taken_at, before)  # what was dumped may be old itself
 
     def _note_old_disks(self) -> None:
         """Once a recovery has merged an old disk, what was deleted since may be back: no tombstone of it is left."""
