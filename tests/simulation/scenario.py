@@ -353,16 +353,18 @@ async def _remove_shard(auditor: Client, audits: Sequence[_Audit]) -> None:
     if auditor.world.shards[-1].state is ShardState.OPEN:
         await _insist(auditor, "drain shard")
     if auditor.world.shards[-1].state is ShardState.DRAINING:
-        await _insist(auditor, "remove shard")
+        await _insist(auditor, "remove shard", audits)
 
 
-async def _insist(auditor: Client, call: str) -> None:
+async def _insist(auditor: Client, call: str, audits: Sequence[_Audit] = ()) -> None:
     until = auditor.world.loop.now + REMOVE_SECONDS
     while not await all_faults.reshard_by(auditor, call, force=False):
         if auditor.world.loop.now > until:
             auditor.world.found.violation(f"{call} does not end: {auditor.world.shards[-1].entry}")
             return
         await asyncio.sleep(30.0)
+        for audit in audits:  # a scrub may have carried on a push that nobody finished
+            await audit.drain()
 
 
 async def _another_day(world: World, *, first: bool) -> None:
