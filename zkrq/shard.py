@@ -80,9 +80,9 @@ class Shard:
             coordinator, self.fleet, namespace=namespace, events=events, register=register
         )
         self.witness: Final = Witness(secrets.token_hex(8))
-        self.obstacles: Final = KnownObstacles(self.fleet, self.witness, namespace=namespace, events=events)
+        self.obstacles: Final = KnownObstacles(self.fleet, namespace=namespace, events=events)
         self.cutter: Final = Cutter(self.membership, tasks)
-        evicting = Evicting(self.witness)
+        evicting = Evicting(self.witness, patience=settings.operation_timeout)
         runner = Runner(
             self.membership,
             self.obstacles,

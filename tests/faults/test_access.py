@@ -15,6 +15,7 @@ from tests.load import Load
 from zkrq import local
 from zkrq.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.view import ServerId
 from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -225,3 +226,62 @@ async def test_a_client_that_may_not_publish_completes_its_calls(users: local.Se
         claim = await taking
         assert claim is not None
         assert await mute.queue("jobs").cancel(claim.id)
+
+
+@asynccontextmanager
+async def closed_to_all(server: local.LocalRedis) -> AsyncGenerator[None]:
+    """A server whose password was set, and told to no client; every connection is ended."""
+    await command(server, "CONFIG", "SET", "requirepass", "secret")
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    try:
+        writer.write(b"AUTH secret\r\nCLIENT KILL TYPE normal SKIPME yes\r\nCLIENT KILL TYPE pubsub\r\n")
+        async with asyncio.timeout(HANG):
+            for _ in range(3):
+                await reader.readline()
+        yield
+    finally:
+        writer.write(b'CONFIG SET requirepass ""\r\nQUIT\r\n')
+        await reader.read(-1)
+        writer.close()
+
+
+async def test_a_server_that_lets_nobody_in_stops_nobody(servers: local.Servers) -> None:
+    """It is accused, evicted when no client is let in, and back when it lets clients in again."""
+    namespace, hub = new_namespace(), Hub()
+    wrong = servers.redis[1]
+    async with (
+        in_process(servers, namespace, hub, operation_timeout=HANG) as one,
+        in_process(servers, namespace, hub, operation_timeout=HANG) as other,
+    ):
+        load = Load(one)
+        async with load.running(producers=2, consumers=2):
+            await other.queue("other").push("x")
+            async with closed_to_all(wrong):
+                assert (await other.queue("other").push("y")).replicas == 2
+                await until(load.progress(100))
+                assert wrong.name not in one.view.members
+                await asyncio.sleep(1.5)  # it is not taken back by a client whose connection is from before
+                assert wrong.name not in one.view.receivers
+                assert one.health().ok
+            await until(lambda: wrong.name in one.view.members)
+            assert (await other.queue("other").push("z")).replicas == 3
+        assert not load.uncertain
+
+
+async def test_a_wrong_server_is_accused_by_one_and_not_vouched_for_by_old_connections(servers: local.Servers) -> None:
+    """One client has to connect anew, the others go on over the connections that they have."""
+    namespace, hub = new_namespace(), Hub()
+    wrong = servers.redis[1]
+    async with in_process(servers, namespace, hub) as old, in_process(servers, namespace, hub) as anew:
+        await old.queue("jobs").push("x")
+        await anew.queue("jobs").push("y")
+        await command(wrong, "CONFIG", "SET", "requirepass", "secret")
+        try:
+            anew._client.shard.fleet.servers[ServerId(wrong.name)].disconnect("for the test")  # pyright: ignore[reportPrivateUsage]
+            assert (await anew.queue("jobs").push("z")).replicas == 2
+            assert (await old.queue("jobs").push("z")).replicas == 2
+        finally:
+            reader, writer = await asyncio.open_connection(wrong.host, wrong.port)
+            writer.write(b'AUTH secret\r\nCONFIG SET requirepass ""\r\nQUIT\r\n')
+            await reader.read(-1)
+            writer.close()

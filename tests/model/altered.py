@@ -26,7 +26,7 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Operation, Place, Unknown
-from zkrq.protocol.view import Life, ServerId, Silence, View, ViewChange, accused, dismiss
+from zkrq.protocol.view import Judgement, Life, ServerId, View, ViewChange, accused, dismiss
 from zkrq.protocol.witness import Witness
 
 R = TypeVar("R")
@@ -40,7 +40,7 @@ class AlteredEvicting(Evicting):
     """Eviction and accusation."""
 
     def __init__(self, witness: AlteredWitness) -> None:
-        super().__init__(witness)
+        super().__init__(witness, patience=math.inf)
         self._on = witness.world.on
 
     def probe(self, view: View, unasked: Set[ServerId]) -> Operation[Answers]:
@@ -55,14 +55,23 @@ class AlteredWitness(Witness):
     def __init__(self, client: str, world: World) -> None:
         super().__init__(client)
         self.world: Final = world
+        self.failed_last = set[ServerId]()
+        """Servers that failed this client together at the last eviction that it thought of."""
 
-    def weigh(self, view: View, server: ServerId, now: float) -> Silence:
-        if not self.world.links or Rule.SILENCE_NEEDS_STANDING not in self.world.on:
-            return Silence.EVICT
-        heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in self.world.on
-        return super().weigh(view, server, math.inf if server in accused(view) and not heard else now)
+    def judge(self, view: View, server: ServerId, now: float, *, kept_out: bool) -> Judgement:
+        on, links = self.world.on, self.world.links
+        if not links or (Rule.SILENCE_NEEDS_STANDING not in on and not kept_out):
+            return Judgement.EVICT
+        if kept_out and Rule.DENIAL_IS_ACCUSED not in on:
+            return Judgement.CONTRADICTED
+        if kept_out and Rule.DENIAL_NEEDS_OTHERS not in on:
+            return Judgement.EVICT
+        heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in on
+        over = (server in accused(view) and not heard) or links.is_closed(server)
+        return super().judge(view, server, math.inf if over else now, kept_out=kept_out)
 
     def note_failed(self, servers: Iterable[ServerId], now: float) -> float:
+        self.failed_last = set(servers)
         return -math.inf
 
     def note_evicted(self, lives: Mapping[ServerId, Life], now: float) -> None:

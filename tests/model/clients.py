@@ -7,19 +7,21 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from tests.model.altered import NOW
 from tests.model.membership import PAUSE, Steps
+from tests.model.promises import Broken, Promise
 from tests.model.rules import Rule
 from tests.model.runner import Client
 from tests.model.scripts import QUEUE, Item, Token, handed, owner_of
 from tests.model.server import content_of
-from tests.model.world import World
+from tests.model.world import Trouble, World
 from zkrq.protocol.calls import Claim, ClaimReply, Put, Redrive, Settle, item_id, runs
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import join
 from zkrq.protocol.putting import Done, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, is_alone
-from zkrq.protocol.steps import Failure, NothingDone, Operation
-from zkrq.protocol.view import accused
+from zkrq.protocol.steps import Denied, Failure, NothingDone, Operation, StepFailed, Unknown
+from zkrq.protocol.view import ServerId, accused
 
 BUNDLE_MOST = 4
 """Items in one bundle."""
@@ -70,7 +72,8 @@ class Producer(Client):
     def attempt(self, puts: list[Put], push: Callable[..., Operation[Pushes]]) -> Steps[set[Item]]:
         try:
             pushes = yield from self.run(push(queue=QUEUE, puts=puts))
-        except Failure:
+        except Failure as failure:
+            self.failed(failure)
             yield from self.refresh()
             return set()
         return {
@@ -80,9 +83,12 @@ class Producer(Client):
             if isinstance(pushes.exceptional.get((at, position)), Done | None)
         }
 
+    def failed(self, failure: Failure) -> None:
+        """A try of a push has failed."""
+
 
 class Cut(Producer):
-    """A producer that does not always reach one of the servers."""
+    """A producer that cannot always use one of the servers."""
 
     ROUNDS = 8
     DOWN = 0.8
@@ -102,6 +108,28 @@ class Cut(Producer):
             links.down = world.chance(self.DOWN)
             self.numbers = [number]
             yield from super().work()
+            if links.trouble is Trouble.CLOSED:
+                links.down = False  # else it never comes back, and nobody else can do anything about it
+
+    def failed(self, failure: Failure) -> None:
+        """Every client is kept out, and the others alone would do: then this one has to have evicted the server."""
+        links = self.world.links
+        assert links
+        why = failure.__cause__ if isinstance(failure, Unknown) else failure
+        denied = isinstance(why, StepFailed) and isinstance(why.error, Denied)
+        if denied and links.is_closed(links.server) and self._could_do_without(links.server):
+            raise Broken(Promise.HALTED, f"{failure} in {self.view}")
+
+    def _could_do_without(self, server: ServerId) -> bool:
+        witness, view = self.witness, self.view
+        others = [id for id in view.members if id != server]
+        return (
+            view is self.world.view
+            and witness.failed_last == {server}
+            and server in view.members
+            and witness.has_standing(server, NOW)
+            and len(others) >= view.min_replicas
+        )
 
 
 class Watcher(Client):

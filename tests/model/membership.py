@@ -32,7 +32,8 @@ class Member:
         self.world = world
         self.on = world.on
         self.name = world.nonce()
-        self.evicting = AlteredEvicting(AlteredWitness(self.name, world))
+        self.witness = AlteredWitness(self.name, world)
+        self.evicting = AlteredEvicting(self.witness)
         self.view = world.view
 
     @property
@@ -43,7 +44,7 @@ class Member:
     @view.setter
     def view(self, view: View) -> None:
         self._view = view
-        self.evicting.witness.follow(view, NOW)
+        self.witness.follow(view, NOW)
 
     def refresh(self) -> Steps[View]:
         """Read the view again."""
@@ -85,4 +86,4 @@ class Member:
         """Note which servers of the view have answered this client in the lives that the view names."""
         for id, answer in answers.items():
             if answer.status in (Status.OK, Status.STALE) and self.view.receivers.get(id) == lives[id]:
-                self.evicting.witness.heard(id, lives[id])
+                self.witness.heard(id, lives[id])

@@ -27,6 +27,7 @@ class Promise(enum.Enum):
     STRANDED = "stranded"
     DIVERGED = "differs after a scrub"
     EVICTED_AGAIN = "evicted again what others reach"
+    HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
 
 

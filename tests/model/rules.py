@@ -226,6 +226,17 @@ class Rule(enum.Enum):
         "no client contradicts one behind a broken link, and its accusations become evictions",
     )
 
+    DENIAL_IS_ACCUSED = (
+        0,
+        "a client accuses a server that keeps it out, if this life of the server has let it in before",
+        "one server that keeps everybody out halts all clients",
+    )
+    DENIAL_NEEDS_OTHERS = (
+        0,
+        "a server that keeps a client out is evicted only if it lets in none of the others",
+        "a client with an old password evicts every life of a healthy server that the others admit",
+    )
+
     SCRUB_DECIDES = (
         0,
         "where servers differ, the primary decides anew what it knows",

@@ -139,7 +139,7 @@ class Client(Member):
         return None
 
     def ask(self, step: Ask) -> Steps[Answers]:
-        epoch, lives, call, once = step
+        epoch, lives, call, once, _ = step
         if not lives:
             return {}
         answers = yield [Request(id, life, epoch, call, once) for id, life in lives.items()]

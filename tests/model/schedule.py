@@ -254,8 +254,8 @@ class Schedule:
         if message.dropped:
             return
         request, links = message.request, self.world.links
-        if links and request.server == links.server and links.is_cut(message.sender.client):
-            self._answer(message.sender, message.answers, message.position, TIMED_OUT)
+        if links and (instead := links.answer(message.sender.client, request.server)):
+            self._answer(message.sender, message.answers, message.position, instead)
             return
         answer = self._servers[request.server].receive(request)
         self.trace.append((message.sender.name, request, answer))
@@ -402,6 +402,8 @@ class Schedule:
 
     def _check(self) -> None:
         ledger, worlds = self.world.ledger, self._worlds
+        if self.world.links:
+            self.world.links.down = False
         if self._ensemble:
             # Whoever has died in the middle of a removal leaves a view that is in the map no more, or not yet ended.
             worlds = [world for world in worlds if self._ensemble.map.shard_with(world.register)]

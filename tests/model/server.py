@@ -15,6 +15,7 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId
 
 TIMED_OUT = Answer(Status.TIMEOUT, reason="no answer")
+DENIED = Answer(Status.DENIED, reason="WRONGPASS")
 OTHER_LIFE = Answer(Status.GONE, reason="another life")
 NOT_IN_SYNC = Answer(Status.NOTINSYNC, reason="not in sync")
 STALE = Answer(Status.STALE, reason="a later epoch")

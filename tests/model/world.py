@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -11,7 +12,7 @@ from itertools import count
 from tests.model.promises import Ledger
 from tests.model.rules import Rule, Rules
 from tests.model.scripts import Clock, Token
-from tests.model.server import TIMED_OUT, Request, Server
+from tests.model.server import DENIED, TIMED_OUT, Request, Server
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
@@ -27,11 +28,20 @@ DOZE = 250
 """How often a client dozes at a moment at which that may matter, and for how many turns at most."""
 
 
+class Trouble(enum.Enum):
+    """What is between one client and one server, or all clients and one server."""
+
+    SILENT = "the client does not reach it"
+    KEPT_OUT = "it does not let the client in"
+    CLOSED = "it lets nobody in"
+
+
 @dataclass
 class Links:
-    """Schedules in which one client does not always reach one server, and clients judge by their standing."""
+    """Schedules in which one client cannot always use one server, and clients judge by their standing."""
 
     server: ServerId
+    trouble: Trouble
     down: bool = False
     is_cut: Callable[[object], bool] = lambda client: False
     """Whether this client is the one, and its link is down."""
@@ -39,6 +49,18 @@ class Links:
     """Whether a client lives that answers accusations."""
     is_over: Callable[[], bool] = lambda: True
     """Whether the client of that link has ended."""
+
+    def is_closed(self, server: ServerId) -> bool:
+        """Whether this server lets nobody in, which lasts no longer than the client that it is closed to."""
+        return self.down and server == self.server and self.trouble is Trouble.CLOSED and not self.is_over()
+
+    def answer(self, client: object, server: ServerId) -> Answer | None:
+        """What a client gets instead of an answer of this server."""
+        if self.is_closed(server):
+            return DENIED
+        if server == self.server and self.is_cut(client):
+            return TIMED_OUT if self.trouble is Trouble.SILENT else DENIED
+        return None
 
 
 class World:
@@ -54,7 +76,8 @@ class World:
 
     def __init__(self, seed: int, on: Rules, *, links: bool = False) -> None:
         self.on = on
-        self.links = Links(SERVERS[seed // 2 % len(SERVERS)]) if links else None
+        trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
+        self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
         self.blackouts = seed % 2 == 1
         clock = Clock()
         self.ledger = Ledger(clock)
@@ -157,12 +180,13 @@ class World:
         assert self.links
         life = self.view.receivers.get(id)
         server = self.servers[id]
-        return self.links.is_watched() and life == server.life and not server.paused
+        reached = life == server.life and not server.paused and not self.links.is_closed(id)
+        return self.links.is_watched() and reached
 
     def note_evicted(self, client: str, id: ServerId, life: Life) -> None:
         """Report an eviction for silence of a server that others reach."""
-        server = self.servers[id]
-        if self.links and self.links.is_watched() and server.life == life and not server.paused:
+        server, links = self.servers[id], self.links
+        if links and links.is_watched() and server.life == life and not server.paused and not links.is_closed(id):
             self.ledger.evicted_wrongly(client, id, life.run_id)
 
     def believes(self, id: ServerId) -> bool:
@@ -175,6 +199,8 @@ class World:
         server = self.servers[id]
         if server.paused:
             return TIMED_OUT
+        if self.links and self.links.is_closed(id):
+            return DENIED
         return ServerInfo(
             run_id=server.run_id,
             version=(7,),

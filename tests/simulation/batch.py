@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.simulation.faults import CLIENT, FAULTS, NETWORK, OWN, SERVER, SHARDS
+from tests.simulation.faults import ALONE, CLIENT, FAULTS, NETWORK, OWN, SERVER, SHARDS
 from tests.simulation.scenario import run_seed
 from tests.simulation.variants import broken
 
 GROUPS = {
-    "all": tuple(FAULTS),
+    "all": (*FAULTS, *ALONE),
     "none": (),
     "network": tuple(NETWORK),
     "server": tuple(SERVER),
@@ -22,8 +22,9 @@ GROUPS = {
 def chosen(faults: str) -> set[str]:
     """The faults of a comma-separated list of names and groups."""
     names = {name for word in faults.split(",") for name in GROUPS.get(word, (word,))}
-    if unknown := names - FAULTS.keys() - SHARDS.keys():
-        raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join((*FAULTS, *SHARDS))}")
+    known = (*FAULTS, *ALONE, *SHARDS)
+    if unknown := names.difference(known):
+        raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return names
 
 

@@ -18,7 +18,7 @@ from tests.simulation.loop import State
 from tests.simulation.servers import ProcessState
 from tests.simulation.sharding import SimShard
 from tests.simulation.wire import Break, Path
-from tests.simulation.world import CALL_LIMIT, SESSION_TIMEOUT, Client, World
+from tests.simulation.world import CALL_LIMIT, COMMAND_TIMEOUT, SESSION_TIMEOUT, Client, World
 from zkrq import ConfigError
 from zkrq.cluster import Cluster
 from zkrq.protocol.shards import ShardState
@@ -389,12 +389,21 @@ def _some_paths(world: World, chance: random.Random) -> list[tuple[str, Path]]:
     return [(f"{client.name}-{server}", world.network.path(client.name, server)) for server in servers]
 
 
+def _note_denied(world: World) -> None:
+    """Note whether some server now keeps all clients out that are open: then its eviction is right."""
+    names = [client.name for client in world.clients if client.is_alive and client.cluster is not None]
+    for server in world.servers:
+        paths = [world.network.path(name, server) for name in names]
+        world.denies_all = world.denies_all or all(path.denies or path.forbids for path in paths)
+
+
 async def password(world: World, chance: random.Random) -> None:
     """The password of a client for one or two servers is no longer right; its connections go on, or not."""
     paths = _some_paths(world, chance)
     for name, path in paths:
         world.trace.count("wrong password", name)
         path.denies = WRONG_PASSWORD
+        _note_denied(world)
         if chance.random() < 0.7:
             for wire in tuple(path.wires):
                 wire.shut("connection reset")
@@ -409,6 +418,7 @@ async def permission(world: World, chance: random.Random) -> None:
     for name, path in paths:
         world.trace.count("right taken away", name)
         path.forbids = NO_RIGHT
+        _note_denied(world)
     await asyncio.sleep(chance.uniform(1.0, 15.0))
     for _, path in paths:
         path.forbids = ""
@@ -420,6 +430,78 @@ async def one_link(world: World, chance: random.Random) -> None:
         name, path = found
         path.cut, path.refuses, path.drops = True, chance.random() < 0.4, True
         world.trace.count("cut for good", name)
+
+
+# -- what no call may fail for ----------------------------------------------------------------------------------------
+
+LOOK_SECONDS = 0.25
+
+HANG_WAITS = 80
+"""Looks, at most, for a moment at which all servers are in sync, before one of them hangs."""
+
+
+async def hang(world: World, chance: random.Random) -> None:
+    """A server hangs for little longer than a time-out while all servers are in sync, and may do so again; in each seed
+    it is always the same one."""
+    name = world.chance_for("hanging").choice(sorted(world.servers))
+    for _ in range(chance.randint(1, 3)):
+        for _ in range(HANG_WAITS):
+            calm = world.is_whole and all(each.status is ProcessState.UP for each in world.servers.values())
+            if calm and world.loop.now >= world.hangs_from:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        else:
+            return
+        world.trace.count("hang", name)
+        world.servers[name].stop()
+        await asyncio.sleep(COMMAND_TIMEOUT * chance.uniform(1.02, 1.9))
+        world.trace.note(f"{name} goes on")
+        world.servers[name].go_on()
+        # Long enough for clients to connect again: each makes one try, and waits a moment after a time-out.
+        world.hangs_from = world.loop.now + COMMAND_TIMEOUT * chance.choice((1.5, 2.0, 5.0)) * chance.uniform(1.0, 1.5)
+
+
+CLOSED_SECONDS = 15.0
+"""Longer than a server that lets nobody in is accused, by clients whose event loops are busy."""
+
+
+async def closed(world: World, chance: random.Random) -> None:
+    """A server lets nobody in for a while: its password was changed, and told to no client."""
+    name = chance.choice(list(world.servers))
+    server = world.servers[name]
+    if world.is_closed or server.status is not ProcessState.UP:
+        return
+    world.trace.count("closed", name)
+    first, world.closings = not world.closings, world.closings + 1
+    server.closed = WRONG_PASSWORD
+    for client in world.clients:
+        client.denied = True
+    world.denies_all = True
+    met = [client for client in world.clients if client.is_alive and client.cluster is not None]
+    for client in met:
+        for wire in tuple(world.network.path(client.name, name).wires):
+            wire.shut("connection reset")
+    seconds = chance.choice((2.0, CLOSED_SECONDS, CLOSED_SECONDS))
+    await asyncio.sleep(seconds * chance.uniform(1.0, 1.3))
+    view = world.shard_of(name).view
+    could_go = view is not None and name in view.members and len(view.members) > view.min_replicas
+    # A later one may be what others have refuted a moment ago.
+    judged = first and seconds == CLOSED_SECONDS and server.closed and any(client.is_alive for client in met)
+    if world.only is closed and judged and could_go:
+        world.closed_members.append(name)
+    server.closed = ""
+
+
+async def drag(world: World, chance: random.Random) -> None:
+    """Each turn of a client's event loop takes long, because its handlers block it."""
+    client = _some_client(world, chance)
+    if client is None or client.process.turn:
+        return
+    world.trace.count("drag", client.name)
+    client.drags = True
+    client.process.drag(world.loop, chance.choice((0.1, 0.3, 0.8)))
+    await asyncio.sleep(chance.uniform(3.0, 15.0))
+    client.process.drag(world.loop, 0.0)
 
 
 # -- clocks ----------------------------------------------------------------------------------------------------------
@@ -629,5 +711,8 @@ OTHERS: Mapping[str, Fault] = {"one_link": one_link, "clock_step": clock_step}
 
 SHARDS: Mapping[str, Fault] = {"shard_away": shard_away, "primaries": primaries, "reshard": reshard}
 """Only where there are two."""
+
+ALONE: Mapping[str, Fault] = {"hang": hang, "closed": closed, "drag": drag}
+"""In some seeds there is only one of these: what happens then is known exactly."""
 
 FAULTS: Mapping[str, Fault] = {**NETWORK, **SERVER, **CLIENT, **OWN, **OPERATOR, **OTHERS}

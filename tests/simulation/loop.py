@@ -47,6 +47,10 @@ class Process:
         """When it last went on after a stop."""
         self.watched = False
         """Whether ``admits`` has to be asked; false for a process that simply runs."""
+        self.turn = 0.0
+        """Seconds that each turn of its event loop takes."""
+        self._admitted = 0
+        self._turns = False
         self._countdown = 0
         self._action: Callable[[], object] | None = None
         self._backlog: list[Step] = []
@@ -67,10 +71,33 @@ class Process:
     def resume(self, loop: Loop) -> None:
         """Go on, as a real event loop does after a stop: first what was ready, then what has come in, then timers."""
         if self.state is State.PAUSED:
-            self.state, self.watched, self.resumed_at = State.RUNNING, self._action is not None, loop.now
+            self.watched = self._turns or self._action is not None
+            self.state, self.resumed_at = State.RUNNING, loop.now
             backlog, self._backlog = self._backlog, []
             backlog.sort(key=lambda step: step.rank)
+            self._admitted = len(backlog)
             loop.put_back(backlog)
+
+    def drag(self, loop: Loop, turn: float) -> None:
+        """Let each turn of this process's event loop take so many seconds from now on."""
+        self.turn = turn
+        if turn and not self._turns and self.state is State.RUNNING:
+            self.watched, self._turns = True, True
+            loop.call_later(turn, self._next_turn, loop, context=WORLD)
+
+    def _next_turn(self, loop: Loop) -> None:
+        """Run what has become ready during the last turn, and what has come in."""
+        if self.state is not State.RUNNING:
+            self._turns = False  # ``resume`` puts back what has waited
+            return
+        backlog = [step for step in self._backlog if not step._cancelled]
+        self._backlog = []
+        backlog.sort(key=lambda step: step.rank)
+        self._admitted = len(backlog)
+        loop.put_back(backlog)
+        self._turns = self.turn > 0
+        if self._turns:
+            loop.call_later(self.turn, self._next_turn, loop, context=WORLD)
 
     def kill(self) -> None:
         """Never run again.  What it was about to do is kept, so that nothing of it is finalised in the run."""
@@ -87,10 +114,14 @@ class Process:
             self._countdown -= 1
             if self._countdown <= 0:
                 action, self._action = self._action, None
-                self.watched = False
+                self.watched = self._turns
                 action()
         if self.state is State.RUNNING:
-            return True
+            if not self._turns:
+                return True
+            if self._admitted:
+                self._admitted -= 1
+                return True
         self._backlog.append(step)
         return False
 

@@ -27,6 +27,11 @@ from tests.simulation.world import CALL_LIMIT, Client, Lane, World
 from zkrq import Cancellation, Queue, Receipt, clock
 from zkrq.protocol.shards import ShardState
 
+ALONE_SHARE = 0.15
+"""Share of seeds with a fault of ``ALONE``."""
+
+HALF = 0.5
+
 FAULTS_LAST = 1.2
 """Faults begin within this many times as long as clients produce."""
 
@@ -163,12 +168,26 @@ class _Scenario:
         self._chance = world.chance_for("scenario")
         of_shards = [fault for name, fault in all_faults.SHARDS.items() if name in enabled and world.plan]
         self._faults = self._swarm([fault for name, fault in all_faults.FAULTS.items() if name in enabled])
+        self._draw_alone([fault for name, fault in all_faults.ALONE.items() if name in enabled])
         self._faults += of_shards if not self._faults else [fault for fault in of_shards for _ in range(2)]
         world.only_shards_go = bool(of_shards) and set(self._faults) <= {all_faults.shard_away}
         self._workloads: list[tuple[Client, Workload]] = []
         self._most_items = self._chance.choice((6, 10, 20))
         # Where nobody takes items for a while, they have to outlast what happens.
         self._rest = self._chance.choice((0.0, 0.0, self._chance.uniform(0.2, 1.3) * world.shape.seconds))
+
+    def _draw_alone(self, faults: list[Fault]) -> None:
+        """Have one of these faults happen alone, or together with the others.  Drawn by a chance of its own."""
+        world, chance = self._world, self._world.chance_for("alone")
+        world.no_call_fails_for = all_faults.hang
+        if not faults or (self._faults and chance.random() > ALONE_SHARE):
+            return
+        fault = chance.choice(faults)
+        if not self._faults or chance.random() < HALF:
+            self._faults = [fault]
+            world.only = None if world.plan else fault
+        else:
+            self._faults.append(fault)
 
     def _swarm(self, faults: list[Fault]) -> list[Fault]:
         """Some of the faults: a run that has few kinds has more of each, and of what they do together (swarm testing:
@@ -192,10 +211,12 @@ class _Scenario:
             await asyncio.wait(faults)
             for fault in faults:
                 fault.result()
-        if faults and set(self._faults) <= set(all_faults.OWN.values()):
-            for shard, view in world.views:
-                if shard.evictions:
-                    world.found.violation(f"evicted for one client's trouble: {view}")
+        if faults and set(self._faults) <= set(all_faults.OWN.values()) and not world.denies_all:
+            self._check_nobody_evicted("one client's trouble")
+        if world.only is all_faults.drag:
+            self._check_nobody_evicted("the turns of a client's event loop")
+        for name in world.closed_members:
+            world.found.violation(f"{name} let nobody in, and stayed in sync: it halted all pushes")
         self._heal()
         world.trace.note("-- everything is mended")
         await asyncio.sleep(HEAL_SECONDS)
@@ -211,6 +232,11 @@ class _Scenario:
             for text in server.mistakes:
                 world.found.violation(f"a script failed: {text}")
         done.result()
+
+    def _check_nobody_evicted(self, cause: str) -> None:
+        for shard, view in self._world.views:
+            if shard.evictions:
+                self._world.found.violation(f"evicted for {cause}: {view}")
 
     async def _look(self) -> None:
         """Look at each server between two calls: what a script leaves behind is in order at any time."""
@@ -271,6 +297,7 @@ class _Scenario:
         world = self._world
         for client in world.clients:
             client.process.call_off()
+            client.process.drag(world.loop, 0.0)
             world.resume(client)
             for server in world.servers:
                 path = world.network.path(client.name, server)
@@ -278,6 +305,7 @@ class _Scenario:
                 world.network.mend(path)
         for server in world.servers.values():
             server.go_on()
+            server.closed = ""
             server.redis.full, server.redis.role = False, "master"
             if server.status is ProcessState.DOWN:
                 server.start(server.redis.dump())

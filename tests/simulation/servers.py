@@ -71,6 +71,8 @@ class SimServer:
         self._pending: deque[tuple[Far, list[bytes]]] = deque()
         self.redis = self._begin()
         self.old_dump: Dump | None = None
+        self.closed = ""
+        """The error with which it refuses every client, empty: none."""
         self.mistakes: list[str] = []
         """Errors of scripts: they refuse by a status."""
 

@@ -143,3 +143,16 @@ def test_a_shard_comes_and_goes_and_is_away() -> None:
     assert {kind for report in reports for kind in report["faults"]} >= {"primary restarted", "shard away"}
     done = {kind for report in reports for kind, count in report["counts"].items() if count}
     assert done >= {"add shard done", "drain shard done", "remove shard done"}
+
+
+ALONE = {"hang": (1, 2, 5, 12, 25), "closed": (2, 4, 6), "drag": (1, 3)}
+"""Seeds with one kind of fault, of which it is known exactly what may come."""
+
+
+@pytest.mark.parametrize(("fault", "seeds"), ALONE.items())
+def test_what_is_nobodys_end(fault: str, seeds: Sequence[int]) -> None:
+    """A server that hangs fails no call, one that lets nobody in halts nobody, a slow event loop evicts no server."""
+    reports = simulate(_only(seeds), "--jobs=1", f"--faults={fault}")
+    assert len(reports) == len(seeds)
+    assert not (found := complain(reports)), found
+    assert all(report["faults"].get(fault) for report in reports)

@@ -135,8 +135,8 @@ class SimWire:
             raise ConnectionRefusedError("no route to host")
         if self._server.status is ProcessState.DOWN:
             raise ConnectionRefusedError("connection refused")
-        if path.denies:
-            raise NoConnection(read_error(path.denies))
+        if refusal := path.denies or self._server.closed:
+            raise NoConnection(read_error(refusal))
         self._life = self._server.lives
         self._server.accept(self)
         path.wires[self] = None

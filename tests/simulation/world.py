@@ -97,6 +97,8 @@ class Client:
         """Whether it does what the others do; the auditor only looks."""
         self.denied = False
         """Whether some server has not let it in at some time."""
+        self.drags = False
+        """Whether its event loop was slow at some time, so that its calls end late."""
 
     def __repr__(self) -> str:
         return f"<Client {self.name} {self.process.state.value}>"
@@ -181,12 +183,14 @@ class Client:
             if task.done():
                 self.operations.pop(task, None)
         took = world.loop.now - started - (self.paused_for - paused)
-        if took > limit:
+        if took > limit and not self.drags:
             world.found.violation(f"{self.name}: {kind} took {took:.1f} s, should have ended within {limit:.1f} s")
         if task.cancelled():
             ended: Ended[T] = Ended(Outcome.CANCELLED)
         elif error := task.exception():
             ended = self.judge(kind, error)
+            if world.only is world.no_call_fails_for and not _may_fail(kind, error):
+                world.found.violation(f"{self.name}: {kind} failed though every server answers: {error!r}")
         else:
             ended = Ended(Outcome.DONE, task.result())
         world.trace.note(f"{self.name} {kind}: {ended.outcome.value} {ended.error or ''}")
@@ -219,6 +223,20 @@ class Client:
                 return Ended(Outcome.RAISED, None, error)
 
 
+def _may_fail(kind: str, error: BaseException) -> bool:
+    """Whether a call may end so though every server answers in time for it to be retried.
+
+    A pop may have been given less time than that; a handler's error may be that its item was cancelled; and a limited
+    queue may be full when a push whose first try may have been executed is retried.
+    """
+    if kind.startswith("pop") or kind == "handle, raise":
+        return True
+    in_doubt = isinstance(error, OutcomeUnknown) and str(error).endswith(
+        "may have happened; push again with the same id"
+    )
+    return in_doubt or isinstance(error, QueueFull | Closed | ClaimLost)
+
+
 class World:
     """All of it."""
 
@@ -244,6 +262,18 @@ class World:
         self.found = Findings(loop, trace)
         self.lanes = [self._new_lane(name) for name in self.chance.sample(QUEUES, shape.queues)]
         self.clients: list[Client] = []
+        self.only: object = None
+        """The only fault that there is, None: there may be others."""
+        self.no_call_fails_for: object = ...
+        """The fault for which no call may fail where it is the only one."""
+        self.hangs_from = 0.0
+        """When the next server may hang."""
+        self.denies_all = False
+        """Whether some server let nobody in at some time."""
+        self.closings = 0
+        """How often a server let nobody in."""
+        self.closed_members: list[str] = []
+        """Servers that were still in sync after they had let nobody in for long."""
         self.only_shards_go = False
         """Whether nothing happens except that the second shard is away, comes and goes."""
         self.is_forced = False
@@ -279,6 +309,7 @@ class World:
     def new_client(self, name: str) -> Client:
         client = Client(name, self)
         client.process.clock = self.wrong_clock(name)
+        client.denied = self.is_closed
         self.clients.append(client)
         return client
 
@@ -341,6 +372,11 @@ class World:
         for lane in self.lanes:
             for item in lane.ledger.items.values():
                 item.slack += seconds
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether some server lets nobody in."""
+        return any(server.closed for server in self.servers.values())
 
     def living_members(self) -> list[str]:
         """Members of any shard that are in the life that its view names."""

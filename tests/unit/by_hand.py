@@ -91,7 +91,7 @@ class Hand:
         match step:
             case Look():
                 return self.view
-            case Ask(_, lives, call):
+            case Ask(lives=lives, call=call):
                 self.asked += [(id, call) for id in lives]
                 return {id: self.answers.get(id, OK) for id in lives}
             case Monotonic():

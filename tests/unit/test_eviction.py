@@ -9,7 +9,7 @@ import pytest
 from tests.unit.by_hand import A, B, C, Hand, answer, life, view_of
 from zkrq.protocol.eviction import EVICTION_GRACE, REFUTE_SPREAD, REFUTE_TRIES, Evicting
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.steps import Change, Denied, Evict, Evicted, Jitter, NothingDone, Swap
+from zkrq.protocol.steps import Ask, Change, Denied, Evict, Evicted, Jitter, NothingDone, Swap
 from zkrq.protocol.view import (
     ACCUSATION_GRACE,
     ACCUSE_AGAIN,
@@ -25,7 +25,8 @@ from zkrq.protocol.view import (
 from zkrq.protocol.witness import EVICTED_LATELY, Witness
 
 ME, OTHER = "me", "other"
-TIMEOUT, GONE = answer(Status.TIMEOUT), answer(Status.GONE)
+PATIENCE = 15.0
+TIMEOUT, GONE, DENIED = answer(Status.TIMEOUT), answer(Status.GONE), answer(Status.DENIED)
 WHOLE = view_of(A, B, C)
 
 
@@ -35,7 +36,7 @@ def client(view: View = WHOLE, *, met: str = "abc", now: float = 0.0) -> Evictin
     for id in map(ServerId, met):
         witness.meet(id, life(id))
     witness.follow(view, now)
-    return Evicting(witness)
+    return Evicting(witness, patience=PATIENCE)
 
 
 def failing(**answers: Answer) -> dict[ServerId, Answer]:
@@ -158,14 +159,100 @@ def test_an_accusation_that_stands_becomes_an_eviction(accuser: str) -> None:
     assert C not in hand.run(evicting.evict(view, failing(c=TIMEOUT), {A, B})).members
 
 
-def test_a_client_that_is_contradicted_fails_and_accuses_again_later() -> None:
-    view = refute(accuse(WHOLE, [C], client=ME), [C], client=OTHER)
-    hand, evicting = Hand(view, now=ACCUSE_AGAIN - 1), client(view, met="ab")
-    with pytest.raises(NothingDone, match="server c does not answer this client, but it does answer others"):
+def contradicted() -> tuple[View, Evicting]:
+    """A client that was contradicted about a server that fails it since second 0."""
+    accusing = accuse(WHOLE, [C], client=ME)
+    evicting = client(accusing, met="ab")
+    evicting.witness.note_failed([C], 0.0)
+    view = refute(accusing, [C], client=OTHER)
+    evicting.witness.follow(view, 0.0)
+    return view, evicting
+
+
+def test_a_client_that_is_contradicted_retries_for_as_long_as_a_call_may_take_and_accuses_again_later() -> None:
+    view, evicting = contradicted()
+    hand = Hand(view, now=PATIENCE - 1)
+    assert hand.run(evicting.evict(view, failing(c=TIMEOUT), {A, B})) is view, "nobody is evicted, and no call fails"
+    hand.now = PATIENCE
+    with pytest.raises(NothingDone, match="c: it does not answer this client, but it does answer others"):
         hand.run(evicting.evict(view, failing(c=TIMEOUT), {A, B}))
     hand.now = ACCUSE_AGAIN
     accused = hand.run(evicting.evict(view, failing(c=TIMEOUT), {A, B}))
     assert accused.accusations == {C: Accusation(ME, life(C).generation)}
+
+
+def test_an_answer_makes_a_refutation_old_news() -> None:
+    """The server hangs again, a second later: it is retried, and others may be asked again."""
+    view, evicting = contradicted()
+    evicting.witness.heard(C, life(C))
+    evicting.witness.note_evicted({C: life(C)}, 0.0)  # which is why it asks
+    hand = Hand(view, now=PATIENCE + 1)
+    accused = hand.run(evicting.evict(view, failing(c=TIMEOUT), {A, B}))
+    assert accused.accusations == {C: Accusation(ME, life(C).generation)}
+
+
+# -- servers that let this client not in ------------------------------------------------------------------------------
+
+
+def test_a_server_that_lets_in_nobody_is_evicted_after_the_grace() -> None:
+    hand, evicting = Hand(WHOLE), client()
+    view = hand.run(evicting.evict(WHOLE, failing(c=DENIED), {A, B}))
+    assert view.accusations == {C: Accusation(ME, life(C).generation, kept_out=True)}, "standing is no licence"
+    evicting.witness.follow(view, hand.now)
+    hand.now += ACCUSATION_GRACE - 0.1
+    assert hand.run(evicting.evict(view, failing(c=DENIED), {A, B})) is view
+    hand.now += 0.2
+    assert hand.run(evicting.evict(view, failing(c=DENIED), {A, B})).members.keys() == {A, B}
+    assert not evicting.witness.has_standing(C, hand.now)
+
+
+def test_a_client_that_was_never_let_in_judges_no_server() -> None:
+    hand = Hand(WHOLE)
+    with pytest.raises(Denied, match="server c does not let this client in"):
+        hand.run(client(met="ab").evict(WHOLE, failing(c=DENIED), {A, B}))
+    assert hand.view is WHOLE
+
+
+@pytest.mark.parametrize("accuser", [ME, OTHER])
+def test_where_others_are_let_in_the_trouble_is_this_clients_own(accuser: str) -> None:
+    view = refute(accuse(WHOLE, [C], client=accuser, kept_out=[C]), [C], client="a third")
+    hand = Hand(view, now=1.0)
+    with pytest.raises(Denied, match="server c does not let this client in"):
+        hand.run(client(view).evict(view, failing(c=DENIED), {A, B}))
+    assert hand.view is view
+
+
+def test_servers_that_let_nobody_in_are_not_evicted_below_min_replicas() -> None:
+    hand = Hand(WHOLE, answers={B: DENIED})
+    with pytest.raises(Denied, match=r"server [bc] does not let this client in"):
+        hand.run(client().evict(WHOLE, failing(c=DENIED), {A}))
+    assert hand.view is WHOLE
+
+
+def test_an_accusation_of_denial_is_refuted_over_a_new_connection() -> None:
+    """The one that is there may be from before the password was changed."""
+    view = accuse(WHOLE, [C], client=OTHER, kept_out=[C])
+    hand = Hand(view)
+    hand.run(client(view).attend())
+    assert [step.anew for step in hand.seen(Ask)] == [True]
+    assert hand.view is not None
+    assert hand.view.accusations[C].refuted
+
+
+def test_who_is_kept_out_as_well_bears_witness() -> None:
+    view = accuse(WHOLE, [C], client=OTHER, kept_out=[C])
+    hand = Hand(view, answers={C: DENIED})
+    hand.run(client(view).attend())
+    assert hand.seen(Evict) == [Evict(view, {C: DENIED}, set())]
+    assert hand.view is view
+
+
+def test_what_keeps_clients_out_is_not_to_be_refuted_by_the_connections_that_are_there() -> None:
+    witness = client(accuse(WHOLE, [C], client=OTHER, kept_out=[C])).witness
+    assert not witness.heard(C, life(C))
+
+
+# -- evictions that cost standing -------------------------------------------------------------------------------------
 
 
 def test_an_eviction_for_silence_costs_standing_against_the_process() -> None:
@@ -260,6 +347,7 @@ def test_what_a_view_asks_of_a_client() -> None:
     assert witness.follow(admitted, 2.0) == (False, []), "once"
     mine = accuse(admitted, [C], client=ME)
     assert witness.follow(mine, 3.0) == (False, [])
+    witness.note_failed([C], 3.0)
     refuted = refute(mine, [C], client=OTHER)
     assert witness.follow(refuted, 4.0) == (False, [C])
     assert witness.follow(refuted, 5.0) == (False, []), "a contradiction is reported once"
@@ -269,10 +357,20 @@ def test_what_a_view_asks_of_a_client() -> None:
 
 
 def test_an_answer_ends_a_contradiction() -> None:
-    view = refute(accuse(WHOLE, [C], client=ME), [C], client=OTHER)
-    witness = client(view, met="ab").witness
+    _, evicting = contradicted()
+    witness = evicting.witness
     assert witness.contradicted == {C}
     assert not witness.heard(C, life(C)), "it is refuted already"
+    assert not witness.contradicted
+
+
+def test_a_refutation_of_what_is_over_contradicts_nobody() -> None:
+    """The server hung for a moment, and answered this client before any other had answered the accusation."""
+    mine = accuse(WHOLE, [C], client=ME)
+    witness = client(mine, met="ab").witness
+    witness.note_failed([C], 1.0)
+    witness.heard(C, life(C))
+    assert witness.follow(refute(mine, [C], client=OTHER), 2.0) == (False, [])
     assert not witness.contradicted
 
 

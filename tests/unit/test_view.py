@@ -21,9 +21,9 @@ from zkrq.protocol.view import (
     WITNESS_GRACE,
     Accusation,
     Eviction,
+    Judgement,
     Life,
     ServerId,
-    Silence,
     View,
     accuse,
     accused,
@@ -34,6 +34,8 @@ from zkrq.protocol.view import (
     evict,
     extend,
     found,
+    judge_denial,
+    judge_silence,
     plan,
     promote,
     recover,
@@ -41,7 +43,6 @@ from zkrq.protocol.view import (
     remove,
     restored,
     weigh_eviction,
-    weigh_silence,
 )
 
 ids = st.text(min_size=1, max_size=20).map(ServerId)
@@ -78,8 +79,8 @@ def view_of(*members: str, learners: str = "", eligible: str = "", min_replicas:
     return View(epoch, all_of(members), all_of(learners), all_of(eligible), everybody, min_replicas, "me")
 
 
-def with_accusation(view: View, server: str, by: str, *, refuted: bool = False) -> View:
-    accusation = Accusation(by, view.receivers[ServerId(server)].generation, refuted)
+def with_accusation(view: View, server: str, by: str, *, refuted: bool = False, kept_out: bool = False) -> View:
+    accusation = Accusation(by, view.receivers[ServerId(server)].generation, refuted, kept_out)
     return replace(view, accusations={**view.accusations, ServerId(server): accusation})
 
 
@@ -93,27 +94,56 @@ SHORT, WITNESSED, LONG, AGES = 0.0, WITNESS_GRACE, ACCUSATION_GRACE, ACCUSE_AGAI
 
 
 @every(
-    ("by", "refuted", "seconds", "silence"),
+    ("by", "refuted", "kept_out", "seconds", "judgement"),
     [
-        (None, False, SHORT, Silence.ACCUSE),
-        ("me", False, SHORT, Silence.WAIT),
-        ("me", False, WITNESSED, Silence.WAIT),
-        ("me", False, LONG, Silence.EVICT),
-        ("other", False, SHORT, Silence.WAIT),
-        ("other", False, WITNESSED, Silence.EVICT),
-        ("me", True, SHORT, Silence.CONTRADICTED),
-        ("me", True, LONG, Silence.CONTRADICTED),
-        ("me", True, AGES, Silence.ACCUSE),
-        ("other", True, SHORT, Silence.ACCUSE),
+        (None, False, False, SHORT, Judgement.ACCUSE),
+        ("me", False, False, SHORT, Judgement.WAIT),
+        ("me", False, False, WITNESSED, Judgement.WAIT),
+        ("me", False, False, LONG, Judgement.EVICT),
+        ("other", False, False, SHORT, Judgement.WAIT),
+        ("other", False, False, WITNESSED, Judgement.EVICT),
+        ("other", False, True, WITNESSED, Judgement.WAIT),
+        ("other", False, True, LONG, Judgement.EVICT),
+        ("me", True, False, SHORT, Judgement.CONTRADICTED),
+        ("me", True, False, LONG, Judgement.CONTRADICTED),
+        ("me", True, False, AGES, Judgement.ACCUSE),
+        ("me", True, True, SHORT, Judgement.ACCUSE),
+        ("other", True, False, SHORT, Judgement.ACCUSE),
     ],
 )
-def test_silence_is_weighed(by: str | None, refuted: bool, seconds: float, silence: Silence) -> None:
+def test_silence_is_judged(by: str | None, refuted: bool, kept_out: bool, seconds: float, judgement: Judgement) -> None:
     view = view_of("a", "b", "c")
     if by:
-        view = with_accusation(view, "b", by, refuted=refuted)
+        view = with_accusation(view, "b", by, refuted=refuted, kept_out=kept_out)
     b = ServerId("b")
-    assert weigh_silence(view, b, "me", standing=False, seconds=seconds) is silence
-    assert weigh_silence(view, b, "me", standing=True, seconds=seconds) is Silence.EVICT
+    assert judge_silence(view, b, "me", standing=False, seconds=seconds, answered=False) is judgement
+    assert judge_silence(view, b, "me", standing=True, seconds=seconds, answered=False) is Judgement.EVICT
+    once_more = Judgement.ACCUSE if judgement is Judgement.CONTRADICTED else judgement
+    assert judge_silence(view, b, "me", standing=False, seconds=seconds, answered=True) is once_more
+
+
+@every(
+    ("by", "refuted", "kept_out", "seconds", "judgement"),
+    [
+        (None, False, True, SHORT, Judgement.ACCUSE),
+        ("me", False, True, WITNESSED, Judgement.WAIT),
+        ("other", False, True, WITNESSED, Judgement.WAIT),
+        ("other", False, False, WITNESSED, Judgement.WAIT),
+        ("me", False, True, LONG, Judgement.EVICT),
+        ("other", False, True, LONG, Judgement.EVICT),
+        ("me", True, True, LONG, Judgement.CONTRADICTED),
+        ("other", True, True, LONG, Judgement.CONTRADICTED),
+        ("other", True, True, AGES, Judgement.ACCUSE),
+        ("other", True, False, SHORT, Judgement.ACCUSE),
+    ],
+)
+def test_denial_is_judged(by: str | None, refuted: bool, kept_out: bool, seconds: float, judgement: Judgement) -> None:
+    view = view_of("a", "b", "c")
+    if by:
+        view = with_accusation(view, "b", by, refuted=refuted, kept_out=kept_out)
+    b = ServerId("b")
+    assert judge_denial(view, b, standing=True, seconds=seconds) is judgement
+    assert judge_denial(view, b, standing=False, seconds=seconds) is Judgement.CONTRADICTED
 
 
 def test_accusing_is_no_new_epoch() -> None:
@@ -139,6 +169,11 @@ def test_an_accuser_that_reaches_the_server_withdraws() -> None:
     assert refute(view, ids_of("b"), client="other").accusations[ServerId("b")].refuted
 
 
+def test_who_is_let_in_for_some_calls_only_does_not_accuse_at_each_of_the_others() -> None:
+    view = accuse(view_of("a", "b"), ids_of("b"), client="me", kept_out=ids_of("b"))
+    assert refute(view, ids_of("b"), client="me").accusations[ServerId("b")].refuted
+
+
 def test_an_accusation_goes_with_the_life_that_it_is_about() -> None:
     view = accuse(view_of("a", "b", "c", learners="d"), ids_of("bd"), client="me")
     without = evict(view, ids_of("b"), by="me")
@@ -153,7 +188,8 @@ def test_an_accusation_goes_with_the_life_that_it_is_about() -> None:
 @given(views(), st.data())
 def test_accusations_are_bounded_by_the_receivers(view: View, data: st.DataObject) -> None:
     servers = data.draw(st.sets(st.sampled_from(sorted(view.receivers))))
-    accusing = accuse(view, servers, client="me")
+    kept_out = data.draw(st.sets(st.sampled_from(sorted(view.receivers))))
+    accusing = accuse(view, servers, client="me", kept_out=kept_out)
     assert accusing.accusations.keys() == servers
     assert decode(encode(accusing)) == accusing
 

@@ -29,7 +29,6 @@ from zkrq.protocol.steps import (
     Rest,
     TimeUp,
     TooFewMembers,
-    check_let_in,
     reasons,
 )
 from zkrq.protocol.view import Life, ServerId, View
@@ -67,13 +66,13 @@ class Attempts:
             raise Misplaced(f"the shards have changed: map {view.map} is needed, {map} was known")
 
     def next_view(self, view: View, answers: Answers) -> Operation[View]:
-        """Find the view to continue with after these answers.  Raises ``Denied``."""
-        check_let_in(answers)
+        """Find the view to continue with after these answers.  Raises ``Denied``, ``NothingDone``."""
         failed = {
             id: answer
             for id, answer in answers.items()
             # A full learner must not halt pushes that all members accept.
-            if answer.verdict is Verdict.EVICT or (answer.status is Status.REFUSED and id in view.learners)
+            if answer.verdict in (Verdict.EVICT, Verdict.CORRECT)
+            or (answer.status is Status.REFUSED and id in view.learners)
         }
         newer = view
         if failed:

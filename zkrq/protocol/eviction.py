@@ -25,16 +25,28 @@ without each rule below, some schedule loses items or halts all clients.
   server answers refutes that.  An accusation that stands for long enough becomes an eviction, so a server that died
   before the only client connected does not stay forever.  Without refutation, accusations would only be delayed
   evictions; without accusation, a new client could never evict a server that is dead for all.
+* *A refutation forbids the eviction, and nothing else.*  The calls of a contradicted client are retried within their
+  time, because a server that hangs for a little longer than a time-out answers the next try.  Only a client that the
+  server has failed for ``patience``, which is as long as a call is retried, fails its calls before they are sent.
+* *A server that lets nobody in is accused, never evicted at once*, whatever the client's standing.  A wrong password is
+  the mistake of one client or of the server, and the client cannot tell which.  Without the others' word, one client
+  with an old password would evict every server; without an eviction, one server with a wrong password would halt all
+  clients.  The others refute over a connection of their own that is made for it: the one that they have may be from
+  before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a client
+  that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out is never
+  evicted below min_replicas: that would help nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from typing import Final
 
+from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
+    Ask,
     Change,
     Evict,
     Evicted,
@@ -50,16 +62,17 @@ from zkrq.protocol.steps import (
 )
 from zkrq.protocol.view import (
     Eviction,
+    Judgement,
     ServerId,
-    Silence,
     View,
     accuse,
     accused,
+    accused_of_denial,
     evict,
     refute,
     weigh_eviction,
 )
-from zkrq.protocol.witness import Witness, contradiction
+from zkrq.protocol.witness import CONTRADICTION, Witness
 
 EVICTION_GRACE = 5.0
 """Seconds for which servers must have failed this client before it takes the view below ``min_replicas``."""
@@ -77,9 +90,14 @@ class Evicting:
     The model of the protocol overrides one of the methods to switch a rule off.
     """
 
-    def __init__(self, witness: Witness) -> None:
-        """``witness``: this client's experience of the servers; the runner keeps it up to date."""
+    def __init__(self, witness: Witness, *, patience: float) -> None:
+        """``witness``: this client's experience of the servers; the runner keeps it up to date.
+
+        ``patience``: seconds for which a server that answers only other clients must have failed this one before calls
+        fail without being retried; as long as a call is retried.
+        """
         self.witness: Final = witness
+        self._patience = patience
 
     def evict(self, known: View, failed: Answers, answered: Set[ServerId]) -> Operation[View]:
         """Evict servers that failed under ``known``; return the view to continue with.
@@ -88,35 +106,37 @@ class Evicting:
         yet: the caller waits and retries until its time runs out.  A client makes one change of the view at a time, so
         that many operations that meet the same dead server evict it once.
 
-        Raises ``Denied`` if a server does not let this client in, ``NothingDone`` if another client has contradicted
-        it.
+        Raises ``Denied`` if a server does not let this client in, and that is this client's trouble; ``NothingDone`` if
+        a server has failed only this client for long.
         """
         view: View = yield Look()
         if view.epoch > known.epoch:
             return view
         silent = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
-        if any(answer.verdict is not Verdict.EVICT for answer in silent.values()):
+        if any(answer.verdict not in (Verdict.EVICT, Verdict.CORRECT) for answer in silent.values()):
             check_let_in(silent)
             return view
         failed = {**failed, **silent}
         now: float = yield Monotonic()
         failing_since = self.witness.note_failed(failed, now)
         weighed = weigh_eviction(view, failed)
+        if weighed is not Eviction.HARMLESS:
+            check_let_in(failed)
         if weighed is Eviction.IMPOSSIBLE:
             self.witness.note_nobody_answers()
             return view
-        quiet = sorted(id for id, answer in failed.items() if answer.status in IMPRESSIONS)
-        silences = self.weigh(view, quiet, now)
-        if unheard := [id for id, silence in silences.items() if silence is Silence.ACCUSE]:
-            return (yield Swap(accuse(view, unheard, client=self.witness.client)))
-        if Silence.WAIT in silences.values():
+        judgements = self.judge(view, failed, now)
+        if unheard := [id for id, judgement in judgements.items() if judgement is Judgement.ACCUSE]:
+            kept_out = {id for id in unheard if failed[id].verdict is Verdict.CORRECT}
+            return (yield Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
+        if not {Judgement.WAIT, Judgement.CONTRADICTED}.isdisjoint(judgements.values()):
             return view
         if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
             return view
         wanted = evict(view, failed, by=(yield Nonce()))
         written: View = yield Swap(wanted)
         if written is wanted:
-            self.witness.note_evicted({id: view.receivers[id] for id in quiet}, now)
+            self.witness.note_evicted({id: view.receivers[id] for id in judgements}, now)
             yield Evicted(failed, wanted.epoch)
         return written
 
@@ -126,15 +146,20 @@ class Evicting:
         answers = yield from seal(view, unasked)
         return {id: answer for id, answer in answers.items() if answer.status not in (Status.OK, Status.STALE)}
 
-    def weigh(self, view: View, quiet: Iterable[ServerId], now: float) -> dict[ServerId, Silence]:
-        """Decide about each of the silent receivers.  Raises ``NothingDone`` if one of them answers other clients."""
-        silences: dict[ServerId, Silence] = {}
-        for id in quiet:
-            silences[id] = self.witness.weigh(view, id, now)
-            if silences[id] is Silence.CONTRADICTED:
-                self.witness.note_contradicted(id)
-                raise NothingDone(contradiction(id))
-        return silences
+    def judge(self, view: View, failed: Answers, now: float) -> dict[ServerId, Judgement]:
+        """Decide about each receiver that is silent or keeps this client out; what a server says about itself needs no
+        decision.  Raises ``Denied``, ``NothingDone`` if a call is not to be retried."""
+        judgements: dict[ServerId, Judgement] = {}
+        for id, answer in sorted(failed.items()):
+            kept_out = answer.verdict is Verdict.CORRECT
+            if not kept_out and answer.status not in IMPRESSIONS:
+                continue
+            judgements[id] = self.witness.judge(view, id, now, kept_out=kept_out)
+            if judgements[id] is Judgement.CONTRADICTED:
+                check_let_in({id: answer})
+                if self.witness.failing_for(id, now) >= self._patience:
+                    raise NothingDone(f"{id}: {CONTRADICTION}")
+        return judgements
 
     # -- accusations of others -----------------------------------------------------------------------------------------
 
@@ -142,13 +167,16 @@ class Evicting:
         """Ask the servers that are in a new life, which gives this client standing, and those that are accused; refute
         the accusations of those that answer."""
         view: View = yield Look()
-        doubted = accused(view)
-        answers = yield from seal(view, doubted | self.witness.unmet)
+        doubted, closed = accused(view), accused_of_denial(view)
+        answers = {**(yield from seal(view, (doubted - closed) | (self.witness.unmet - closed)))}
+        if closed:
+            lives = {id: view.receivers[id] for id in sorted(closed)}
+            answers |= yield Ask(view.epoch, lives, Seal(), anew=True)
         reached = {id for id, answer in answers.items() if answer.status is Status.OK}
         if doubted & reached:
             yield Jitter(REFUTE_SPREAD)
             yield from self.refute(view, doubted & reached)
-        failed = {id: answer for id, answer in answers.items() if answer.verdict is Verdict.EVICT}
+        failed = {id: answer for id, answer in answers.items() if answer.verdict in (Verdict.EVICT, Verdict.CORRECT)}
         if failed:
             yield Evict(view, failed, reached)
 

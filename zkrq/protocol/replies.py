@@ -30,6 +30,7 @@ class Status(enum.Enum):
     GONE = "GONE"  # another life of the process than the view names
     UNREACHABLE = "UNREACHABLE"  # no connection, or it broke twice
     TIMEOUT = "TIMEOUT"  # no answer within command_timeout; it may still be executed
+    SILENT = "SILENT"  # it answers other clients, but not this one, which has therefore not sent the call
     UNFIT = "UNFIT"  # not a master, or it evicts keys
     REFUSED = "REFUSED"  # out of memory: nothing happened, and the server is not evicted for it
     BROKEN = "BROKEN"  # an error unknown to zkrq: reported to the caller, and the server is not evicted for it
@@ -55,6 +56,7 @@ VERDICTS: Mapping[Status, Verdict] = {
     Status.GONE: Verdict.EVICT,
     Status.UNREACHABLE: Verdict.EVICT,
     Status.TIMEOUT: Verdict.EVICT,
+    Status.SILENT: Verdict.EVICT,
     Status.UNFIT: Verdict.EVICT,
     Status.BROKEN: Verdict.REFUSE,
     Status.FENCED: Verdict.REFUSE,
@@ -72,7 +74,7 @@ MAY_HAVE_HAPPENED: frozenset[Status] = frozenset({Status.OK, Status.TIMEOUT, Sta
 """Statuses after which the call may have been executed."""
 
 
-IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
+IMPRESSIONS: frozenset[Status] = frozenset({Status.TIMEOUT, Status.UNREACHABLE, Status.SILENT})
 """Statuses that one client concludes from a server's silence; all others are the server's own words."""
 
 

@@ -61,13 +61,15 @@ class Obstacles(NamedTuple):
 class Ask(NamedTuple):
     """Make the same call on several servers, each in the given life.  Sent: ``Answers``.
 
-    ``once``: do not repeat a call whose connection breaks.
+    ``once``: do not repeat a call whose connection breaks.  ``anew``: make a connection for this call, to find out
+    whether the server lets this client in now.
     """
 
     epoch: int
     lives: Mapping[ServerId, Life]
     call: Call[Any]
     once: bool = False
+    anew: bool = False
 
 
 class Evict(NamedTuple):

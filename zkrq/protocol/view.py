@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, NewType, Protocol
 
@@ -28,11 +28,15 @@ class Life(NamedTuple):
 
 
 class Accusation(NamedTuple):
-    """Client ``by`` gets no answer from a server in the life of this generation; ``refuted``: another client does."""
+    """Client ``by`` cannot use a server in the life of this generation; ``refuted``: another client can.
+
+    ``kept_out``: the server answers, and does not let the client in; otherwise it is silent.
+    """
 
     by: str
     generation: str
     refuted: bool = False
+    kept_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ def encode(view: View) -> bytes:
     if view.map:
         content["map"] = view.map
     if view.accusations:
-        content["accusations"] = view.accusations
+        content["accusations"] = {id: _encode_accusation(each) for id, each in view.accusations.items()}
     return json.dumps(content, separators=(",", ":")).encode()
 
 
@@ -177,6 +181,11 @@ class OtherFormat(ValueError):
 
 def _lives(content: Mapping[str, tuple[str, str]]) -> Mapping[ServerId, Life]:
     return {ServerId(server): Life(*life) for server, life in content.items()}
+
+
+def _encode_accusation(accusation: Accusation) -> tuple[object, ...]:
+    """Encode an accusation of silence as versions did that knew no other."""
+    return accusation if accusation.kept_out else accusation[:3]
 
 
 def _accusations(content: Mapping[str, tuple[str, str, bool]]) -> Mapping[ServerId, Accusation]:
@@ -245,39 +254,61 @@ ACCUSE_AGAIN = 60.0
 """Seconds after which a contradicted client accuses the same life again, because the others may have left since."""
 
 
-class Silence(enum.Enum):
-    """What a client may do about a server that does not answer it."""
+class Judgement(enum.Enum):
+    """What a client may do about a server that it cannot use."""
 
     EVICT = "evict the server"
     ACCUSE = "ask the other clients, by an accusation in the view"
     WAIT = "leave the other clients time to refute"
-    CONTRADICTED = "fail: the server answers other clients"
+    CONTRADICTED = "evict nobody: other clients can use the server"
 
 
-def weigh_silence(view: View, server: ServerId, client: str, *, standing: bool, seconds: float) -> Silence:
+def judge_silence(
+    view: View, server: ServerId, client: str, *, standing: bool, seconds: float, answered: bool
+) -> Judgement:
     """Decide what ``client`` may do about a receiver that does not answer it.
 
     Silence is an impression, and may be the client's own fault.  A client with ``standing`` evicts: the server has
     answered it in this life, and it has not evicted this process recently.  A client without asks the others.
-    ``seconds``: how long it has known what the view says about this server.
+    ``seconds``: how long it has known what the view says about this server; ``answered``: whether the server has
+    answered it since, which makes a refutation old news.
     """
     accusation = view.accusations.get(server)
     if standing:
-        return Silence.EVICT
+        return Judgement.EVICT
     if accusation is None:
-        return Silence.ACCUSE
+        return Judgement.ACCUSE
     if not accusation.refuted:
-        grace = ACCUSATION_GRACE if accusation.by == client else WITNESS_GRACE
-        return Silence.EVICT if seconds >= grace else Silence.WAIT
-    if accusation.by == client and seconds < ACCUSE_AGAIN:
-        return Silence.CONTRADICTED
-    return Silence.ACCUSE
+        second_witness = accusation.by != client and not accusation.kept_out
+        grace = WITNESS_GRACE if second_witness else ACCUSATION_GRACE
+        return Judgement.EVICT if seconds >= grace else Judgement.WAIT
+    mine = accusation.by == client and not accusation.kept_out
+    return Judgement.CONTRADICTED if mine and not answered and seconds < ACCUSE_AGAIN else Judgement.ACCUSE
 
 
-def accuse(view: View, servers: Iterable[ServerId], *, client: str) -> View:
-    """Return the view in which ``client`` accuses these receivers of silence; another's open accusation stays."""
+def judge_denial(view: View, server: ServerId, *, standing: bool, seconds: float) -> Judgement:
+    """Decide what a client may do about a receiver that does not let it in.
+
+    The cause is the client's own, or the server refuses all clients; only the others know which.  So a client with
+    ``standing``, which this life of the server has let in before, asks them, and evicts the server if none is let in.
+    For a client without standing the cause is its own.  A refutation counts for every client, not only for the accuser:
+    after a change of passwords many clients may be kept out, and a single question to the others is enough.
+    """
+    if not standing:
+        return Judgement.CONTRADICTED
+    accusation = view.accusations.get(server)
+    if accusation is None:
+        return Judgement.ACCUSE
+    if not accusation.refuted:
+        return Judgement.EVICT if seconds >= ACCUSATION_GRACE else Judgement.WAIT
+    return Judgement.CONTRADICTED if accusation.kept_out and seconds < ACCUSE_AGAIN else Judgement.ACCUSE
+
+
+def accuse(view: View, servers: Iterable[ServerId], *, client: str, kept_out: Collection[ServerId] = ()) -> View:
+    """Return the view in which ``client`` accuses these receivers of silence, or of keeping it out; another's open
+    accusation stays."""
     new = {
-        server: Accusation(client, view.receivers[server].generation)
+        server: Accusation(client, view.receivers[server].generation, kept_out=server in kept_out)
         for server in servers
         if server not in view.accusations or view.accusations[server].refuted
     }
@@ -289,13 +320,21 @@ def accused(view: View) -> set[ServerId]:
     return {server for server, accusation in view.accusations.items() if not accusation.refuted}
 
 
+def accused_of_denial(view: View) -> set[ServerId]:
+    """Return those of ``accused`` that are said to keep a client out."""
+    return {server for server in accused(view) if view.accusations[server].kept_out}
+
+
 def refute(view: View, servers: Iterable[ServerId], *, client: str) -> View:
-    """Return the view in which ``client`` refutes the accusations of these servers; its own accusations are
-    withdrawn."""
+    """Return the view in which ``client`` refutes the accusations of these servers.
+
+    Its own accusations of silence are withdrawn.  One of keeping it out is refuted instead: a client that is let in for
+    some of its calls only would otherwise accuse again at the next one.
+    """
     left = dict(view.accusations)
     for server in servers:
         accusation = left.pop(server)
-        if accusation.by != client:
+        if accusation.by != client or accusation.kept_out:
             left[server] = accusation._replace(refuted=True)
     return replace(view, accusations=left)
 

@@ -13,7 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from zkrq.protocol.view import Accusation, Life, ServerId, Silence, View, accused, weigh_silence
+from zkrq.protocol.view import (
+    Accusation,
+    Judgement,
+    Life,
+    ServerId,
+    View,
+    accused,
+    accused_of_denial,
+    judge_denial,
+    judge_silence,
+)
 
 EVICTED_LATELY = 600.0
 """Seconds for which a client that has evicted a process for its silence has no standing against that process."""
@@ -30,6 +40,14 @@ class News(NamedTuple):
     contradicted: list[ServerId]
 
 
+class _Known(NamedTuple):
+    """An accusation, since when this client knows it, and whether the server has answered this client since."""
+
+    accusation: Accusation
+    since: float
+    answered: bool
+
+
 class Witness:
     """Remember which life of each server has answered this client, and since when each one fails it."""
 
@@ -41,14 +59,14 @@ class Witness:
         self.unmet = set[ServerId]()
         """Receivers that have not answered this client in their present life."""
         self.contradicted = set[ServerId]()
-        """Receivers that answer other clients, but not this one."""
+        """Receivers that answer other clients, and have not answered this one since it learned that."""
         self.nobody_answers = False
         """Whether all members have failed this client, as far as it knows."""
         self.in_doubt = False
         """Whether an answer of a server would change anything here; ``heard`` has an effect only then."""
         self._epoch = -1
-        self._accused = set[ServerId]()
-        self._accusations: dict[ServerId, tuple[Accusation, float]] = {}
+        self._accused_of_silence = set[ServerId]()
+        self._accusations: dict[ServerId, _Known] = {}
         self._failing_since: dict[tuple[ServerId, Life], float] = {}
         self._met: dict[ServerId, Life] = {}
         self._evicted: dict[ServerId, tuple[str, float]] = {}
@@ -69,20 +87,31 @@ class Witness:
             self.unmet = {id for id, life in lives if self._met.get(id) != life}
         contradicted = self._note_accusations(view, now)
         self._settle()
-        by_others = any(view.accusations[id].by != self.client for id in self._accused)
-        return News(by_others or (newer and bool(self.unmet)), contradicted)
+        by_others = any(view.accusations[id].by != self.client for id in accused(view))
+        return News(by_others or bool(accused_of_denial(view)) or (newer and bool(self.unmet)), contradicted)
 
     def _note_accusations(self, view: View, now: float) -> list[ServerId]:
-        """Note since when each accusation is known; return the servers about which this client was contradicted."""
-        before, self._accused = self._accusations, accused(view)
+        """Note since when each accusation is known; return the servers about which this client was contradicted.
+
+        A refutation of what is over contradicts nobody: the server may have answered this client before the others did.
+        """
+        before = self._accusations
+        self._accused_of_silence = accused(view) - accused_of_denial(view)
         self._accusations = {
-            id: before[id] if id in before and before[id][0] == accusation else (accusation, now)
+            id: before[id] if id in before and before[id].accusation == accusation else self._learn(id, accusation, now)
             for id, accusation in view.accusations.items()
         }
-        mine = {id for id in view.accusations.keys() - self._accused if view.accusations[id].by == self.client}
-        new = [id for id in sorted(mine) if self._accusations[id] is not before.get(id)]
-        self.contradicted = self.contradicted & mine | set(new)
+        holding = {id for id, known in self._accusations.items() if self._contradicts(known)}
+        new = sorted(holding - self.contradicted)
+        self.contradicted = holding
         return new
+
+    def _learn(self, server: ServerId, accusation: Accusation, now: float) -> _Known:
+        return _Known(accusation, now, (server, self.lives[server]) not in self._failing_since)
+
+    def _contradicts(self, known: _Known) -> bool:
+        by, _, refuted, kept_out = known.accusation
+        return refuted and by == self.client and not kept_out and not known.answered
 
     def heard(self, server: ServerId, life: Life) -> bool:
         """Note that a receiver has answered in the life that the view names, which gives this client standing; return
@@ -92,8 +121,10 @@ class Witness:
         self._met[server] = life
         self.unmet.discard(server)
         self.contradicted.discard(server)
+        if known := self._accusations.get(server):
+            self._accusations[server] = known._replace(answered=True)
         self._settle()
-        return server in self._accused
+        return server in self._accused_of_silence
 
     def _settle(self) -> None:
         doubts = self.unmet or self.contradicted or self._accusations or self._failing_since or self.nobody_answers
@@ -110,11 +141,6 @@ class Witness:
         """Note that all members have failed this client."""
         self.in_doubt = self.nobody_answers = True
 
-    def note_contradicted(self, server: ServerId) -> None:
-        """Note that this receiver answers only other clients."""
-        self.in_doubt = True
-        self.contradicted.add(server)
-
     def note_evicted(self, lives: Mapping[ServerId, Life], now: float) -> None:
         """Note servers that this client has evicted for their silence, which costs it standing."""
         self._evicted.update({id: (life.run_id, now) for id, life in lives.items()})
@@ -126,13 +152,20 @@ class Witness:
         lately = run_id == life.run_id and now - evicted_at < EVICTED_LATELY
         return self._met.get(server) == life and not lately
 
-    def weigh(self, view: View, server: ServerId, now: float) -> Silence:
-        """Decide what this client may do about a receiver that does not answer it."""
-        _, since = self._accusations.get(server, (None, now))
+    def failing_for(self, server: ServerId, now: float) -> float:
+        """Return for how many seconds a receiver has failed this client without an answer in between."""
+        return now - self._failing_since.get((server, self.lives[server]), now)
+
+    def judge(self, view: View, server: ServerId, now: float, *, kept_out: bool) -> Judgement:
+        """Decide what this client may do about a receiver that keeps it out, or else does not answer it."""
+        known = self._accusations.get(server)
+        seconds = now - known.since if known else 0.0
         standing = self.has_standing(server, now)
-        return weigh_silence(view, server, self.client, standing=standing, seconds=now - since)
+        if kept_out:
+            return judge_denial(view, server, standing=standing, seconds=seconds)
+        answered = known is not None and known.answered
+        return judge_silence(view, server, self.client, standing=standing, seconds=seconds, answered=answered)
 
 
-def contradiction(server: ServerId) -> str:
-    """Describe the problem with a server that answers only other clients."""
-    return f"server {server} does not answer this client, but it does answer others: check the network between them"
+CONTRADICTION = "it does not answer this client, but it does answer others: check the network between them"
+"""What is wrong with a server that answers only other clients."""

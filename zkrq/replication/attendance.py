@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from zkrq.errors import ZkrqError
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.view import Life, ServerId, View
+from zkrq.protocol.view import Life, ServerId, View, accused_of_denial
 from zkrq.replication.obstacles import KnownObstacles
 from zkrq.replication.runner import Runner
 from zkrq.tasks import Rounds
+
+ASK_AGAIN_SECONDS = 1.0
+"""Seconds after which a server that is accused of keeping clients out is asked again."""
 
 
 class Attendance:
@@ -39,6 +42,9 @@ class Attendance:
             await self._runner.repair(self._evicting.attend())
         except ZkrqError as error:
             self._log.info("servers could not be looked at: %s", error)
+        if accused_of_denial(self._runner.membership.view):
+            # A server that lets clients in again, while it is accused, is not evicted.
+            asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS, self._rounds.call)
 
     def _follow(self, view: View) -> None:
         self._obstacles.keep_only(view.receivers)

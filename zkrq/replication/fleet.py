@@ -67,7 +67,13 @@ class Fleet:
         return with_credentials_of(url, self._first_url)
 
     def follow(self, view: View, old: View | None) -> None:
-        """Drop the servers that ``view`` no longer names, and make those that are new in it."""
+        """Drop the servers that ``view`` no longer names, and make those that are new in it.
+
+        A server that left the view is connected to anew before it is used again: it may be out of sync because it lets
+        nobody in, and the connection that exists may be from before.
+        """
+        for id in sorted(old.receivers.keys() - view.receivers.keys() & self.servers.keys() if old else ()):
+            self.servers[id].disconnect("out of sync")
         for id in sorted(self.servers.keys() - view.servers.keys()):
             self.servers.pop(id).drop()
             if old and id in old.servers:
@@ -119,18 +125,21 @@ class Fleet:
         call: Call[Any],
         *,
         once: bool = False,
+        twins: Mapping[ServerId, Server] | None = None,
     ) -> dict[ServerId, Answer]:
         """Make one call on several servers at the same time, on each in the life that ``lives`` names.
 
         The calls to connected servers are sent before anything else runs in this event loop.  Never raises for an error
-        of a server: its answer describes it.  ``once``: do not repeat a call when its connection breaks.
+        of a server: its answer describes it.  ``once``: do not repeat a call when its connection breaks.  ``twins``:
+        used in place of this fleet's servers, and not reported to the observer.
         """
+        servers = self.servers if twins is None else twins
         script, queue, rest, weight = call.script, call.queue, pack_words(call.words()), call.weight
         requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
         round, all_sent = Round(), True
         for id, life in lives.items():
-            if server := self.servers.get(id):
+            if server := servers.get(id):
                 requests[id] = request = Request(server, script, queue, epoch, life, rest, weight, round, once=once)
                 all_sent = all_sent and request.sent
             else:
@@ -146,6 +155,18 @@ class Fleet:
         if slow:
             found = await asyncio.gather(*[request.answer() for request in slow.values()])
             answers.update(zip(slow, found, strict=True))
-        if self._observer:
+        if self._observer and twins is None:
             self._observer(lives, answers)
         return answers
+
+    async def ask_anew(self, epoch: int, lives: Mapping[ServerId, Life], call: Call[Any]) -> dict[ServerId, Answer]:
+        """Make one call as ``ask`` does, over connections that are made for it: does each server let this client in?
+
+        The connections that exist may be from before the servers' passwords or rights were changed.
+        """
+        twins = {id: self.servers[id].twin() for id in lives if id in self.servers}
+        try:
+            return await self.ask(epoch, lives, call, twins=twins)
+        finally:
+            for twin in twins.values():
+                twin.drop()

@@ -6,7 +6,8 @@ the command that has waited longest, and to it alone.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
-that counted then would blame the server for the process's own delay.
+that counted then would blame the server for the process's own delay.  So a call that is due has ``READ_TURNS`` more
+turns of the event loop, which is what it takes to send it, to receive its reply, and to pass that on.
 
 **A connection on which a call timed out is abandoned**, with every call in flight (``Server.shun``).  The late reply
 may still come, and nothing in it says which call it answers, so the next caller would get it.
@@ -17,8 +18,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from itertools import islice
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
@@ -27,8 +26,11 @@ from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
 from zkrq.replication.exchange import PENDING, Exchange, Round
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
-READ_FIRST_SECONDS = 0.001
-"""Seconds that an arrived reply may take from the socket to its call before the call times out."""
+READ_TURNS = 5
+"""Turns of the event loop that a call has after its time, in case it was this process that was slow."""
+
+READ_TURN_SECONDS = 0.001
+"""Seconds between two of these turns; a turn that takes longer is waited for."""
 
 
 class ServerError(Exception):
@@ -44,27 +46,6 @@ def failure(error: OSError) -> ServerError:
     if isinstance(error, NoConnection):
         return ServerError(error.answer.status, error.answer.reason)
     return ServerError(Status.UNREACHABLE, str(error))
-
-
-@asynccontextmanager
-async def deadline(at: float) -> AsyncGenerator[None]:
-    """Limit a block in time as ``asyncio.timeout_at`` does, but first read what has arrived by then."""
-    loop = asyncio.get_running_loop()
-    timers: list[asyncio.TimerHandle] = []
-    async with asyncio.timeout(None) as limit:
-
-        def look() -> None:
-            timers.append(loop.call_later(READ_FIRST_SECONDS, expire))
-
-        def expire() -> None:
-            limit.reschedule(loop.time())
-
-        timers.append(loop.call_at(at, look))
-        try:
-            yield
-        finally:
-            for timer in timers:
-                timer.cancel()
 
 
 class Link:
@@ -133,8 +114,15 @@ class Link:
         self._watch = asyncio.get_running_loop().call_at(due, self._look)
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._watch = loop.call_later(READ_FIRST_SECONDS, self._expire, loop.time())
+        self._read_on(asyncio.get_running_loop().time(), READ_TURNS)
+
+    def _read_on(self, seen_at: float, turns: int) -> None:
+        """Leave replies that have arrived these turns of the event loop, then time out the calls that were due."""
+        if turns:
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_later(READ_TURN_SECONDS, self._read_on, seen_at, turns - 1)
+        else:
+            self._expire(seen_at)
 
     def _expire(self, seen_at: float) -> None:
         """Time out the calls that are due, and set the timer for the next one."""

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from typing import Final
 
-from zkrq.errors import Unavailable
 from zkrq.events import Events, ServerUnusableHere
 from zkrq.protocol.calls import Seal
-from zkrq.protocol.replies import Answer, Verdict, denial
+from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.steps import Obstacles
 from zkrq.protocol.view import ServerId, View
-from zkrq.protocol.witness import Witness, contradiction
+from zkrq.protocol.witness import CONTRADICTION
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.full import FullServers
 
@@ -28,34 +28,30 @@ KEPT_OUT_SECONDS = 1.0
 class KnownObstacles:
     """Remember servers that are full, that keep this client out, or that answer only other clients."""
 
-    def __init__(self, fleet: Fleet, witness: Witness, *, namespace: str, events: Events) -> None:
+    def __init__(self, fleet: Fleet, *, namespace: str, events: Events) -> None:
         self.full: Final = FullServers(namespace, events)
         self.kept_out: Final = dict[ServerId, tuple[Answer, float]]()
-        """Answer of each server that keeps this client out, and when it came."""
+        """Answer of each server that this client cannot use, and when it came."""
         self._fleet = fleet
-        self._witness = witness
         self._namespace = namespace
         self._events = events
 
     @property
     def any(self) -> bool:
         """Tell whether any obstacle to a write is known."""
-        return bool(self.kept_out or self._witness.contradicted or self.full.refused_at)
+        return bool(self.kept_out or self.full.refused_at)
 
     @property
     def trouble(self) -> tuple[str, ...]:
         """Why this client, and perhaps no other, cannot use servers of the view."""
-        kept_out = [f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self.kept_out.items())]
-        return (*kept_out, *map(contradiction, sorted(self._witness.contradicted)))
+        return tuple(f"server {id}: {answer.reason}" for id, (answer, _) in sorted(self.kept_out.items()))
 
     async def find(self, view: View) -> Obstacles:
         """Find the obstacles to a write under this view.
 
-        Servers that kept this client out are asked again after ``KEPT_OUT_SECONDS``.  Raises ``Unavailable`` if a
-        server answers only other clients; the probe asks that one.
+        Servers that this client could not use are asked again after ``KEPT_OUT_SECONDS``, and immediately once other
+        clients are known to use them.
         """
-        for id in sorted(self._witness.contradicted):
-            raise Unavailable(contradiction(id))
         if self.kept_out:
             asked_before = asyncio.get_running_loop().time() - KEPT_OUT_SECONDS
             due = [id for id, (_, at) in self.kept_out.items() if at <= asked_before and id in view.receivers]
@@ -66,16 +62,25 @@ class KnownObstacles:
     # -- observations --------------------------------------------------------------------------------------------------
 
     def note_failure(self, server: ServerId, answer: Answer) -> None:
-        """Remember an answer whose cause is this client; forget the previous one."""
+        """Remember an answer whose cause is this client, or that may be; forget the previous one.
+
+        A server that answers other clients stays an obstacle as long as it is silent here.
+        """
         known = self.kept_out.pop(server, None)
         if answer.verdict in (Verdict.CORRECT, Verdict.WAIT):
-            self.kept_out[server] = answer, asyncio.get_running_loop().time()
+            self._keep(server, answer)
             if known is None or known[0].status is not answer.status:
                 self._report(server, denial(server, answer))
+        elif known and known[0].status is Status.SILENT and answer.status in IMPRESSIONS:
+            self._keep(server, known[0])
+
+    def _keep(self, server: ServerId, answer: Answer) -> None:
+        self.kept_out[server] = answer, asyncio.get_running_loop().time()
 
     def note_contradicted(self, server: ServerId) -> None:
-        """Report a server that answers only other clients."""
-        self._report(server, contradiction(server))
+        """Note a server that answers other clients, and not this one; it is asked before the next write."""
+        self.kept_out[server] = Answer(Status.SILENT, (), CONTRADICTION), -math.inf
+        self._report(server, f"server {server}: {CONTRADICTION}")
 
     def keep_only(self, servers: Mapping[ServerId, object]) -> None:
         """Forget all other servers."""

@@ -25,7 +25,8 @@ from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import Life
 from zkrq.replication.command import Opening, ScriptCall, opening
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round
-from zkrq.replication.link import Link, ServerError, deadline
+from zkrq.replication.link import Link, ServerError
+from zkrq.replication.patience import patience
 from zkrq.replication.server import Server
 from zkrq.replication.wire import Packed
 
@@ -111,12 +112,15 @@ class Request(Exchange):
     async def _try(self) -> Answer:
         """Send the call and wait for its reply.  Raises ``ServerError``, ``TimeoutError``."""
         if not self._link:
-            self._due = asyncio.get_running_loop().time() + self._server.timeout
-            async with deadline(self._due):
-                link = await self._server.connected()
+            try:
+                async with patience(self._server.timeout):
+                    link = await self._server.connected()
+            except TimeoutError:
+                return self._server.shun(None)
             if link.identity.run_id != self._life.run_id:
                 return Answer(Status.GONE, (), "the server was restarted")
             self._link = link
+            self._due = asyncio.get_running_loop().time() + self._server.timeout
             self._send(link, Round())
         try:
             return read_reply(await self.reply(), self._script)

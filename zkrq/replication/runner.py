@@ -285,7 +285,10 @@ class Runner:
         return answers
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
-        return self.membership.fleet.ask(step.epoch, step.lives, call, once=step.once)
+        fleet = self.membership.fleet
+        if step.anew:
+            return fleet.ask_anew(step.epoch, step.lives, call)
+        return fleet.ask(step.epoch, step.lives, call, once=step.once)
 
     async def _ask_with_clock(self, step: Ask, call: Clocked[Any]) -> Answers:
         """Make a call with the expected time of the server's clock, so that the server notices if its clock was set."""

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from types import UnionType
 from typing import cast
 
@@ -22,7 +23,8 @@ from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.exchange import Complaint
-from zkrq.replication.link import Link, ServerError, deadline, failure
+from zkrq.replication.link import Link, ServerError, failure
+from zkrq.replication.patience import patience
 from zkrq.replication.urls import dial, redact
 from zkrq.replication.wire import Dial, ErrorReply, pack
 from zkrq.tasks import Tasks
@@ -50,6 +52,9 @@ class Server:
     ) -> None:
         self.id = id
         self.url = redact(url)
+        self._twin = partial(
+            Server, id, url, namespace=namespace, command_timeout=command_timeout, tasks=tasks, dial=dial
+        )
         self._dial = dial(url, command_timeout)
         self.namespace = namespace
         self.timeout = command_timeout
@@ -76,7 +81,7 @@ class Server:
     async def identify(self, *, anew: bool = False) -> ServerInfo:
         """Return the server's identity, connecting if necessary; ``anew``: ask again.  Raises ``ServerError``."""
         try:
-            async with deadline(asyncio.get_running_loop().time() + self.timeout):
+            async with patience(self.timeout):
                 known = self.identity is not None
                 link = await self.connected()
                 if anew and known:
@@ -104,8 +109,7 @@ class Server:
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = f"no answer within {self.timeout:g} s"
         if link:
-            link.give_up(ServerError(Status.TIMEOUT, self._shun_reason))
-            self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
+            self._abandon(link, ServerError(Status.TIMEOUT, self._shun_reason))
         return Answer(Status.TIMEOUT, (), self._shun_reason)
 
     async def listen(
@@ -118,7 +122,7 @@ class Server:
         """
         wire = self._dial()
         try:
-            async with asyncio.timeout(self.timeout):
+            async with patience(self.timeout):
                 await wire.connect()
                 await wire.send([pack(("SUBSCRIBE", channel))])
                 reply = await wire.receive()
@@ -186,12 +190,24 @@ class Server:
             self.first_reading = Reading(identity.run_id, identity.clock_us, asked_at)
         return identity
 
+    def twin(self) -> Server:
+        """Return the same server without a connection; ``drop`` it after use."""
+        return self._twin()
+
+    def disconnect(self, reason: str, status: Status = Status.TIMEOUT) -> None:
+        """Close the connection; the next call makes another one.  Calls in flight end with this status; after the usual
+        one they are not repeated."""
+        if self._link and not self._link.lost:
+            self._abandon(self._link, ServerError(status, reason))
+
     def drop(self) -> None:
         """Close the connection permanently, because the server no longer belongs to the namespace."""
         self._dropped = True
-        if self._link:
-            self._link.give_up(ServerError(Status.UNREACHABLE, "no longer a server of this namespace"))
-            self._tasks.start(self._link.wire.close(), f"disconnect from {self.id}")
+        self.disconnect("no longer a server of this namespace", Status.UNREACHABLE)
+
+    def _abandon(self, link: Link, error: ServerError) -> None:
+        link.give_up(error)
+        self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
 
 
 def _is_identity(replies: list[object]) -> bool:

@@ -19,11 +19,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from zkrq.credentials import Source
 from zkrq.errors import ConfigError, Unavailable
 from zkrq.handshakes import read_alert, speaks_plainly, speaks_tls
 from zkrq.protocol.replies import Answer, Status, read_error
+from zkrq.replication.patience import patience
 from zkrq.tls import TLS
 
 if TYPE_CHECKING:
@@ -114,16 +116,19 @@ class RedisWire:
         path: str | None = None,
         auth: Source | None = None,
         tls: TLS | None = None,
+        handshake: float | None = None,
     ) -> None:
         """``make``: makes a connection, with the options that are given in place of its own.
 
         ``path``: the server's socket in the file system, None if it is reached over the network.  ``auth`` and ``tls``:
-        read for each connection.
+        read for each connection.  ``handshake``: seconds that an encrypted connection may take to be made, None if its
+        user limits that.
         """
         self._make = make
         self._path = path
         self._auth = auth
         self._tls = tls
+        self._handshake = handshake
         self._connection = make()
         self._heard = False  # whether the server has answered anything
 
@@ -135,9 +140,19 @@ class RedisWire:
                 self._tls
             )  # redis-py's own trusts the system's authorities, too
         try:
-            await self._connection.connect()
+            await self._connect()
         except RedisError as error:
             raise NoConnection(await self._explain(error)) from error
+
+    async def _connect(self) -> None:
+        if self._handshake is None:
+            await self._connection.connect()
+            return
+        try:
+            async with patience(self._handshake):
+                await self._connection.connect()
+        except TimeoutError as error:
+            raise RedisTimeoutError("no TLS handshake in time") from error
 
     async def send(self, commands: Sequence[bytes]) -> None:
         try:
@@ -303,7 +318,7 @@ def wires(
     own = {
         "protocol": 2,
         "socket_timeout": None,
-        "socket_connect_timeout": timeout * HANDSHAKE_SHARE if secured else timeout,
+        "socket_connect_timeout": None,  # redis-py's own would count the turns of a slow event loop
         "retry": Retry(NoBackoff(), 0),
         "parser_class": Parser,
         **_NO_DRIVER_INFO,
@@ -318,4 +333,5 @@ def wires(
         make()
     except (TypeError, ValueError, RedisError) as error:
         raise ValueError(str(error)) from error
-    return lambda: RedisWire(make, options.get("path"), auth, tls)
+    handshake = timeout * HANDSHAKE_SHARE if secured else None
+    return lambda: RedisWire(make, options.get("path"), auth, tls, handshake)
