@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -36,7 +37,7 @@ from zkrq.queue import Queue
 from zkrq.replication.wire import Dial
 from zkrq.resharding import Resharding
 from zkrq.retry import Retry
-from zkrq.settings import QueueSettings, Settings
+from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.shard import NOT_OPEN, Shard
 from zkrq.shards import Given, Shards
 from zkrq.stalls import watch_for_stalls
@@ -162,15 +163,17 @@ class Client:
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
-        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` for other settings."""
-        if name not in self.queues:
+    def queue(self, name: str, options: Mapping[str, Any]) -> Queue[Any]:
+        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` if an option differs later."""
+        opened = self.queues.get(name)
+        declared = opened.settings if opened else QUEUE_DEFAULTS
+        settings = declared.updated(options)
+        if opened is None:
             parts = self._make_parts(name, settings)
-            self.queues[name] = OpenQueue(Queue(parts), parts, settings)
-        opened = self.queues[name]
-        if opened.settings != settings:
+            opened = self.queues[name] = OpenQueue(Queue(parts), parts, settings)
+        elif difference := declared.difference(settings):
             raise ConfigError(
-                f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
+                f"queue {name!r} is in use here with {difference}: give the same options, or none for those it has"
             )
         return opened.queue
 
