@@ -171,12 +171,12 @@ class Cluster:
         if not queues:
             raise ConfigError("name at least one queue to pop from")
         opened = [self._client.queues.get(queue.name) for queue in queues]
-        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue is queue]
+        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue() is queue]
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
         lines = [each.line for each in parts]
-        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait)
+        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait, queues=queues)
 
     def every(
         self,
@@ -243,7 +243,7 @@ class Cluster:
         used = self._client.queues
 
         def read(name: str) -> Awaitable[Statistics]:
-            return read_all_statistics(self._client.shards, name, used[name].queue.held if name in used else 0)
+            return read_all_statistics(self._client.shards, name, used[name].parts.held if name in used else 0)
 
         found: dict[str, Statistics] = {}
         for start in range(0, len(names), READ_AT_ONCE):
@@ -253,7 +253,7 @@ class Cluster:
 
     @property
     def queues_in_use(self) -> tuple[str, ...]:
-        """Names of the queues that this process has asked for by ``queue``."""
+        """Names of the queues that this process has asked for by ``queue``, and that it holds or has used lately."""
         return tuple(self._client.queues)
 
     def health(self) -> Health:

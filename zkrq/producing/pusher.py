@@ -388,6 +388,11 @@ class Pusher(Generic[T]):
             raise PayloadTooLarge(len(payload), self._max_payload)
         return with_headers(payload, options.headers) if options.headers else NO_HEADERS + payload
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no push is in flight but those of ``push_many``, whose caller refers to the queue."""
+        return self._plain.is_idle and self._homed.is_idle and self._decided.is_idle
+
     def stop(self) -> None:
         """Refuse further pushes."""
         self._closed = True
