@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 LONG = "x" * 129
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
 FAR = datetime(9999, 1, 1, tzinfo=UTC)
-OLD = "00000000001-00000000-0"
+OLD = "zkrq-00000000001-00000000-0"
 
 
 class Stage(NamedTuple):
