@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, TypeVar
+from weakref import ReferenceType, ref
 
 import anyio
 
@@ -36,11 +39,13 @@ from zkrq.queue import Queue
 from zkrq.replication.wire import Dial
 from zkrq.resharding import Resharding
 from zkrq.retry import Retry
-from zkrq.settings import QueueSettings, Settings
+from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.shard import NOT_OPEN, Shard
 from zkrq.shards import Given, Shards
 from zkrq.stalls import watch_for_stalls
 from zkrq.tasks import Tasks, see_through
+
+T = TypeVar("T")
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims and on removing payloads of finished items.
@@ -51,12 +56,25 @@ Claims that are left then come back when the session has ended.
 _log = logging.getLogger("zkrq")
 
 
-class OpenQueue(NamedTuple):
-    """A queue in use by this client: its public face, its inside, and its settings."""
+IDLE_SECONDS = 60.0
+"""Seconds between two looks for queues in which there is nothing to do; those that are not used either are dropped."""
 
-    queue: Queue[Any]
+IDLE_MAX = 1_000
+"""Queues in use by this client; where there are more, those that are idle and not used are dropped immediately."""
+
+DROPPED_MAX = 10_000
+"""Dropped queues of which something is remembered: their options, and that this client has claimed there."""
+
+
+@dataclass(slots=True)
+class OpenQueue:
+    """A queue in use by this client: its public face while the program refers to it, its inside, and its settings."""
+
+    queue: ReferenceType[Queue[Any]]
     parts: QueueParts[Any]
     settings: QueueSettings
+    was_idle: bool = False
+    """Whether it was idle, and the program had no reference to it, at the last look."""
 
 
 class Client:
@@ -77,6 +95,13 @@ class Client:
         self.schedules: Final = Schedules(self.tasks)
         self.identity: Final = Identity(coordinator, settings.describe())
         self.queues: Final = dict[str, OpenQueue]()
+        self._declared = dict[str, QueueSettings]()
+        """Settings of queues that were dropped."""
+        self._crowded = IDLE_MAX
+        self._retired = dict[str, None]()
+        """Queues that were dropped, and in which this client has claimed."""
+        self._seq = 0
+        """Greatest number of a claim request in a queue that was dropped."""
         self.is_open = False
         self._was_open = False
         self._entered = False
@@ -118,6 +143,7 @@ class Client:
             if self.settings.found:
                 await self.resharding.found_given()
                 self.tasks.start(self.resharding.keep_adding(), "add the shards that were given")
+            self.tasks.supervise(self._rest_now_and_then, "end what is idle")
             self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
             self._stack = stack.pop_all()
         self.is_open = self._was_open = True
@@ -141,7 +167,8 @@ class Client:
             with anyio.move_on_after(CLOSE_TIMEOUT):
                 await asyncio.gather(*(parts.aclose() for parts in every))
                 shards = self.shards.open.values()
-                await asyncio.gather(*(self._retire(shard, queue) for shard in shards for queue in self.queues))
+                names = {**self._retired, **self.queues}
+                await asyncio.gather(*(self._retire(shard, queue) for shard in shards for queue in names))
                 await asyncio.gather(*(shard.cutter.flush() for shard in shards))
         finally:
             for parts in every:
@@ -162,17 +189,53 @@ class Client:
 
     # -- queues --------------------------------------------------------------------------------------------------------
 
-    def queue(self, name: str, settings: QueueSettings) -> Queue[Any]:
-        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` for other settings."""
-        if name not in self.queues:
-            parts = self._make_parts(name, settings)
-            self.queues[name] = OpenQueue(Queue(parts), parts, settings)
-        opened = self.queues[name]
-        if opened.settings != settings:
+    def queue(self, name: str, options: Mapping[str, Any]) -> Queue[Any]:
+        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` if an option differs later."""
+        opened = self.queues.get(name)
+        declared = opened.settings if opened else self._declared.get(name)
+        settings = (declared or QUEUE_DEFAULTS).updated(options)
+        if declared and (difference := declared.difference(settings)):
             raise ConfigError(
-                f"queue {name!r} is in use here with other options: codec, timeout, retry, dead letters, limits"
+                f"queue {name!r} is in use here with {difference}: give the same options, or none for those it has"
             )
-        return opened.queue
+        queue = opened.queue() if opened else None
+        if queue is None:
+            parts = opened.parts if opened else self._make_parts(name, settings)
+            queue = Queue(parts)
+            if len(self.queues) >= self._crowded:
+                self._rest(at_once=True)
+            self.queues[name] = OpenQueue(ref(queue), parts, settings)
+            self._declared.pop(name, None)
+        return queue
+
+    async def _rest_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_SECONDS)
+            self._rest()
+
+    def _rest(self, *, at_once: bool = False) -> None:
+        """End the work in the background of idle queues; drop those that the program does not refer to either.
+
+        They are dropped at the second look, or ``at_once``.  A queue comes back when it is asked for again.  A wake-up
+        that arrives for a dropped one is lost, and other consumers find the item when they look by themselves.
+        """
+        for name, opened in tuple(self.queues.items()):
+            is_idle = opened.parts.rest() and opened.queue() is None
+            if is_idle and (opened.was_idle or at_once):
+                self._drop(name, opened)
+            opened.was_idle = is_idle
+        self._crowded = max(IDLE_MAX, 2 * len(self.queues))
+
+    def _drop(self, name: str, opened: OpenQueue) -> None:
+        del self.queues[name]
+        for shard in self.shards.open.values():
+            shard.wakeups.forget(name)
+        prefetchers = [shard.prefetcher for shard in opened.parts.shards]
+        self._seq = max(self._seq, *(prefetcher.seq for prefetcher in prefetchers))
+        if opened.settings != QUEUE_DEFAULTS:
+            _remember(self._declared, name, opened.settings)
+        if any(prefetcher.looks for prefetcher in prefetchers):
+            _remember(self._retired, name, None)
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
         pusher: Pusher[Any] = Pusher(
@@ -221,13 +284,15 @@ class Client:
             events=self.events,
             line=line,
             away=lambda: shard.away,
+            seq=self._seq,
         )
         shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
         return QueueShard(shard.name, shard.replicas, leases, prefetcher)
 
     def _shards_changed(self) -> None:
         """Let every queue use the shards that are open now."""
-        for name, (_, parts, settings) in self.queues.items():
+        for name, opened in self.queues.items():
+            parts, settings = opened.parts, opened.settings
             known = {shard.name: shard for shard in parts.shards}
             parts.use(
                 [
@@ -320,3 +385,11 @@ class Client:
         for opened in self.queues.values():
             for leases in opened.parts.leases:
                 leases.lose_all(owner, reason)
+
+
+def _remember(dropped: dict[str, T], name: str, value: T) -> None:
+    """Note something about a dropped queue, and forget the one that was noted first where there are too many."""
+    dropped.pop(name, None)
+    if len(dropped) >= DROPPED_MAX:
+        del dropped[next(iter(dropped))]
+    dropped[name] = value

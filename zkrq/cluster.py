@@ -10,7 +10,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 
 from zkrq.addresses import RedisServers, check_shard, name_servers
-from zkrq.checks import Duration, check_id, check_name, in_seconds
+from zkrq.checks import Duration, check_id, check_name
 from zkrq.client import Client
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer, count_claims
@@ -31,7 +31,7 @@ from zkrq.replication.replicas import Replicas
 from zkrq.replication.urls import address, check_url, dial
 from zkrq.replication.wire import Dial
 from zkrq.retry import Retry
-from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
+from zkrq.settings import AS_DECLARED, Settings
 from zkrq.shards import ShardStatus
 from zkrq.tasks import together
 
@@ -126,26 +126,37 @@ class Cluster:
         self,
         name: str,
         *,
-        codec: Codec[Any] = QUEUE_DEFAULTS.codec,
-        claim_timeout: Duration = QUEUE_DEFAULTS.claim_timeout,
-        retry: Retry | None = QUEUE_DEFAULTS.retry,
-        dead_letters: DeadLetters | None = QUEUE_DEFAULTS.dead_letters,
-        max_size: int | None = QUEUE_DEFAULTS.max_size,
-        max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
+        codec: Codec[Any] = AS_DECLARED,
+        claim_timeout: Duration = AS_DECLARED,
+        retry: Retry | None = AS_DECLARED,
+        dead_letters: DeadLetters | None = AS_DECLARED,
+        max_size: int | None = AS_DECLARED,
+        max_payload_bytes: int = AS_DECLARED,
     ) -> Queue[Any]:
         """Return the queue of that name; a queue need not be created.
 
-        ``claim_timeout``: seconds until an unextended claim expires; zkrq extends claims while the process runs.
-        ``retry``: the policy after a failure, None: ``Retry()``.  ``dead_letters``: how many of them are kept and for
-        how long, None: ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
-        scheduled and claimed, None: no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
-        an encoded item.  These settings belong to this process: give all processes the same ones. The same name returns
-        the same object; different settings for it raise ``ConfigError``.
+        ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
+        expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
+        (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
+        ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
+        claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
+        an encoded item, default 1 MiB.
+
+        The first call for a name declares the queue in this process, and the same name returns the same object.  Later
+        calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
+        this process: give all processes the same ones.
         """
         self._client.check_open()
         check_name("the queue's name", name)
-        settings = QueueSettings(codec, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
-        return self._client.queue(name, settings)
+        options = {
+            "codec": codec,
+            "claim_timeout": claim_timeout,
+            "retry": retry,
+            "dead_letters": dead_letters,
+            "max_size": max_size,
+            "max_payload_bytes": max_payload_bytes,
+        }
+        return self._client.queue(name, options)
 
     def pop(
         self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True
@@ -160,12 +171,12 @@ class Cluster:
         if not queues:
             raise ConfigError("name at least one queue to pop from")
         opened = [self._client.queues.get(queue.name) for queue in queues]
-        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue is queue]
+        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue() is queue]
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
         lines = [each.line for each in parts]
-        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait)
+        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait, queues=queues)
 
     def every(
         self,
@@ -232,7 +243,7 @@ class Cluster:
         used = self._client.queues
 
         def read(name: str) -> Awaitable[Statistics]:
-            return read_all_statistics(self._client.shards, name, used[name].queue.held if name in used else 0)
+            return read_all_statistics(self._client.shards, name, used[name].parts.held if name in used else 0)
 
         found: dict[str, Statistics] = {}
         for start in range(0, len(names), READ_AT_ONCE):
@@ -242,7 +253,7 @@ class Cluster:
 
     @property
     def queues_in_use(self) -> tuple[str, ...]:
-        """Names of the queues that this process has asked for by ``queue``."""
+        """Names of the queues that this process has asked for by ``queue``, and that it holds or has used lately."""
         return tuple(self._client.queues)
 
     def health(self) -> Health:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -36,8 +37,12 @@ class Deliveries(Generic[T]):
     As a context manager it hands back items claimed ahead as soon as it is left.
     """
 
-    def __init__(self, source: Source[T], prefetch: int | None, limit: int | None, wait: bool) -> None:
+    def __init__(
+        self, source: Source[T], prefetch: int | None, limit: int | None, wait: bool, *, queues: Sequence[object]
+    ) -> None:
+        """``queues``: kept in use while this object is referenced."""
         self._source = source
+        self._queues = queues
         most = prefetch
         if limit is not None:  # never more than the loop will still take
             most = min(limit - 1, LIMITED_PREFETCH if prefetch is None else prefetch) if limit else 0

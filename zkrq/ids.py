@@ -1,11 +1,12 @@
 """Make item ids: unique, ordered, and with the time at which they were made.
 
-``019aa5f2c31-3f9c2a71-21b``: milliseconds since 1970, a random number of the process, and a count prefixed with the
-number of its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that comes too late.
+``zkrq-019aa5f2c31-3f9c2a71-21b``: a mark, milliseconds since 1970, a random number of the process, and a count prefixed
+with the number of its digits (2, then 1b); all in hexadecimal.  The time lets a server refuse a push that is too late.
 Servers sort items of one millisecond by their ids as text: without the number of digits, 100 would come before ff.
 Items that are pushed together form a bundle: its id is made like that of an item, and theirs is the bundle's with the
-position behind it: ``019aa5f2c31-3f9c2a71-21b~00``.
-``id=`` may also be any other short text; then the time of the push counts.
+position behind it: ``zkrq-019aa5f2c31-3f9c2a71-21b~00``.
+``id=`` may also be any other short text; then the time of the push counts.  It cannot begin with the mark, so no text
+that means something else to the caller is read as a time, a bundle or a shard.
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from zkrq import clock
+from zkrq.checks import check_id
+from zkrq.errors import ConfigError
 
-_OWN_FORMAT = re.compile(r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+(@[a-z0-9_-]+)?(~[0-9a-f]{2})?")
+MARK = "zkrq-"
+"""How every id begins that zkrq makes, and no other."""
+
+_OWN_FORMAT = re.compile(MARK + r"([0-9a-f]{11})-[0-9a-f]{8}-[0-9a-f]+(@[a-z0-9_-]+)?(~[0-9a-f]{2})?")
 
 
 class Ids(Sequence[str]):
@@ -72,12 +78,12 @@ class _Maker:
     def make(self, now_ms: int) -> str:
         count = self._next
         self._next = count + 1
-        return f"{now_ms:011x}-{self._process}-{_text(count)}"
+        return f"{MARK}{now_ms:011x}-{self._process}-{_text(count)}"
 
     def make_many(self, now_ms: int, length: int) -> Ids:
         first = self._next
         self._next = first + length
-        return Ids(f"{now_ms:011x}-{self._process}-", first, length)
+        return Ids(f"{MARK}{now_ms:011x}-{self._process}-", first, length)
 
 
 _maker = _Maker()
@@ -102,3 +108,17 @@ def made_at_ms(id: str) -> int | None:
     """Return the time that an id carries, in milliseconds since 1970; None for an id that was not made here."""
     match = _OWN_FORMAT.fullmatch(id)
     return int(match[1], 16) if match else None
+
+
+def check_push_id(id: str) -> int | None:
+    """Check an id under which the caller pushes; return the time that it carries, as ``made_at_ms``.
+
+    Raises ``ConfigError``.
+    """
+    made_ms = made_at_ms(check_id("id", id))
+    if made_ms is None and id.startswith(MARK):
+        raise ConfigError(
+            f"id is {id!r}: only ids that zkrq makes begin with {MARK!r}. To repeat a push, give its whole id; or put "
+            f"something before yours, as in {'id:' + id!r}"
+        )
+    return made_ms

@@ -107,10 +107,10 @@ class Inspection(Generic[T]):
 
     async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:
         """Look up an item on one shard."""
-        bundle, position = calls.bundle_and_position(id)
-        found, _ = await replicas.ask(calls.Read(self.name, [bundle]))
+        places = calls.stored_at(id)
+        found, _ = await replicas.ask(calls.Read(self.name, list(places)))
         for copied in found:
-            for item in items_of(copied, self._codec, [position]):
+            for item in items_of(copied, self._codec, [places[copied.id.decode()]]):
                 if item.id == id:
                     return item
         return None

@@ -1,28 +1,37 @@
 """Answer GET requests over HTTP from threads, with the standard library's own server: for probes, not for users.
 
 Threads, because a probe must be answered, and told why, while the event loop is blocked.
+
+Strangers may connect, too.  A request has one deadline, however slowly its bytes arrive.  When all places are taken,
+the client that has been waited for longest loses its place, so a request that is sent in one piece is answered.
 """
 
 from __future__ import annotations
 
+import io
 import logging
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from zkrq.errors import ConfigError
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 REQUEST_SECONDS = 10.0
-"""Seconds that a client may take to send its request."""
+"""Seconds that a client may take to send its whole request, and again to take the answer."""
 
 MAX_CONNECTIONS = 20
-"""Connections that are answered at the same time; further ones are closed."""
+"""Connections at the same time; a further one takes the place of the slowest client, if one is waited for."""
 
 DEFAULT_HOST = "127.0.0.1"
 
@@ -95,13 +104,19 @@ class Listener:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_SECONDS
+    connection: socket.socket
     server_version = "zkrq"
     sys_version = ""
 
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Incoming(self.connection, time.monotonic() + REQUEST_SECONDS))
+
     def do_GET(self) -> None:
         assert isinstance(self.server, _Server)
-        answer = self.server.respond(self.path.partition("?")[0])
+        answer = self.server.answer(self.connection, self.path.partition("?")[0])
+        self.connection.settimeout(REQUEST_SECONDS)
         if answer is None:
             answer = Answer(HTTPStatus.NOT_FOUND, b"/livez, /readyz or /metrics\n")
         self.send_response(answer.status)
@@ -120,6 +135,24 @@ class _Handler(BaseHTTPRequestHandler):
         return str(self.client_address)
 
 
+class _Incoming(io.RawIOBase):
+    """What arrives on a connection until a deadline; a timeout of the socket would begin anew with each byte."""
+
+    def __init__(self, connection: socket.socket, deadline: float) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request did not arrive in time")
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Answer each connection in a thread, at most ``MAX_CONNECTIONS`` at a time."""
 
@@ -129,20 +162,49 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def __init__(self, address: Any, respond: Respond) -> None:
         self.respond = respond
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._waited_for = dict[socket.socket, None]()
+        """Connections whose clients are sending, or taking the answer; the oldest first."""
+        self._answering = set[socket.socket]()
         super().__init__(address, _Handler)
 
+    def answer(self, connection: socket.socket, path: str) -> Answer | None:
+        """Answer a request.  Meanwhile its client is not waited for, so it keeps its place."""
+        with self._lock:
+            self._waited_for.pop(connection, None)
+            self._answering.add(connection)
+        try:
+            return self.respond(path)
+        finally:
+            with self._lock:
+                self._answering.discard(connection)
+                self._waited_for[connection] = None
+
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if self._has_place(request):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
+    def _has_place(self, request: socket.socket) -> bool:
+        """Give a connection a place: a free one, or that of the client that has been waited for longest."""
+        with self._lock:
+            if len(self._waited_for) + len(self._answering) >= MAX_CONNECTIONS:
+                slowest = next(iter(self._waited_for), None)
+                if slowest is None:
+                    return False
+                del self._waited_for[slowest]
+                with suppress(OSError):  # the client has gone
+                    slowest.shutdown(socket.SHUT_RDWR)  # its thread waits no longer, and closes it
+            self._waited_for[request] = None
+            return True
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
         try:
-            super().process_request_thread(request, client_address)
+            super().finish_request(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._waited_for.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a probe was not answered", exc_info=True)

@@ -59,6 +59,11 @@ class QueueParts(Generic[T]):
         """Number of claims that this process holds, including those claimed ahead."""
         return sum(map(len, self.leases))
 
+    def rest(self) -> bool:
+        """End the work in the background unless there is some; return whether there is none and nothing is held."""
+        idle = [shard.prefetcher.rest() and shard.leases.rest() for shard in self.shards]
+        return all(idle) and not self.line.has_consumers and self.pusher.is_idle
+
     def check_open(self) -> None:
         """Raise ``Closed`` after ``stop``, ``WrongLoop`` on another event loop than the cluster's."""
         self.home.check()

@@ -7,6 +7,7 @@ push and a claim be possible.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotInTime
@@ -22,6 +23,9 @@ LIVE_SECONDS = 5.0
 
 READY_SECONDS = 5.0
 """Seconds within which the servers must answer for ``/readyz``."""
+
+READY_AT_ONCE = 10
+"""Requests for ``/readyz`` that may wait for the servers at the same time, so that ``/livez`` always has a thread."""
 
 
 def yes(text: str) -> Answer:
@@ -41,6 +45,7 @@ class Probes:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cluster: Cluster | None = None
         self._why_not = "the cluster is not open yet"
+        self._ready_places = threading.BoundedSemaphore(READY_AT_ONCE)
 
     def attach(self) -> None:
         """Answer for the running event loop."""
@@ -77,7 +82,12 @@ class Probes:
         cluster = self._cluster
         if cluster is None:
             return no(self._why_not)
-        return self._ask(cluster.ping, READY_SECONDS, "the servers have not answered") or yes("ready")
+        if not self._ready_places.acquire(blocking=False):
+            return no(f"{READY_AT_ONCE} requests are waiting for the servers already")
+        try:
+            return self._ask(cluster.ping, READY_SECONDS, "the servers have not answered") or yes("ready")
+        finally:
+            self._ready_places.release()
 
     def _ask(self, ask: Callable[[], Coroutine[object, object, None]], seconds: float, silence: str) -> Answer | None:
         """Run this on the event loop; return what to answer if it fails."""

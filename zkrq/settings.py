@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
 
-from zkrq.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text
+from zkrq.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.codecs import JSON, Codec
 from zkrq.errors import ConfigError
 from zkrq.events import Event
@@ -113,5 +113,30 @@ class QueueSettings:
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
 
+    def updated(self, options: Mapping[str, Any]) -> Self:
+        """Return these settings with others for the options that are given."""
+        given = {name: value for name, value in options.items() if value is not AS_DECLARED}
+        if "claim_timeout" in given:
+            given["claim_timeout"] = in_seconds(given["claim_timeout"])
+        return replace(self, **given)
+
+    def difference(self, other: QueueSettings) -> str | None:
+        """Name the first option that is not the same in the other settings, with both values; None: all are."""
+        for field in fields(self):
+            one, another = getattr(self, field.name), getattr(other, field.name)
+            if one != another:
+                return f"{field.name}={one!r}, not {another!r}"
+        return None
+
+
+class _AsDeclared:
+    """The type of ``AS_DECLARED``."""
+
+    def __repr__(self) -> str:
+        return "AS_DECLARED"
+
+
+AS_DECLARED: Final[Any] = _AsDeclared()
+"""Stands for an option of a queue that is not given: as this process has declared the queue, or else the default."""
 
 QUEUE_DEFAULTS = QueueSettings()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 LONG = "x" * 129
 NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
 FAR = datetime(9999, 1, 1, tzinfo=UTC)
-OLD = "00000000001-00000000-0"
+OLD = "zkrq-00000000001-00000000-0"
 
 
 class Stage(NamedTuple):
@@ -171,8 +171,19 @@ async def test_options_of_a_queue(cluster: zkrq.Cluster, name: str, options: dic
         cluster.queue(f" {name}")
     assert await cluster.queues() == before
     cluster.queue(name)
-    with pytest.raises(zkrq.ConfigError, match="other options"):
+    with pytest.raises(zkrq.ConfigError, match=r"in use here with max_size=None, not 7"):
         cluster.queue(name, max_size=7)
+
+
+async def test_a_queue_that_was_declared_needs_no_options(cluster: zkrq.Cluster, name: str) -> None:
+    declared = cluster.queue(name, codec=zkrq.RAW, claim_timeout=timedelta(minutes=1), max_size=7)
+    assert cluster.queue(name) is cluster.queue(name, claim_timeout=60, max_size=7) is declared
+    with pytest.raises(zkrq.ConfigError, match=r"codec=zkrq.RAW, not zkrq.JSON"):
+        cluster.queue(name, codec=zkrq.JSON)
+    with pytest.raises(zkrq.ConfigError, match=r"claim_timeout=60.0, not 30"):
+        cluster.queue(name, claim_timeout=30, max_size=7)
+    with pytest.raises(zkrq.ConfigError, match=r"max_size=7, not None"):
+        cluster.queue(name, max_size=None)
 
 
 @pytest.mark.parametrize(

@@ -124,17 +124,79 @@ def test_paths_are_answered_and_others_are_not_found() -> None:
             pass
 
 
-def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that sends nothing holds a thread for some seconds; it cannot hold all of them for ever."""
-    monkeypatch.setattr(listening, "MAX_CONNECTIONS", 1)
+def test_slow_strangers_do_not_keep_a_probe_from_being_answered() -> None:
+    """Clients that send nothing, or a byte now and then, hold every thread; the next request takes the place of one."""
+    strangers = listening.MAX_CONNECTIONS + 5
     with Listener(ANY_PORT, lambda _: yes("alive")) as listener, ExitStack() as stack:
         assert isinstance(listener.address, Address)
-        stack.enter_context(socket.create_connection(listener.address))
+        slow = [stack.enter_context(socket.create_connection(listener.address)) for _ in range(strangers)]
+        for number, each in enumerate(slow):
+            each.sendall(b"GET /livez HTT"[:number])
+        for _ in range(2 * listening.MAX_CONNECTIONS):
+            assert get(listener, "/livez").is_success
+
+
+def test_a_request_has_one_deadline_however_slowly_it_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "REQUEST_SECONDS", 0.5)
+    with Listener(ANY_PORT, lambda _: yes("alive")) as listener:
+        assert isinstance(listener.address, Address)
+        with socket.create_connection(listener.address) as slow:
+            slow.settimeout(0.1)
+            until = time.monotonic() + 30
+            while time.monotonic() < until:
+                try:
+                    slow.sendall(b"x")
+                    if not slow.recv(1):
+                        return
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    return
+    raise AssertionError("a client that sends a byte now and then is waited for without end")
+
+
+def test_requests_that_are_being_answered_keep_their_places() -> None:
+    """Where every place is taken by a request that is being answered, a further one is refused."""
+    asked, answer = threading.Semaphore(0), threading.Event()
+
+    def respond(path: str) -> Answer:
+        asked.release()
+        answer.wait(30)
+        return yes("alive")
+
+    answers: list[int] = []
+    with Listener(ANY_PORT, respond) as listener:
+        clients = [
+            threading.Thread(target=lambda: answers.append(get(listener, "/livez").status_code))
+            for _ in range(listening.MAX_CONNECTIONS)
+        ]
+        for client in clients:
+            client.start()
+            assert asked.acquire(timeout=30)
         with pytest.raises(httpx.TransportError):
-            while get(listener, "/livez").is_success:  # until the silent one is accepted
-                pass
-        stack.close()
-        until_answered(lambda: get(listener, "/livez").is_success)
+            get(listener, "/livez")
+        answer.set()
+        for client in clients:
+            client.join()
+    assert answers == [200] * listening.MAX_CONNECTIONS
+
+
+async def test_readiness_that_waits_for_servers_leaves_room_for_liveness(
+    cluster: zkrq.testing.TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probes, "READY_AT_ONCE", 1)
+    answering = Probes()
+    answering.attach()
+    answering.begin(cluster)
+    for server in cluster.servers.names:
+        cluster.servers.kill(server)
+    ready = [asyncio.create_task(answer(answering, "/readyz")) for _ in range(2)]
+    assert await answer(answering, "/livez") == (200, "alive\n")
+    texts = {(await task)[1] for task in ready}
+    assert texts == {
+        "1 requests are waiting for the servers already\n",
+        f"the servers have not answered for {probes.READY_SECONDS:g} s\n",
+    }
 
 
 def until_answered(ask: Callable[[], bool]) -> None:

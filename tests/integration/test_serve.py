@@ -30,10 +30,10 @@ import zkrq.testing
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
 from tests.security import certificates
 from tests.serving import Serving, serving
-from zkrq import local
+from zkrq import client, local
 from zkrq.coordination.memory import Hub
 from zkrq.exits import Exit
-from zkrq.serve import api, guard, holding, queues
+from zkrq.serve import api, guard, holding
 
 pytestmark = pytest.mark.anyio
 
@@ -377,10 +377,23 @@ async def test_work_at_one_time_is_bounded(stage: Stage, monkeypatch: pytest.Mon
     monkeypatch.undo()
     monkeypatch.setattr(api, "WAITING_MAX", 0)
     await refused(await stage.http.post(f"{stage.path}/claim"), 503, "Busy")
-    monkeypatch.setattr(queues, "QUEUES_MAX", 0)
-    await refused(await stage.http.post(f"{stage.path}-2/push", {"item": 1}), 503, "Busy")
     monkeypatch.setattr(guard, "REQUESTS_MAX", 0)
     await refused(await stage.http.client.get("/v1/queues"), 503, "Busy")
+
+
+async def test_clients_may_name_any_number_of_queues(
+    shared_servers: local.Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that nobody uses cost the server nothing, and no new name is refused."""
+    monkeypatch.setattr(client, "IDLE_MAX", 10)
+    hub, namespace = Hub(), new_namespace()
+    serves = in_process(shared_servers, namespace, hub)
+    async with serving(serves) as http:
+        for number in range(60):
+            assert (await http.post(f"/queues/name-{number}/claim")).json()["claims"] == []
+        assert len(serves.queues_in_use) <= 20
+        await http.push("name-0", 1)
+        assert (await http.claim("name-0"))["item"] == 1
 
 
 async def test_ended_claims_are_remembered_within_bounds(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ async def test_dead_letters_are_shown_redriven_and_discarded(browser: Browser, s
     await do(browser.shows, "#notice", "1 dead letter of dead queued again")
     assert await dead.size() == (1, 0, 0, 1)
     await do(browser.click, "#redrive-all button")
-    assert "all 1" in await do(browser.answer, yes=True)
+    assert "the one dead letter" in await do(browser.answer, yes=True)
     await do(browser.wait, lambda: browser.text("#dead ~ p") == "None.")
     assert await dead.size() == (2, 0, 0, 0)
     assert await do(browser.complaints) == []
@@ -203,6 +203,35 @@ async def test_actions_work_without_scripts(stage: Stage) -> None:
     id = await stage.bury("others", 1, "broken")
     await stage.http.client.post("/queues/others/redrive", data={"id": id})
     assert (await stage.cluster.queue("others").size()).ready == 1
+
+
+async def test_without_scripts_the_server_asks_before_letters_go(stage: Stage) -> None:
+    queue = stage.cluster.queue("asked")
+    ids = [await stage.bury("asked", number, "broken") for number in range(3)]
+    post = partial(stage.http.client.post, "/queues/asked/discard")
+    asked = await post()
+    assert asked.status_code == 200
+    assert "Remove all 3 dead letters?" in asked.text
+    assert 'name="confirmed" value="yes"' in asked.text
+    assert 'name="id"' not in asked.text
+    asked = await post(data={"id": ids[0]})
+    assert "Remove this dead letter?" in asked.text
+    assert f'name="id" value="{ids[0]}"' in asked.text
+    assert "Queue all 3 dead letters again?" in (await stage.http.client.post("/queues/asked/redrive")).text
+    assert (await queue.size()).dead == 3
+    for form, left in (({"id": ids[0]}, 2), ({}, 0)):
+        reply = await post(data={**form, "confirmed": "yes"})
+        assert (reply.status_code, reply.headers["location"]) == (303, "/queues/asked")
+        assert (await queue.size()).dead == left
+
+
+async def test_another_site_cannot_confirm(stage: Stage) -> None:
+    id = await stage.bury("guarded-letters", 1, "broken")
+    for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        confirmed = {"id": id, "confirmed": "yes"}
+        reply = await stage.http.client.post("/queues/guarded-letters/discard", data=confirmed, headers=headers)
+        assert reply.status_code == 403
+    assert (await stage.cluster.queue("guarded-letters").size()).dead == 1
 
 
 @pytest.mark.parametrize("path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/-/pause"])

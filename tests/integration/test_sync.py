@@ -355,6 +355,16 @@ def test_errors_are_those_of_the_asynchronous_calls(cluster: sync.Cluster, queue
         sync.connect([], "127.0.0.1:1")
 
 
+def test_a_queue_that_was_declared_needs_no_options(cluster: sync.Cluster) -> None:
+    declared = cluster.queue("declared", codec=zkrq.RAW, max_size=7)
+    declared.push(b"one")
+    same = cluster.queue("declared")
+    same.push(b"two")
+    assert take(same).item == b"one"
+    with pytest.raises(zkrq.ConfigError, match="max_size=7, not 8"):
+        cluster.queue("declared", max_size=8).size()
+
+
 def test_embedded_servers_end_with_the_cluster() -> None:
     with sync.embedded(2) as cluster:
         assert cluster.queue("jobs").push(1).replicas == 2

@@ -116,7 +116,7 @@ class Listener(Connection):
         return cast("list[bytes]", self.receive())[0] == b"pong"
 
 
-BUNDLE = "019aa5f2c31-3f9c2a71-1b"
+BUNDLE = "zkrq-019aa5f2c31-3f9c2a71-1b"
 """An id in the library's own format: only of such bundles items have ids."""
 
 

@@ -95,7 +95,7 @@ def test_settling_is_known_again_after_many_later_requests(server: OneServer) ->
 
 def test_claim_spans_bundles_and_items_alone_in_the_order_of_their_pushes(server: OneServer) -> None:
     server.put("a", bundle(3), "z")
-    server.put(bundle(100, "019aa5f2c31-3f9c2a71-1c"))
+    server.put(bundle(100, "zkrq-019aa5f2c31-3f9c2a71-1c"))
     claimed = server.claim(count=50)
     assert claimed.ids[:5] == ["a", *ids(0, 1, 2), "z"]
     assert len(claimed.ids) == 50

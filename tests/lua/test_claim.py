@@ -63,7 +63,7 @@ def test_items_that_are_alone_are_handed_out_in_parts(server: OneServer) -> None
     first = server.claim(count=500)
     assert (first.ids, first.next_ms) == (ids[:300], 0)
     assert server.claim("bob", count=500).ids == ids[300:]
-    bundles = [f"0-{number}-0" for number in range(10)]
+    bundles = [f"zkrq-0-{number}-0" for number in range(10)]
     server.put(*(Put(id, [b"x"] * 50) for id in bundles))
     assert len(server.claim(count=500).ids) == 500
 

@@ -31,7 +31,7 @@ from zkrq.protocol.records import Bundle, Record, State, Version
 STEPS = 300
 SEEDS = range(3)
 SINGLES = [f"i{n}" for n in range(30)]
-SIZES = {f"019aa5f2c31-3f9c2a71-1{n}": size for n, size in enumerate([2, 2, 3, 4, 5, 7, 9, 12])}
+SIZES = {f"zkrq-019aa5f2c31-3f9c2a71-1{n}": size for n, size in enumerate([2, 2, 3, 4, 5, 7, 9, 12])}
 """Bundles and their sizes."""
 IDS = SINGLES + [item_id(bundle, position) for bundle, size in SIZES.items() for position in range(size)]
 KEYS = ["k0", "k1", "k2"]

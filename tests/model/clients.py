@@ -296,6 +296,6 @@ def bundle(number: int, size: int, id: str = "") -> Put:
     if size == 0:
         id = id or f"{number:02}"
         return Put(id, fresh(0, number), join([content_of(id.encode())]))
-    id = id or f"{number:02}-0-0"
+    id = id or f"zkrq-{number:02}-0-0"
     contents = [content_of(item_id(id, position).encode()) for position in range(size)]
     return Put(id, fresh(0, number, size=size), join(contents))

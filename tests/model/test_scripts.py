@@ -27,7 +27,7 @@ from zkrq.protocol.view import Life, ServerId
 from zkrq.testing.redis.server import MiniRedis
 
 NAMESPACE = "t"
-SIZES = {"i1": 0, "i2": 0, "0a-0-0": 1, "0b-0-0": 3, "0c-0-0": 4}
+SIZES = {"i1": 0, "i2": 0, "zkrq-0a-0-0": 1, "zkrq-0b-0-0": 3, "zkrq-0c-0-0": 4}
 """Bundles, and how many items each has; 0: one that is alone."""
 
 OWNERS = ("short", "ann", "bob")

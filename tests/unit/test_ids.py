@@ -70,9 +70,21 @@ def test_new_id_carries_the_present_time() -> None:
 
 @every(
     "id",
-    ["", "order-17", "019aa5f2c31", "019aa5f2c31-3f9c2a71", "019aa5f2c31-3f9c2a71-", "x19aa5f2c31-3f9c2a71-1b",
-     "019AA5F2C31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b\n", " 019aa5f2c31-3f9c2a71-1b", "019aa5f2c31-3f9c2a71-1b-2"],
-)  # fmt: skip
+    [
+        "",
+        "order-17",
+        "49151234567-20261123-01",
+        "zkrq-019aa5f2c31",
+        "zkrq-019aa5f2c31-3f9c2a71",
+        "zkrq-019aa5f2c31-3f9c2a71-",
+        "zkrq-x19aa5f2c31-3f9c2a71-1b",
+        "zkrq-019AA5F2C31-3f9c2a71-1b",
+        "zkrq-019aa5f2c31-3f9c2a71-1b\n",
+        " zkrq-019aa5f2c31-3f9c2a71-1b",
+        "zkrq-019aa5f2c31-3f9c2a71-1b-2",
+        "zkrq-zkrq-019aa5f2c31-3f9c2a71-1b",
+    ],
+)
 def test_other_ids_carry_no_time(id: str) -> None:
     assert made_at_ms(id) is None
 

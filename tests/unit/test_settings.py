@@ -14,6 +14,7 @@ import zkrq
 from tests.every import every
 from zkrq.errors import ConfigError
 from zkrq.settings import (
+    AS_DECLARED,
     DEFAULTS,
     MAX_DESCRIPTION,
     MAX_OPERATION_TIMEOUT,
@@ -95,11 +96,11 @@ def test_public_arguments_have_the_defaults_of_the_settings(entry: Callable[...,
     assert {name: given[name] for name in shared - own} == {name: defaults[name] for name in shared - own}
 
 
-def test_arguments_of_a_queue_have_the_defaults_of_its_settings() -> None:
-    given = inspect.signature(zkrq.Cluster.queue).parameters
-    assert {each.name: given[each.name].default for each in fields(QueueSettings)} == {
-        each.name: each.default for each in fields(QueueSettings)
-    }
+def test_a_queue_without_options_has_the_defaults_of_its_settings() -> None:
+    given = dict(inspect.signature(zkrq.Cluster.queue).parameters)
+    options = {name: each.default for name, each in given.items() if name not in ("self", "name")}
+    assert options == {each.name: AS_DECLARED for each in fields(QueueSettings)}
+    assert QUEUE_DEFAULTS.updated(options) == QUEUE_DEFAULTS
 
 
 def test_arguments_that_the_environment_may_stand_in_for_have_no_default() -> None:

@@ -152,11 +152,12 @@ def test_what_would_lose_items_is_refused() -> None:
 
 
 def test_ids_name_the_shard_that_they_were_placed_on() -> None:
-    id = "0199aabbccd-01234567-10"
+    id = "zkrq-0199aabbccd-01234567-10"
     assert shard_of(id + ending(B)) == shard_of(f"{id}{ending(B)}~07") == B
     assert shard_of(id + ending(A)) == A
     assert shard_of(id) is None
     assert shard_of("an-id-of-the-user@b") is None
+    assert shard_of("49151234567-20261123-ff@eu") is None
 
 
 def test_a_new_shard_becomes_the_home_of_its_share_and_no_queue_moves_between_the_others() -> None:

@@ -162,6 +162,15 @@ class Leases:
         if self._extender is None:
             self._extender = self._tasks.supervise(self._extend_periodically, f"extend claims of {self.queue}")
 
+    def rest(self) -> bool:
+        """End the work in the background unless there is some; return whether there is none.  ``add`` restarts it."""
+        if self._held() or not self._batcher.is_idle:
+            return False
+        if self._extender:
+            self._extender.cancel()
+            self._extender = None
+        return True
+
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
         if running_loop() is not self.home.loop:

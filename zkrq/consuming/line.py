@@ -234,7 +234,7 @@ class Line(Generic[T]):
     def is_spared(self, supplier: Supplier[T]) -> bool:
         """Tell whether consumers are here that this one is not asked for, because others have items."""
         others = [other.standing for other in self._suppliers if other is not supplier]
-        return self._has_consumers and is_spared(supplier.standing, others)
+        return self.has_consumers and is_spared(supplier.standing, others)
 
     def pause_of(self, supplier: Supplier[T], longest: float) -> float:
         """Return how many seconds after its last request, at most, this one is to look again."""
@@ -278,7 +278,7 @@ class Line(Generic[T]):
 
     def hand_back(self) -> None:
         """Release the items claimed ahead if no consumer is left."""
-        if not self._has_consumers:
+        if not self.has_consumers:
             for supplier in self._suppliers:
                 supplier.release()
 
@@ -293,7 +293,8 @@ class Line(Generic[T]):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     @property
-    def _has_consumers(self) -> bool:
+    def has_consumers(self) -> bool:
+        """Whether consumers are here: they wait, or iterate over claims."""
         return bool(self._waiters or self.pace.streams)
 
     def _begin_turn(self) -> bool:

@@ -72,8 +72,12 @@ class Prefetcher(Generic[T]):
         events: Events,
         line: Line[T],
         away: Callable[[], str | None],
+        seq: int = 0,
     ) -> None:
-        """``away`` tells why the servers cannot be asked now, None if they can."""
+        """``away`` tells why the servers cannot be asked now, None if they can.
+
+        ``seq``: at least the number of the last request that a former prefetcher of this queue has made.
+        """
         self._away = away
         self._replicas = replicas
         self._leases = leases
@@ -93,7 +97,9 @@ class Prefetcher(Generic[T]):
         self._woken_alone = False
         self._runner: asyncio.Task[None] | None = None
         self._closed = False
-        self._seq = 0
+        self.seq = seq
+        """Number of the last request."""
+        self._is_waiting = False
         self._probed = self._low = 0
         self._handed_back = set[asyncio.Task[None]]()
         self._trouble: ZkrqError | None = None
@@ -124,6 +130,8 @@ class Prefetcher(Generic[T]):
         """Make a request soon: an item may be ready.  ``alone``: no other process was woken for it."""
         if alone:
             self._woken_alone, self.standing.is_dry = True, False
+            if self._runner is None:  # it rests, so another process is to be woken
+                self.look()
         self._woken.set()
 
     @property
@@ -134,6 +142,21 @@ class Prefetcher(Generic[T]):
     def failure(self) -> ZkrqError:
         """Return the error for a caller whose time is over, and whom no server has answered."""
         return self._failure(self._trouble or "no server answered in time")
+
+    def rest(self) -> bool:
+        """End the loop below unless there is work for it; return whether it has ended.  ``look`` begins it again.
+
+        It ends only between two requests: one in flight may have claimed items.
+        """
+        if self._runner:
+            if not self._is_waiting or self._woken.is_set() or self.buffer or self._handed_back:
+                return False
+            if self._line.has_consumers:
+                return False
+            self._runner.cancel()
+            self._runner = None
+            self._is_waiting = False
+        return True
 
     def close(self) -> None:
         """Make no more requests."""
@@ -234,7 +257,9 @@ class Prefetcher(Generic[T]):
                 if next_ms > 0:
                     pause = min(pause, next_ms / 1000)
             asking = ()  # frees the waiters and the claims that they were given: a dropped claim must not be extended
+            self._is_waiting = True
             await wait_set(self._woken, self._line.pause_of(self, pause))
+            self._is_waiting = False
 
     def _is_probe_due(self) -> bool:
         """Tell whether to see, without claiming anything, if there are items again where there were none."""
@@ -283,7 +308,7 @@ class Prefetcher(Generic[T]):
                 waiter = self._wakeups.channel
         started = loop.time()
         lease_ms = round(self._leases.claim_timeout * 1000)
-        seq = self._seq + 1
+        seq = self.seq + 1
         request = f"{owner}/{seq}"
         letters = self._dead_letters
         call = calls.Claim(
@@ -303,7 +328,7 @@ class Prefetcher(Generic[T]):
         except ClaimLost:
             self._declared_dead(owner)
             return 0  # ask again, under another owner id
-        self._seq = seq
+        self.seq = seq
         if not self._admit(decided, owner, request, started):
             return 0
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters

@@ -65,6 +65,11 @@ class Wakeups:
         self._waiting[key(self._namespace, queue, "ready").encode()] = wake
         self._cancelled[key(self._namespace, queue, "claimed").encode()] = cancelled
 
+    def forget(self, queue: str) -> None:
+        """Call nothing for this queue any more."""
+        self._waiting.pop(key(self._namespace, queue, "ready").encode(), None)
+        self._cancelled.pop(key(self._namespace, queue, "claimed").encode(), None)
+
     def answer_to(self, owner: str) -> None:
         """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
         channel = _channel(self._namespace, owner)

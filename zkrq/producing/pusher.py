@@ -37,7 +37,7 @@ from zkrq.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.ids import made_at_ms, new_id_at, new_ids_at
+from zkrq.ids import check_push_id, new_id_at, new_ids_at
 from zkrq.observing import Observers
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
@@ -180,7 +180,7 @@ class Pusher(Generic[T]):
         if id is None:
             call = Push("", 0, payload, options)
         else:
-            call = Push(check_id("id", id), made_at_ms(id) or clock.now_ms(), payload, options)
+            call = Push(id, check_push_id(id) or clock.now_ms(), payload, options)
         if self._max_size or options.key or (id is not None and bundle_and_position(id)[0] != id):
             batcher = self._decided
         else:
@@ -387,6 +387,11 @@ class Pusher(Generic[T]):
         if len(payload) > self._max_payload:
             raise PayloadTooLarge(len(payload), self._max_payload)
         return with_headers(payload, options.headers) if options.headers else NO_HEADERS + payload
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no push is in flight but those of ``push_many``, whose caller refers to the queue."""
+        return self._plain.is_idle and self._homed.is_idle and self._decided.is_idle
 
     def stop(self) -> None:
         """Refuse further pushes."""

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar, cast
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
 from zkrq.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
+from zkrq.ids import MARK
 from zkrq.pauses import doubled
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.queue import Queue
@@ -155,7 +156,7 @@ def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | N
 def id_of(name: str, moment: datetime) -> str:
     """Make the id of a schedule's item, in the format of ``ids.py``, so that it carries the moment."""
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
+    return f"{MARK}{(moment - EPOCH) // timedelta(milliseconds=1):011x}-{digest[:8]}-{digest[8:24]}"
 
 
 # -- pushing -----------------------------------------------------------------------------------------------------------

@@ -248,7 +248,7 @@ def choose(shards: Sequence[T], load: Callable[[T], float], draw: Callable[[int]
 SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 """What a shard may be called: it is part of ids."""
 
-_MADE_FOR = re.compile(r"[0-9a-f]{11}-[0-9a-f]{8}-[0-9a-f]+@([a-z0-9_-]+)(?:~[0-9a-f]{2})?")
+_MADE_FOR = re.compile(r"zkrq-[0-9a-f]{11}-[0-9a-f]{8}-[0-9a-f]+@([a-z0-9_-]+)(?:~[0-9a-f]{2})?")
 
 
 def ending(name: ShardName) -> str:

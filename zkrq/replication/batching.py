@@ -103,6 +103,11 @@ class Batcher(Generic[CallT, ResultT]):
                 self._hurry_up_later(loop)
         return future
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call waits or is in flight."""
+        return not self._waiting and not self._in_flight
+
     def stop(self) -> None:
         """Refuse further calls; those that have not left fail with ``Closed``: nothing happened."""
         self._closed = True

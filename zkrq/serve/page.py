@@ -2,7 +2,8 @@
 
 Each page is a template with a part that lives: the server renders it again at every look, and a stream of server-sent
 events brings it to the browser, where htmx merges it into the page, so that focus and clicks survive.  An action is an
-ordinary form, which works without scripts too.
+ordinary form, which works without scripts too.  What changes much is asked first: by a script, or else by the
+server, with a page on which the form is sent again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
@@ -133,8 +134,14 @@ class Page:
         if queue is None or act is None:
             return self._message(404, "Not found", "There is no such action.")
         by_script = "hx-request" in request.headers
+        form = await _form(request)
+        id = form.get("id")
         try:
-            done = await act(queue, (await _form(request)).get("id"))
+            if not by_script and form.get("confirmed") != "yes":
+                verb, dead = request.path_params["verb"], (await queue.statistics()).sizes.dead
+                if asked := question(verb, dead, id):
+                    return self._reply("confirm.html", queue=queue.name, verb=verb, item=id, question=asked)
+            done = await act(queue, id)
         except ZkrqError as error:
             status = kind_of(error).status
             if not by_script:
@@ -287,6 +294,23 @@ ACTIONS: Mapping[str, Callable[[Queue[bytes], str | None], Awaitable[str]]] = {
 """What the buttons do, by the last word of their path; ``id``: of one dead letter, None: of all."""
 
 
+def question(verb: str, dead: int, id: str | None = None) -> str | None:
+    """Return what is asked before an action; None: nothing is.  ``dead``: dead letters, ``id``: of one, None: all."""
+    match verb, id:
+        case "redrive", None:
+            return f"Queue {_all_letters(dead)} again?"
+        case "discard", None:
+            return f"Remove {_all_letters(dead)}? This cannot be undone."
+        case "discard", _:
+            return "Remove this dead letter? This cannot be undone."
+        case _:
+            return None
+
+
+def _all_letters(dead: int) -> str:
+    return "the one dead letter" if dead == 1 else f"all {dead:,} dead letters"
+
+
 async def _form(request: Request) -> dict[str, str]:
     """Return the fields of a form, the first of each name."""
     fields = parse_qs((await request.body()).decode(errors="replace"), keep_blank_values=True)
@@ -305,6 +329,7 @@ def make_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    cast("dict[str, Any]", templates.globals)["question"] = question
     templates.filters |= {"number": show_number, "duration": show_duration, "payload": show_payload}
     return templates
 

@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -23,13 +24,11 @@ from zkrq.cluster import Cluster
 from zkrq.errors import ConfigError
 from zkrq.retry import Retry
 from zkrq.serve.app import make_app
+from zkrq.serve.connections import HEAD_SECONDS, Connection, Places, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.security import Policy, policy_for
 from zkrq.serve.watching import Watching
 from zkrq.tasks import see_through
-
-CONNECTIONS_MAX = 2_000
-"""Open connections; a further one is answered with status 503."""
 
 IDLE_SECONDS = 75
 """Seconds for which an idle connection is kept."""
@@ -37,8 +36,8 @@ IDLE_SECONDS = 75
 CLOSE_SECONDS = 5
 """Seconds that requests in flight have to end when the server stops."""
 
-BACKLOG = 1024
-"""Connections that wait to be accepted."""
+BACKLOG = 100
+"""Connections that wait to be accepted, and that are accepted in one turn of the event loop."""
 
 _log = logging.getLogger("zkrq.serve")
 
@@ -115,6 +114,7 @@ class Server:
 async def start(cluster: AbstractAsyncContextManager[Cluster], options: Options) -> AsyncGenerator[Server]:
     """Open the cluster and listen; ``Server.run`` serves.  Raises ``ConfigError``, and what opening raises."""
     policy = options.policy()
+    connections_max()
     with _listen(options) as listener:
         stopping = asyncio.Event()
         async with cluster as opened, Holding() as holding, Watching(opened, stopping) as watching:
@@ -136,15 +136,13 @@ def _listen(options: Options) -> Generator[socket.socket]:
 def _configuration(app: ASGIApp, options: Options) -> uvicorn.Config:
     configuration = uvicorn.Config(
         app,
-        http="h11",  # it bounds the head of a request; httptools, which uvicorn takes where it is installed, does not
+        http=Connection,
         log_config=None,
         log_level="warning",
         access_log=False,
         lifespan="off",
         ws="none",
         server_header=False,
-        backlog=BACKLOG,
-        limit_concurrency=CONNECTIONS_MAX,
         timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=CLOSE_SECONDS,
         ssl_certfile=options.certificate,
@@ -158,7 +156,26 @@ def _configuration(app: ASGIApp, options: Options) -> uvicorn.Config:
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn without signal handlers: the program has its own."""
+    """Uvicorn with bounded connections, and without signal handlers: the program has its own."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen on one socket that is open."""
+        (listener,) = sockets or []
+        make = partial(
+            Connection,
+            config=self.config,
+            server_state=self.server_state,
+            app_state={},
+            places=Places(connections_max()),
+        )
+        limit = HEAD_SECONDS if self.config.ssl else None
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                make, sock=listener, ssl=self.config.ssl, ssl_handshake_timeout=limit, backlog=BACKLOG
+            )
+        ]
+        self.started = True
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from zkrq import cluster, deliveries, queue
-from zkrq.checks import Duration, check_name, in_seconds
+from zkrq.checks import Duration, check_name
 from zkrq.codecs import Codec
 from zkrq.consumers import Consumer
 from zkrq.health import Health
@@ -17,7 +17,7 @@ from zkrq.limits import DeadLetters
 from zkrq.observing import Observer
 from zkrq.protocol.view import View
 from zkrq.retry import Retry
-from zkrq.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.settings import AS_DECLARED, QUEUE_DEFAULTS
 from zkrq.shards import ShardStatus
 from zkrq.sync.claims import Claim
 from zkrq.sync.portal import Portal
@@ -96,31 +96,31 @@ class Cluster:
         self,
         name: str,
         *,
-        codec: Codec[Any] = QUEUE_DEFAULTS.codec,
-        claim_timeout: Duration = QUEUE_DEFAULTS.claim_timeout,
-        retry: Retry | None = QUEUE_DEFAULTS.retry,
-        dead_letters: DeadLetters | None = QUEUE_DEFAULTS.dead_letters,
-        max_size: int | None = QUEUE_DEFAULTS.max_size,
-        max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
+        codec: Codec[Any] = AS_DECLARED,
+        claim_timeout: Duration = AS_DECLARED,
+        retry: Retry | None = AS_DECLARED,
+        dead_letters: DeadLetters | None = AS_DECLARED,
+        max_size: int | None = AS_DECLARED,
+        max_payload_bytes: int = AS_DECLARED,
     ) -> Queue[Any]:
         """Return the queue of that name; connects to nothing, so a module may make its queues when it is imported.
 
         Arguments are those of ``zkrq.Cluster.queue``.  Raises ``ConfigError`` for bad ones; the first call of a queue
-        raises it if this process uses that name with other settings.
+        raises it if this process uses that name with another value of an option that is given.
         """
         check_name("the queue's name", name)
-        QueueSettings(codec, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
+        options: dict[str, Any] = {
+            "codec": codec,
+            "claim_timeout": claim_timeout,
+            "retry": retry,
+            "dead_letters": dead_letters,
+            "max_size": max_size,
+            "max_payload_bytes": max_payload_bytes,
+        }
+        QUEUE_DEFAULTS.updated(options)  # finds bad values now
 
         def find(opened: cluster.Cluster) -> queue.Queue[Any]:
-            return opened.queue(
-                name,
-                codec=codec,
-                claim_timeout=claim_timeout,
-                retry=retry,
-                dead_letters=dead_letters,
-                max_size=max_size,
-                max_payload_bytes=max_payload_bytes,
-            )
+            return opened.queue(name, **options)
 
         return Queue(self._portal, name, find)
 

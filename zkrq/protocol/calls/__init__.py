@@ -39,6 +39,7 @@ from zkrq.protocol.calls.rows import (
     bundle_and_position,
     item_id,
     read_notes,
+    stored_at,
 )
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
 from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
@@ -121,4 +122,5 @@ __all__ = [
     "item_id",
     "read_notes",
     "runs",
+    "stored_at",
 ]

@@ -100,13 +100,24 @@ def item_id(bundle: str, position: int) -> str:
     return f"{bundle}~{position:02x}"
 
 
-_ITEM_ID = re.compile(r"([0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?)~([0-6][0-9a-f])")
+_ITEM_ID = re.compile(r"((zkrq-)?[0-9a-f]+-[0-9a-f]+-[0-9a-f]+(?:@[a-z0-9_-]+)?)~([0-6][0-9a-f])")
 
 
 def bundle_and_position(id: str) -> tuple[str, int]:
     """Read the id of an item: its bundle, and its position there."""
     match = _ITEM_ID.fullmatch(id)
-    return (match[1], int(match[2], 16)) if match else (id, 0)
+    return (match[1], int(match[3], 16)) if match and match[2] else (id, 0)
+
+
+def stored_at(id: str) -> Mapping[str, int]:
+    """Return the bundles that may have the item of an id, and its position in each.
+
+    Bundles were not marked in the past, so an id without a mark may be a caller's, or name an item of such a bundle.
+    """
+    match = _ITEM_ID.fullmatch(id)
+    if match and match[2]:
+        return {match[1]: int(match[3], 16)}
+    return {id: 0} | ({match[1]: int(match[3], 16)} if match else {})
 
 
 class Copied(NamedTuple):

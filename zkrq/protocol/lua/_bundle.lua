@@ -211,6 +211,16 @@ local function open(bundle, packed)
   return r
 end
 
+-- Read the id of an item that may be stored.  Bundles were not marked in the past, and an id of the caller's may look
+-- like that of an item of such a bundle.
+local function stored_at(id)
+  local bundle, position = parts_of(id)
+  if bundle == id or string.sub(id, 1, 5) == 'zkrq-' then return bundle, position end
+  local r = not open(id) and open(bundle)
+  if r and r.count > 0 then return bundle, position end
+  return id, 1
+end
+
 -- Put a record in the place of the one that is held, nil if there is none.
 local function begin(bundle, r, held)
   r.bundle, r.begun = bundle, true

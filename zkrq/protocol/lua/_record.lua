@@ -77,13 +77,20 @@ local function is_expired(r, put_window_ms)
   return not string.find(r.states, ALIVE) and r.due + r.shift <= now_us - 2000 * put_window_ms
 end
 
--- Read the id of an item: its bundle, and its position there, below 112; zkrq/protocol/calls/rows.py does the same.
-local function item_at(id)
-  local bundle, position = string.match(id, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+)~([0-6][0-9a-f])$')
+-- Read the id of an item whose bundle may be marked or not: its bundle, and its position there, below 112.
+local function parts_of(id)
+  local rest = string.match(id, '^zkrq%-(.*)$') or id
+  local bundle, position = string.match(rest, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+)~([0-6][0-9a-f])$')
   if not bundle then -- of a bundle that was placed on another shard than the first
-    bundle, position = string.match(id, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+@[a-z0-9_%-]+)~([0-6][0-9a-f])$')
+    bundle, position = string.match(rest, '^([0-9a-f]+%-[0-9a-f]+%-[0-9a-f]+@[a-z0-9_%-]+)~([0-6][0-9a-f])$')
   end
-  if bundle then return bundle, tonumber(position, 16) + 1 end
+  if bundle then return string.sub(id, 1, #id - 3), tonumber(position, 16) + 1 end
+  return id, 1
+end
+
+-- Read the id of an item: its bundle, and its position there; zkrq/protocol/calls/rows.py does the same.
+local function item_at(id)
+  if string.sub(id, 1, 5) == 'zkrq-' then return parts_of(id) end
   return id, 1
 end
 

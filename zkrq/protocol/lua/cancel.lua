@@ -24,7 +24,7 @@ end
 local STATE_NAMES = {R = 'Q', F = 'X'}
 
 local function cancel(id)
-  local bundle, position = item_at(id)
+  local bundle, position = stored_at(id)
   local r = open(bundle)
   if not r or position > r.size or is_expired(r, put_window_ms) then return '' end
   local state, row = string.sub(r.states, position, position), string.byte(r.named, position) - NONE

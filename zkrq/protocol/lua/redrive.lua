@@ -21,7 +21,7 @@ end
 
 -- Return whether the item is queued again, by this call or by its first try.
 local function redrive(id)
-  local bundle, position = item_at(id)
+  local bundle, position = stored_at(id)
   local r = open(bundle)
   if not r or position > r.size then return false end
   local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
