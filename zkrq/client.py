@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 
+from zkrq import clock
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
@@ -22,7 +23,7 @@ from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
 from zkrq.everywhere import Everywhere
-from zkrq.health import Health
+from zkrq.health import Health, ServerHealth, lost_redundancy
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observers
@@ -240,16 +241,28 @@ class Client:
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server."""
-        shards = self.shards.open.values()
-        view, trouble = self.shard.view, tuple(text for shard in shards for text in shard.trouble)
+        view, trouble = self.shard.view, self.trouble()
+        servers: dict[str, ServerHealth] = {}
+        warnings, now, several = list[str](), clock.now(), len(self.shards.map.shards) > 1
+        for shard in self.shards.open.values():
+            servers |= shard.server_health()
+            lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
+            if shard.view.writable:
+                warnings += lost
+            else:
+                trouble += lost
+        ok = self.is_open and not trouble and all(shard.view.writable for shard in self.shards.open.values())
+        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, tuple(trouble), tuple(warnings))
+
+    def trouble(self) -> list[str]:
+        """Return what keeps this client, and perhaps no other, from its servers and shards."""
+        trouble = [text for shard in self.shards.open.values() for text in shard.trouble]
         if len(self.shards.map.shards) > 1:
             joining, given = ShardState.JOINING.value, self.shards.given
             known = self.shards.status()
             away = [status.away for name, status in known.items() if status.state != joining or name in given]
-            trouble += tuple(reason for reason in away if reason)
-        ok = self.is_open and all(shard.view.writable for shard in shards) and not trouble
-        servers = {id: health for shard in shards for id, health in shard.server_health().items()}
-        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
+            trouble += (reason for reason in away if reason)
+        return trouble
 
     async def ping(self) -> None:
         """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""

@@ -164,7 +164,12 @@ class _Known(NamedTuple):
     """What this client knows without asking a server."""
 
     health: Health
+    trouble: int
     shards: Mapping[str, ShardStatus]
+
+
+def _know(cluster: asynchronous.Cluster) -> _Known:
+    return _Known(cluster.health(), len(client_of(cluster).trouble()), cluster.shards)
 
 
 class Metrics(Observer, Collector):
@@ -312,11 +317,11 @@ class Metrics(Observer, Collector):
         """
         loop = client_of(cluster).home.loop
         if loop is None or running_loop() is loop:
-            return _Known(cluster.health(), cluster.shards), self._reading
+            return _know(cluster), self._reading
 
         async def read() -> tuple[_Known, _Reading | None]:
             reading = await self._read(cluster)
-            return _Known(cluster.health(), cluster.shards), reading
+            return _know(cluster), reading
 
         asked = asyncio.run_coroutine_threadsafe(read(), loop)
         try:
@@ -344,7 +349,7 @@ class Metrics(Observer, Collector):
         yield from self._counted(namespace)
         yield from self._asked(namespace, reading)
         if known is not None:
-            yield from _healthy(namespace, known.health)
+            yield from _healthy(namespace, known.health, known.trouble)
             yield from _shards(namespace, known.shards)
             yield from _servers(namespace, known.health)
 
@@ -401,11 +406,11 @@ class Metrics(Observer, Collector):
         yield from (items, oldest, paused, held, pushed, removed, queues)
 
 
-def _healthy(namespace: str, health: Health) -> Iterable[Metric]:
+def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:
     """Yield what a client knows of itself and its session."""
     for name, text, value in (
         ("zkrq_healthy", "Whether a push and a claim would succeed, as far as this client knows.", health.ok),
-        ("zkrq_trouble", "Servers and shards that this client, and perhaps no other, cannot use.", len(health.trouble)),
+        ("zkrq_trouble", "Servers and shards that this client, and perhaps no other, cannot use.", trouble),
     ):
         family = GaugeMetricFamily(name, text, labels=("cluster",))
         family.add_metric((namespace,), value)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from zkrq import clock
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.errors import Closed, ZkrqError
@@ -98,6 +100,8 @@ class Shard:
         self.repairer: Final = Repairer(coordinator, self.replicas, self.witness, cluster=namespace, events=events)
         self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
+        self._members: frozenset[ServerId] = frozenset()
+        self._out_since: dict[ServerId, datetime] = {}
 
     @property
     def view(self) -> View:
@@ -148,6 +152,9 @@ class Shard:
         for id in view.receivers:
             if isinstance(answer := identities.get(id), Answer):
                 self.obstacles.note_failure(id, answer)
+        for id in view.servers.keys() - view.receivers.keys():
+            if isinstance(answer := identities.get(id), Answer):
+                self.repairer.note_outside(id, answer.reason)
         return has_live_member(view, identities)
 
     def start(self) -> None:
@@ -172,6 +179,10 @@ class Shard:
 
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
+        out, now = view.servers.keys() - view.members.keys(), clock.now()
+        left = dict.fromkeys(self._members & out, now)
+        self._out_since = left | {id: since for id, since in self._out_since.items() if id in out}
+        self._members = frozenset(view.members)
         self.wakeups.listen_only_to(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
@@ -204,9 +215,16 @@ class Shard:
 
     def server_health(self) -> dict[str, ServerHealth]:
         """Report on each server, without asking it."""
-        view, progress = self.view, self.repairer.progress
+        view, progress, reasons = self.view, self.repairer.progress, self.repairer.reasons
         return {
-            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id), self.name)
+            id: ServerHealth(
+                place_of(id, view),
+                server.identity is not None,
+                progress.get(id),
+                self.name,
+                self._out_since.get(id),
+                reasons.get(id),
+            )
             for id, server in sorted(self.fleet.servers.items())
         }
 

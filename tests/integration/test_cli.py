@@ -106,7 +106,10 @@ async def test_push_stats_pop(shell: Shell) -> None:
         "connected": True,
         "catching_up": None,
         "shard": "main",
+        "out_since": None,
+        "reason": None,
     }
+    assert (stats["health"]["warnings"], top["warnings"]) == ([], [])
 
     assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
     (delivery,) = await shell.value("pop", "jobs", "--count", "2")
@@ -114,6 +117,17 @@ async def test_push_stats_pop(shell: Shell) -> None:
     code, out, err = await shell.run("stats")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1].split() == ["jobs", "0", "0", "0", "0"]
+
+
+async def test_lost_redundancy_is_told(shell: Shell, servers: local.Servers) -> None:
+    await servers.redis[0].kill()
+    await shell.value("push", "jobs", "1")
+    code, out, err = await shell.run("stats")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1] == "warning: 2 of 3 servers in sync; redis-1 out; one more failure stops pushes"
+    for command in ("servers", "list"), ("stats",), ("top",):
+        assert await shell.value(*command)  # JSON can write it
+    await servers.start()
 
 
 async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:

@@ -192,6 +192,25 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, shared_se
     await do(browser.complaints)
 
 
+async def test_the_window_is_titled_by_what_is_wrong(browser: Browser, servers: local.Servers) -> None:
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        in_process(servers, namespace, hub, command_timeout=0.5) as cluster,
+        serving(in_process(servers, namespace, hub, command_timeout=0.5)) as http,
+    ):
+        await cluster.queue("orders").push(1)
+        await do(browser.open, http.url)
+        await do(browser.shows, "#queue-orders", "ready")
+        assert await do(lambda: browser.driver.title) == f"Queues · {namespace} · zkrq"
+        await servers.redis[0].kill()
+        await cluster.queue("orders").push(2)
+        await do(browser.shows, "#alarm", "one more failure stops pushes")
+        await do(browser.wait, lambda: browser.driver.title == f"2 of 3 in sync · Queues · {namespace} · zkrq")
+        assert await do(browser.violations) == []
+        await servers.start()
+        await do(browser.wait, lambda: browser.driver.title == f"Queues · {namespace} · zkrq")
+
+
 # -- without a browser -------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +284,9 @@ async def test_the_page_tells_what_happens_while_servers_are_away(servers: local
         await queue.pause()
         await settled(partial(told, "Items can be pushed and claimed", 'badge">paused'))
         await servers.redis[0].kill()
-        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected"))
+        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected", "<title>2 of 3 in sync · orders"))
+        warnings = (await http.client.get("/v1/queues")).json()["warnings"]
+        assert re.fullmatch(r"2 of 3 servers in sync; redis-1 out since .* UTC; one more failure stops .*", warnings[0])
         for server in servers.redis[1:]:
             server.pause()
         await settled(partial(told, "servers have not answered|server|no in-sync", "state bad"))

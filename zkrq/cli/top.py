@@ -57,6 +57,7 @@ class Snapshot(NamedTuple):
             "ready": self.health.ok,
             "session": self.health.session,
             "trouble": list(self.health.trouble),
+            "warnings": list(self.health.warnings),
             "servers": {
                 id: {
                     "shard": server.shard,
@@ -136,6 +137,7 @@ def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> Renderabl
     head = f"{where}, {members} in sync of {len(health.servers)}, {state}, ZooKeeper {health.session}"
     left_out = [f"The figures of the queues are without the items of shard {name}." for name in now.left_out]
     warnings = [Text(text, style="bold red") for text in (*filter(None, [trouble]), *health.trouble, *left_out)]
+    warnings += [Text(text, style="bold yellow") for text in health.warnings]
     shards = [_shards(now)] if several else []
     return Group(head, *warnings, *shards, _servers(now), _queues(now, before), _consumers(now))
 

@@ -83,6 +83,16 @@ class Repairer:
         """Progress of the catch-ups that this client runs."""
         return self._progress
 
+    @property
+    def reasons(self) -> Mapping[ServerId, str]:
+        """Why servers outside the view could not be brought back when this client last tried."""
+        about = {ServerId(about[7:]): reason for about, (reason, _) in self._trouble.items() if about[:7] == "server "}
+        return {id: reason for id, reason in about.items() if id not in self._membership.view.members}
+
+    def note_outside(self, id: ServerId, reason: str) -> None:
+        """Note why a server outside the view cannot be used; it is in the log already."""
+        self._trouble[f"server {id}"] = (f"server {id}: {reason}", asyncio.get_running_loop().time())
+
     def look(self) -> None:
         """Look soon, because something has changed."""
         self._rounds.call()

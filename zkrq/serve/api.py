@@ -212,6 +212,7 @@ class Api:
             namespace=self._cluster.namespace,
             epoch=health.epoch,
             writable=takes_pushes(self._cluster),
+            warnings=[*health.warnings],
             servers={name: server.place for name, server in health.servers.items()},
             shards={name: ShardFigures(state=each.state, away=each.away) for name, each in shards.items()},
             queues={name: figures(each) for name, each in statistics.items()},

@@ -251,6 +251,7 @@ class NamespaceStatistics(BaseModel):
     namespace: str
     epoch: int
     writable: bool = Field(description="Whether enough servers of a shard are in sync for a push.")
+    warnings: list[str] = Field(description="Servers that are not in sync, and what one more failure would do.")
     servers: dict[str, str] = Field(description="Each server's place: member, learner, eligible or out.")
     shards: dict[str, ShardFigures] = Field(description="The shards by name; one of them is `main`.")
     queues: dict[str, QueueStatistics]

@@ -23,6 +23,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, StreamingRespons
 from zkrq.checks import check_name
 from zkrq.cluster import Cluster
 from zkrq.errors import ConfigError, ZkrqError
+from zkrq.health import Health
 from zkrq.inspection import Sizes, Statistics, shards_left_out
 from zkrq.queue import Queue
 from zkrq.serve.curves import Curve, Rate, draw, rates
@@ -305,11 +306,26 @@ def make_templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {"number": show_number, "duration": show_duration, "payload": show_payload}
+    templates.filters |= {
+        "number": show_number,
+        "duration": show_duration,
+        "payload": show_payload,
+        "alarm": show_alarm,
+    }
     return templates
 
 
 # -- figures as text -------------------------------------------------------------------------------------------------
+
+
+def show_alarm(health: Health) -> str:
+    """Say in a few words what a window's title warns of; empty if nothing is wrong."""
+    if health.ok and not health.warnings:
+        return ""
+    in_sync = sum(server.place == "member" for server in health.servers.values())
+    if in_sync < len(health.servers):
+        return f"{in_sync} of {len(health.servers)} in sync"
+    return "not ready"
 
 
 def show_number(value: float) -> str:
