@@ -247,6 +247,8 @@ class Client:
         for shard in self.shards.open.values():
             servers |= shard.server_health()
             lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
+            if shard.needs_recovery:
+                trouble.append(shard.needs_recovery)
             if shard.view.writable:
                 warnings += lost
             else:

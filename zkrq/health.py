@@ -74,7 +74,7 @@ def lost_redundancy(view: View, servers: Mapping[str, ServerHealth], now: dateti
         _next_failure(len(view.members), view.min_replicas),
     ]
     reasons = [
-        f"{id} is not brought back: {server.reason.removeprefix(f'server {id}: ')}"
+        f"{id} is not brought back: {server.reason}"
         for id, server in absent.items()
         if server.reason and server.place != "learner"
     ]

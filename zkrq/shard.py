@@ -33,6 +33,7 @@ from zkrq.repair.probe import Probe
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.attendance import Attendance
+from zkrq.replication.causes import Causes
 from zkrq.replication.cutting import Cutter
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.membership import Membership
@@ -85,6 +86,7 @@ class Shard:
         self.obstacles: Final = KnownObstacles(self.fleet, self.witness, namespace=namespace, events=events)
         self.cutter: Final = Cutter(self.membership, tasks)
         evicting = Evicting(self.witness)
+        causes = self._causes = Causes()
         runner = Runner(
             self.membership,
             self.obstacles,
@@ -92,12 +94,15 @@ class Shard:
             settings=settings,
             events=events,
             removed=self.cutter.note,
+            causes=causes,
         )
         self._attendance = Attendance(runner, evicting, self.obstacles, namespace=namespace)
-        self.replicas: Final = Replicas(runner)
+        self.replicas: Final = Replicas(runner, causes=causes)
         self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=tasks, events=events)
         self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=events)
-        self.repairer: Final = Repairer(coordinator, self.replicas, self.witness, cluster=namespace, events=events)
+        self.repairer: Final = Repairer(
+            coordinator, self.replicas, self.witness, causes, cluster=namespace, shard=name, events=events
+        )
         self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
         self._members: frozenset[ServerId] = frozenset()
@@ -154,7 +159,7 @@ class Shard:
                 self.obstacles.note_failure(id, answer)
         for id in view.servers.keys() - view.receivers.keys():
             if isinstance(answer := identities.get(id), Answer):
-                self.repairer.note_outside(id, answer.reason)
+                self._causes.outside[id] = answer.reason  # it is in the log already
         return has_live_member(view, identities)
 
     def start(self) -> None:
@@ -213,9 +218,14 @@ class Shard:
         """What keeps this client from its servers, as sentences."""
         return self.obstacles.trouble + self.wakeups.trouble
 
+    @property
+    def needs_recovery(self) -> str:
+        """Why the data of restarted servers is not merged, and what to do; empty if no recovery is needed."""
+        return self._causes.recovery
+
     def server_health(self) -> dict[str, ServerHealth]:
         """Report on each server, without asking it."""
-        view, progress, reasons = self.view, self.repairer.progress, self.repairer.reasons
+        view, progress, reasons = self.view, self.repairer.progress, self._causes.outside
         return {
             id: ServerHealth(
                 place_of(id, view),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -61,7 +63,7 @@ def test_only_what_is_known_is_told() -> None:
 
 
 def test_a_known_reason_and_the_shard_are_told() -> None:
-    reason = "server redis-1: maxmemory-policy is 'allkeys-lru'"
+    reason = "maxmemory-policy is 'allkeys-lru'"
     state, why = told(view(R2, R3), out_since=SINCE, reason=reason, shard="b")
     assert state.startswith("shard b: 2 of 3 servers in sync")
     assert why == "shard b: redis-1 is not brought back: maxmemory-policy is 'allkeys-lru'"
@@ -94,3 +96,61 @@ async def test_a_client_warns_of_lost_redundancy_and_then_of_what_stops_pushes()
             cluster.servers.start(name)
         await until(lambda: cluster.health().ok and not cluster.health().warnings)
         assert cluster.health().servers["redis-1"].out_since is None
+
+
+@pytest.mark.anyio
+async def test_the_error_after_a_power_cut_names_the_command_that_ends_it() -> None:
+    """Two of three servers are back: a running client names the command, in its errors and its health."""
+    async with zkrq.testing.cluster() as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push(1)
+        for name in cluster.servers.names:
+            cluster.servers.kill(name)
+        await until(lambda: any("refused" in text for text in cluster.health().trouble))
+        for name in ("redis-1", "redis-2"):
+            cluster.servers.start(name)
+        command = "`zkrq servers recover redis-1 redis-2`"
+        await until(lambda: any(text.endswith(command) for text in cluster.health().trouble))
+        assert not cluster.health().ok
+        calls = [asyncio.create_task(call) for call in (queue.push(2), queue.pause())]
+        await cluster.clock.advance(20)
+        for error in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(error, zkrq.Unavailable | zkrq.OutcomeUnknown)
+            assert re.search("redis-3.*" + command, str(error))
+        cluster.servers.start("redis-3")
+        await until(lambda: cluster.health().ok)
+        assert cluster.health().trouble == ()
+
+
+@pytest.mark.anyio
+async def test_the_command_names_the_shard() -> None:
+    async with zkrq.testing.servers(4) as own, own.connect(first=2) as cluster:
+        await cluster.add_shard("b", own.urls("redis-3", "redis-4"))
+        for name in ("redis-3", "redis-4"):
+            own.kill(name)
+        await until(lambda: any("redis-3" in text for text in cluster.health().trouble))
+        own.start("redis-3")
+        command = "`zkrq servers recover --shard b redis-3`"
+        await until(lambda: any(text.endswith(command) for text in cluster.health().trouble))
+
+
+@pytest.mark.anyio
+async def test_a_known_cause_is_named_instead_of_only_retry_later() -> None:
+    """A server that evicts keys is not brought back: the errors of pushes say so, to this client and to new ones."""
+    async with zkrq.testing.cluster(min_replicas=3) as cluster:
+        queue = cluster.queue("jobs")
+        await queue.push(1)
+        cluster.servers.kill("redis-2")
+        with pytest.raises((zkrq.NotEnoughReplicas, zkrq.OutcomeUnknown)):
+            await queue.push(2)
+        cluster.servers.start("redis-2")
+        cluster.servers._find("redis-2").redis.maxmemory_policy = "allkeys-lru"  # pyright: ignore[reportPrivateUsage]
+        cause = "redis-2 is not brought back: maxmemory-policy is 'allkeys-lru', must be 'noeviction'"
+        await until(lambda: any(text.startswith(cause) for text in cluster.health().trouble))
+        async with cluster.servers.connect() as late:
+            assert any(text.startswith(cause) for text in late.health().trouble)
+            for client in (cluster, late):
+                with pytest.raises(zkrq.NotEnoughReplicas, match=cause) as caught:
+                    await client.queue("jobs").push(3)
+                assert caught.value.causes[0].startswith(cause)
+                assert str(caught.value).startswith("2 server(s) in sync, min_replicas is 3; redis-2")
