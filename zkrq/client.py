@@ -41,7 +41,7 @@ from zkrq.settings import QueueSettings, Settings
 from zkrq.shard import NOT_OPEN, Shard
 from zkrq.shards import Given, Shards
 from zkrq.stalls import watch_for_stalls
-from zkrq.tasks import Tasks, see_through
+from zkrq.tasks import Tasks, on_loop, see_through
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that closing spends on handing back claims and on removing payloads of finished items.
@@ -290,7 +290,9 @@ class Client:
         every = [leases for opened in self.queues.values() for leases in opened.parts.leases]
         held, expired = sum(map(len, every)), sum(leases.expired(now) for leases in every)
         uncertain = self.coordinator.valid_until <= now
-        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain), logging.WARNING)
+        loop = asyncio.get_running_loop()
+        names = tuple(sorted({name for task, name in on_loop.copy().items() if task.get_loop() is loop}))
+        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain, names), logging.WARNING)
 
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 
