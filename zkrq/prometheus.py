@@ -24,17 +24,13 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from zkrq import cluster as asynchronous
 from zkrq import sync
 from zkrq.claims import Claim, lease_of
 from zkrq.cluster import client_of
 from zkrq.consuming.lease import Verb
 from zkrq.coordination.coordinator import SessionState
-from zkrq.errors import ZkrqError
+from zkrq.errors import ConfigError, ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.flow import Flow, Passed
 from zkrq.health import Health
@@ -45,6 +41,13 @@ from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
 from zkrq.shards import ShardStatus
 from zkrq.sync.cluster import opened_of
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ConfigError("zkrq.prometheus needs prometheus_client: pip install 'zkrq[prometheus]'") from error
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets for calls to the servers, in seconds."""

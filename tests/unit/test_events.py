@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_every_event_has_a_type_of_its_own() -> None:
 def test_every_event_is_a_sentence_for_people() -> None:
     """No name of a class or field, and no number with more digits than mean something."""
     for type in event_types():
-        values: dict[str, object] = {"int": 1234, "float": 3.0097736309999163, "bool": True, "str": "name"}
+        values: dict[str, Any] = {"int": 1234, "float": 3.0097736309999163, "bool": True, "str": "name"}
         values |= {"float | None": 3.0097736309999163, "tuple[str, ...]": ("redis-1", "redis-2")}
         event = type(*[values[str(each.type)] for each in fields(type) if each.name != "shard"])
         assert not re.search(r"[A-Z]\w+\(|\w=|\.\d\d|[\[{']|None", str(event)), str(event)

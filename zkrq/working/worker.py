@@ -137,6 +137,10 @@ class Worker:
         """
         if self._limiter is not None:
             raise ConfigError("the worker is running: add queues before")
+        if not hasattr(queue, "pop_many"):
+            given = f"{queue!r}" if isinstance(queue, str) else type(queue).__name__
+            wanted = f"cluster.queue({given})" if isinstance(queue, str) else "cluster.queue(name)"
+            raise ConfigError(f"the first argument of add() is {given}, must be a queue: {wanted}")
         if any(served.queue.name == queue.name for served in self._served):
             raise ConfigError(f"the worker already serves a queue {queue.name!r}")
         if not 0 < weight <= MAX_WEIGHT:
