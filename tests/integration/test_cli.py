@@ -408,7 +408,9 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert await shell.value("pop", "jobs") == []
     assert not (await shell.value("resume", "jobs"))[0]["paused"]
     assert (await shell.value("cancel", "jobs", first["id"]))[0]["outcome"] == "removed"
-    assert (await shell.run("get", "jobs", first["id"]))[0] == 2
+    for command in ("get", "cancel"):
+        code, out, err = await shell.run(command, "jobs", first["id"])
+        assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
 
 
 async def test_delete(shell: Shell, servers: local.Servers) -> None:
