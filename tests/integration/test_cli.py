@@ -325,6 +325,8 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
     async with local.servers(redis=1, zookeeper=0) as more:
         (added,) = await shell.value("servers", "add", more.redis[0].url, "--name", "redis-4")
         assert added["server"] == "redis-4"
+        for line in await shell.value("servers", "list"):  # a new process that was given the other three
+            assert line["connected"], line
         code, out, err = await shell.run("servers", "remove", "redis-1")
         assert (code, out, err) == (0, "redis-1 is removed\n", "")
         code, _, err = await shell.run("servers", "remove", "redis-1")

@@ -495,7 +495,35 @@ async def test_probes_and_metrics(stage: Stage, servers: local.Servers) -> None:
         for server in servers.redis:
             server.pause()
         alive, ready = await http.client.get("/livez"), await http.client.get("/readyz")
-        assert (alive.status_code, ready.status_code, ready.text) == (200, 503, "not ready\n")
+        assert (alive.status_code, ready.status_code, ready.text) == (
+            200,
+            503,
+            "not ready: the servers have not answered for 5 s\n",
+        )
+
+
+async def test_a_server_that_is_not_ready_says_why() -> None:
+    """All of it where nobody needs a token; otherwise without names of servers."""
+    async with zkrq.testing.servers(2) as own:
+        for tokens, text in (
+            ((), "not ready: 1 server(s) in sync, min_replicas is 2; redis-1 is not brought back"),
+            ((TOKEN,), "not ready: 1 of at least 2 servers are in sync\n"),
+        ):
+            async with serving(own.connect(), tokens=tokens) as http:
+                assert (await http.client.get("/readyz")).text == "ready\n"
+                own.kill("redis-1")
+
+                async def told(http: Serving = http, text: str = text) -> bool:
+                    return (await http.client.get("/readyz")).text.startswith(text)
+
+                await settled(told)
+                assert not (tokens and "redis" in (await http.client.get("/readyz")).text)
+                own.start("redis-1")
+                await settled(lambda http=http: _is_ready(http))
+
+
+async def _is_ready(http: Serving) -> bool:
+    return (await http.client.get("/readyz")).status_code == 200
 
 
 async def test_every_reply_has_the_headers_that_browsers_obey(stage: Stage) -> None:

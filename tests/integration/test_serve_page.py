@@ -224,10 +224,18 @@ async def test_actions_work_without_scripts(stage: Stage) -> None:
     assert (await stage.cluster.queue("others").size()).ready == 1
 
 
-@pytest.mark.parametrize("path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/-/pause"])
+@pytest.mark.parametrize(
+    "path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/-/pause", "/queues/unheard-of"]
+)
 async def test_what_does_not_exist_is_not_found(stage: Stage, path: str) -> None:
-    call = stage.http.client.get if path.endswith("b") else stage.http.client.post
+    call = stage.http.client.get if path.count("/") == 2 else stage.http.client.post
     assert (await call(path)).status_code == 404
+
+
+async def test_nothing_is_said_of_a_curve_before_there_is_one(stage: Stage) -> None:
+    await stage.cluster.queue("young").push(1)
+    text = (await stage.http.client.get("/queues/young")).text
+    assert "<figcaption>Items</figcaption>" in text
 
 
 async def test_another_site_acts_on_nothing(stage: Stage) -> None:

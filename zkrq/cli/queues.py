@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.items import QUEUE, item_line
-from zkrq.cli.servers import server_lines, server_value
+from zkrq.cli.servers import meet_servers, server_lines, server_value
 from zkrq.inspection import Sizes, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         statistics = await cluster.statistics()
-        health = cluster.health()
+        health = await meet_servers(cluster)
         left_out = shards_left_out(statistics.values(), cluster.shards)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
-from zkrq.cluster import Cluster
+from zkrq.cluster import Cluster, client_of
 from zkrq.connecting import founder
 from zkrq.health import Health, ServerHealth
 from zkrq.protocol.shards import FIRST
@@ -18,6 +18,14 @@ async def _found(args: Namespace) -> Lines:
     servers = sorted(view.servers)
     text = f"namespace {cluster.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"
     yield Line(text, {"namespace": cluster.namespace, "servers": servers, "min_replicas": view.min_replicas})
+
+
+async def meet_servers(cluster: Cluster) -> Health:
+    """Connect to the servers that were added after this client's own list was written; return the health then."""
+    for shard in client_of(cluster).shards.open.values():
+        unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
+        await shard.fleet.identify(unknown)
+    return cluster.health()
 
 
 def server_value(server: ServerHealth) -> dict[str, object]:
@@ -40,7 +48,7 @@ def server_lines(health: Health) -> list[Line]:
 
 async def _servers_list(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        for line in server_lines(cluster.health()):
+        for line in server_lines(await meet_servers(cluster)):
             yield line
 
 

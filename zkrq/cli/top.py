@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
+from zkrq.cli.servers import meet_servers
 from zkrq.cluster import Cluster, client_of
 from zkrq.consumers import Consumer
 from zkrq.errors import ConfigError, ZkrqError
@@ -97,7 +98,8 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
     """Look at everything.  Raises ``Unavailable``."""
     queues = await cluster.statistics()
     consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
-    return Snapshot(time.monotonic(), cluster.health(), cluster.shards, queues, consumers, copied)
+    health = await meet_servers(cluster)
+    return Snapshot(time.monotonic(), health, cluster.shards, queues, consumers, copied)
 
 
 async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:

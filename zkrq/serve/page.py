@@ -112,9 +112,23 @@ class Page:
         if (queue := self._named(request)) is None:
             return self._message(404, "Not found", "There is no queue of that name.")
         look = await self._watching.look()
+        if not await self._exists(queue.name, look):
+            return self._message(
+                404, "Not found", "There is no queue of that name, or nothing was ever pushed into it."
+            )
         values = await self._contents(queue, look)
         stream = f"/queues/{queue.name}/live"
         return self._reply("live.html", title=queue.name, fragment="live_queue.html", stream=stream, **values)
+
+    async def _exists(self, name: str, look: Look) -> bool:
+        """Tell whether the servers know a queue, or whether that cannot be asked now."""
+        if name in look.queues or look.trouble:
+            return True
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                return name in await self._cluster.queues()
+        except (ZkrqError, TimeoutError):
+            return True
 
     async def live_queue(self, request: Request) -> Response:
         """Keep the page of a queue up to date."""
