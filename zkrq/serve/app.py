@@ -70,7 +70,7 @@ def make_app(
         separate_input_output_schemas=False,
     )
     queues = Queues(cluster, retry)
-    app.include_router(Api(cluster, queues, holding, stopping).router(needs_token=bool(policy.tokens)))
+    app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
     app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
     app.mount("/static", StaticFiles(directory=HERE / "static"))
