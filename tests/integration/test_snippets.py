@@ -332,7 +332,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
             beat = beats.EmbeddedService(app, thread=True, max_interval=1, schedule_filename=str(tmp_path / "beat"))
             beat.start()
             try:
-                return [*known["run"](), done.wait(60)]
+                return [*(result.get(timeout=60) for result in known["run"]()), done.wait(60)]
             finally:
                 beat.stop()
 
