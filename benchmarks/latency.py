@@ -1,12 +1,12 @@
-"""Measure the time of a push, and until a handler has the item: at rest, at half speed, and when a server dies."""
+"""Measure the time of a push, and until a handler has the item: at rest, at several paces, when a server dies."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from redis.asyncio import Redis
@@ -23,8 +23,8 @@ LATENCY = Topic(
     "Latency",
     "Three Redis servers, one client process that pushes and consumes, 100-byte items. Pushes leave at a fixed "
     "pace, whether the ones before have returned or not, and are measured from when they were due; `to handler` "
-    "ends when the body of `async with claim` begins. Half of the maximum is half of what pushing and consuming at "
-    "the same time reached just before.",
+    "ends when the body of `async with claim` begins. The paces are parts of what the same 32 consumers reached just "
+    "before, with pushes in the same process that were never more than 1,000 items ahead of them.",
     "ms",
     "load",
     plot="bars",
@@ -56,6 +56,14 @@ AT_REST_RATIO = Topic(
 )
 
 CONSUMERS = 32
+"""Of every measurement with a pace, and of the maximum that the paces are parts of."""
+
+AHEAD = 1_000
+"""Items by which pushes may be ahead of the consumers when the maximum is measured, so that both work all the time."""
+
+PARTS = (10, 25, 50, 75, 90)
+"""Paces in percent of the maximum."""
+
 STALL_RATE = 500
 TIMER = 0.002
 """Seconds by which a timer may be late without an error."""
@@ -69,10 +77,10 @@ async def run(plan: Plan, sheet: Sheet) -> None:
             await _at_rest(sheet, group, cluster.queue(f"rest-{repetition}"), 200 if plan.quick else 300)
         for repetition in range(plan.repetitions):
             await _paced(sheet, "100/s", cluster.queue(f"slow-{repetition}"), 100, plan.seconds(10))
-            fastest = await _maximum(cluster.queue(f"fast-{repetition}"), plan.items(20_000))
-            await _paced(
-                sheet, "half of the maximum", cluster.queue(f"half-{repetition}"), fastest / 2, plan.seconds(6)
-            )
+            fastest = await Load(cluster.queue(f"fast-{repetition}")).maximum(plan.items(40_000))
+            for part in plan.rows(PARTS, (10, 50, 90)):
+                queue = cluster.queue(f"part-{part}-{repetition}")
+                await _paced(sheet, f"{part} % of the maximum", queue, fastest * part / 100, plan.seconds(6))
     for _ in range(plan.repetitions):
         for whom in ("the primary", "a follower"):
             await _killed(sheet, whom, 3.0 if plan.quick else 4.0)
@@ -137,7 +145,7 @@ async def _at_rest(sheet: Sheet, group: Servers, queue: zkrq.Queue[Any], rounds:
 
 
 async def _paced(sheet: Sheet, row: str, queue: zkrq.Queue[Any], rate: float, seconds: float) -> None:
-    load_ = _Load(queue)
+    load_ = Load(queue)
     await load_.run(rate, seconds)
     for name, delays in (("push", load_.pushes()), ("to handler", load_.deliveries())):
         sheet.add(
@@ -150,11 +158,6 @@ async def _paced(sheet: Sheet, row: str, queue: zkrq.Queue[Any], rate: float, se
     sheet.note(LATENCY, f"push, {row}", f"{rate:,.0f} pushes a second in the last repetition")
 
 
-async def _maximum(queue: zkrq.Queue[Any], items: int) -> float:
-    """Measure the items per second when pushing and consuming at the same time."""
-    return items / await load.timed(asyncio.gather(load.push(queue, items), load.consume(queue, load.TASKS, items)))
-
-
 async def _killed(sheet: Sheet, whom: str, seconds: float) -> None:
     async with load.servers() as group, load.open_cluster(group) as cluster:
         queue = cluster.queue("stall")
@@ -162,7 +165,7 @@ async def _killed(sheet: Sheet, whom: str, seconds: float) -> None:
         await load.consume(queue)
         primary = cluster.view.primary("stall")
         victim = next(server for server in group.redis if (server.name == primary) == (whom == "the primary"))
-        load_ = _Load(queue)
+        load_ = Load(queue)
         await asyncio.gather(load_.run(STALL_RATE, seconds), _kill(victim, seconds / 2))
         sheet.add(
             STALL,
@@ -178,7 +181,7 @@ async def _kill(victim: LocalRedis, after: float) -> None:
     await victim.kill()
 
 
-class _Load:
+class Load:
     """Push at a pace and consume; record when each push was due and returned, and when its handler started."""
 
     def __init__(self, queue: zkrq.Queue[Any]) -> None:
@@ -186,18 +189,42 @@ class _Load:
         self.due: list[float] = []
         self.returned: dict[int, float] = {}
         self.began: dict[int, float] = {}
+        self._room = asyncio.Semaphore(AHEAD)
+
+    async def maximum(self, items: int) -> float:
+        """Return the items per second that the consumers reach while pushes keep them busy."""
+        left = iter(range(items))
+
+        async def produce() -> None:
+            for n in left:
+                await self._room.acquire()
+                await self._push(n, time.perf_counter())
+
+        async with self._consuming(), asyncio.timeout(120):
+            began = time.perf_counter()
+            await asyncio.gather(*(produce() for _ in range(load.TASKS)))
+            await self._wait_began(items)
+        return items / (max(self.began.values()) - began)
 
     async def run(self, rate: float, seconds: float) -> None:
         """Push at this rate.  Raises ``TimeoutError`` if the items are not all handled soon after the last push."""
-        consumers = [asyncio.create_task(self._consume()) for _ in range(CONSUMERS)]
-        await asyncio.sleep(0.2)
         items = int(rate * seconds)
-        try:
+        async with self._consuming():
             async with asyncio.TaskGroup() as pushes:
                 await pace(items, rate, lambda n, due: pushes.create_task(self._push(n, due)))
             async with asyncio.timeout(30):
-                while len(self.began) < items:  # noqa: ASYNC110 - an event each would be measured too
-                    await asyncio.sleep(0.05)
+                await self._wait_began(items)
+
+    async def _wait_began(self, items: int) -> None:
+        while len(self.began) < items:  # noqa: ASYNC110 - an event each would be measured too
+            await asyncio.sleep(0.05)
+
+    @asynccontextmanager
+    async def _consuming(self) -> AsyncGenerator[None]:
+        consumers = [asyncio.create_task(self._consume()) for _ in range(CONSUMERS)]
+        await asyncio.sleep(0.2)
+        try:
+            yield
         finally:
             for consumer in consumers:
                 consumer.cancel()
@@ -219,6 +246,7 @@ class _Load:
         async for claim in self._queue.pop():
             async with claim:
                 self.began.setdefault(claim.item["n"], time.perf_counter())
+            self._room.release()
 
 
 async def pace(count: int, rate: float, begin: Callable[[int, float], object]) -> None:

@@ -17,6 +17,7 @@ from weakref import ReferenceType, ref
 
 import anyio
 
+from zkrq import clock
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
@@ -25,7 +26,7 @@ from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
 from zkrq.everywhere import Everywhere
-from zkrq.health import Health
+from zkrq.health import Health, ServerHealth, lost_redundancy
 from zkrq.home import Home
 from zkrq.limits import DeadLetters
 from zkrq.observing import Observers
@@ -43,7 +44,7 @@ from zkrq.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.shard import NOT_OPEN, Shard
 from zkrq.shards import Given, Shards
 from zkrq.stalls import watch_for_stalls
-from zkrq.tasks import Tasks, see_through
+from zkrq.tasks import Tasks, on_loop, see_through
 
 T = TypeVar("T")
 
@@ -305,16 +306,30 @@ class Client:
 
     def health(self) -> Health:
         """Report what this client knows, without asking a server."""
-        shards = self.shards.open.values()
-        view, trouble = self.shard.view, tuple(text for shard in shards for text in shard.trouble)
+        view, trouble = self.shard.view, self.trouble()
+        servers: dict[str, ServerHealth] = {}
+        warnings, now, several = list[str](), clock.now(), len(self.shards.map.shards) > 1
+        for shard in self.shards.open.values():
+            servers |= shard.server_health()
+            lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
+            if shard.needs_recovery:
+                trouble.append(shard.needs_recovery)
+            if shard.view.writable:
+                warnings += lost
+            else:
+                trouble += lost
+        ok = self.is_open and not trouble and all(shard.view.writable for shard in self.shards.open.values())
+        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, tuple(trouble), tuple(warnings))
+
+    def trouble(self) -> list[str]:
+        """Return what keeps this client, and perhaps no other, from its servers and shards."""
+        trouble = [text for shard in self.shards.open.values() for text in shard.trouble]
         if len(self.shards.map.shards) > 1:
             joining, given = ShardState.JOINING.value, self.shards.given
             known = self.shards.status()
             away = [status.away for name, status in known.items() if status.state != joining or name in given]
-            trouble += tuple(reason for reason in away if reason)
-        ok = self.is_open and all(shard.view.writable for shard in shards) and not trouble
-        servers = {id: health for shard in shards for id, health in shard.server_health().items()}
-        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, trouble)
+            trouble += (reason for reason in away if reason)
+        return trouble
 
     async def ping(self) -> None:
         """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
@@ -340,7 +355,9 @@ class Client:
         every = [leases for opened in self.queues.values() for leases in opened.parts.leases]
         held, expired = sum(map(len, every)), sum(leases.expired(now) for leases in every)
         uncertain = self.coordinator.valid_until <= now
-        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain), logging.WARNING)
+        loop = asyncio.get_running_loop()
+        names = tuple(sorted({name for task, name in on_loop.copy().items() if task.get_loop() is loop}))
+        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain, names), logging.WARNING)
 
     # -- the coordinator's listener ------------------------------------------------------------------------------------
 

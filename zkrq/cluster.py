@@ -186,7 +186,7 @@ class Cluster:
         *,
         name: str | None = None,
         offset: Duration = 0.0,
-        zone: tzinfo | None = None,
+        zone: tzinfo | str | None = None,
         catch_up: Duration = MAX_CATCH_UP,
         priority: int = 0,
     ) -> Recurring[T]:
@@ -194,11 +194,11 @@ class Cluster:
         it.
 
         ``when``: seconds between two moments (multiples of it since 1970, plus ``offset``), or a cron expression (extra
-        ``cron``; in the time zone ``zone``, None: UTC).  ``name`` identifies the schedule, None: derived from the
-        schedule and the item; every process must declare the same.  ``item(moment)`` must return the same in every
-        process: use the moment, not the clock or random numbers.  After a sleep the last missed moment is pushed late,
-        if it is at most ``catch_up`` seconds old (1 to 240).  Ends with the cluster, with ``cancel()``, or with ``async
-        with``.
+        ``cron``; in the time zone ``zone``, which may be a name such as "Europe/Berlin", None: UTC). ``name``
+        identifies the schedule, None: derived from the schedule and the item; every process must declare the same.
+        ``item(moment)`` must return the same in every process: use the moment, not the clock or random numbers. After a
+        sleep the last missed moment is pushed late, if it is at most ``catch_up`` seconds old (1 to 240). Ends with the
+        cluster, with ``cancel()``, or with ``async with``.
         Raises ``ConfigError`` for bad arguments.
         """
         self._client.check_open()

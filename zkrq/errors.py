@@ -129,12 +129,17 @@ class QueueFull(ZkrqError):
 
 
 class NotEnoughReplicas(ZkrqError):
-    """Fewer servers are in sync than min_replicas asks for; retry later."""
+    """Fewer servers are in sync than min_replicas asks for; retry later.
 
-    def __init__(self, members: int, min_replicas: int) -> None:
-        super().__init__(f"{members} server(s) in sync, min_replicas is {min_replicas}; retry later")
+    ``causes``: sentences, why servers could not be brought back, as far as this client knows; correct these first.
+    """
+
+    def __init__(self, members: int, min_replicas: int, causes: tuple[str, ...] = ()) -> None:
+        known = "".join(f"{cause}; " for cause in causes)
+        super().__init__(f"{members} server(s) in sync, min_replicas is {min_replicas}; {known}retry later")
         self.members = members
         self.min_replicas = min_replicas
+        self.causes = causes
 
 
 class OutcomeUnknown(ZkrqError):

@@ -4,9 +4,9 @@ operation."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, Final, cast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 from zkrq.protocol.shards import FIRST, ShardName
 
@@ -19,25 +19,21 @@ SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something changed.  ``cluster`` is the namespace.  Its text shows at most ``SHOWN`` elements of a list."""
+    """Something changed.  ``cluster`` is the namespace.  Its text is a sentence for people, with at most ``SHOWN``
+    elements of a list; ``repr`` has all fields."""
 
     cluster: str
 
     def __str__(self) -> str:
-        shown = (f"{each.name}={_shorten(getattr(self, each.name))}" for each in self._shown())
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return self._sentence()
 
-    def _shown(self) -> Iterable[Field[Any]]:
-        """Return the fields that the text has."""
-        return fields(self)
+    def _sentence(self) -> str:
+        return repr(self)
 
 
-def _shorten(value: object) -> str:
-    if not isinstance(value, tuple):
-        return repr(value)
-    elements = cast("tuple[object, ...]", value)
-    more = len(elements) - SHOWN
-    return f"({', '.join(map(repr, elements[:SHOWN]))}, and {more:,} more)" if more > 0 else repr(elements)
+def _shorten(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return f"{', '.join(names[:SHOWN])} and {more:,} more" if more > 0 else ", ".join(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +42,8 @@ class ShardEvent(Event):
 
     shard: str = field(default=FIRST, kw_only=True)
 
-    def _shown(self) -> Iterable[Field[Any]]:
-        return (each for each in fields(self) if each.name != "shard" or self.shard != FIRST)
+    def __str__(self) -> str:
+        return self._sentence() if self.shard == FIRST else f"shard {self.shard}: {self._sentence()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +54,9 @@ class ServerEvicted(ShardEvent):
     reason: str
     epoch: int
 
+    def _sentence(self) -> str:
+        return f"server {self.server} is out of sync, evicted by this client in epoch {self.epoch}: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerUnusableHere(ShardEvent):
@@ -67,6 +66,9 @@ class ServerUnusableHere(ShardEvent):
     server: str
     reason: str
 
+    def _sentence(self) -> str:
+        return f"this client cannot use server {self.server}, and pushes nothing until it can: {self.reason}"
+
 
 @dataclass(frozen=True, slots=True)
 class WakeupsRefused(ShardEvent):
@@ -75,6 +77,9 @@ class WakeupsRefused(ShardEvent):
 
     server: str
     reason: str
+
+    def _sentence(self) -> str:
+        return f"server {self.server} sends this client no wake-ups, so it polls every half second: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,11 @@ class CatchingUp(ShardEvent):
     rate: float
     seconds_left: float | None
 
+    def _sentence(self) -> str:
+        left = "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
+        speed = f"{self.rate:,.0f} a second{left}"
+        return f"server {self.server}: {self.copied:,} of about {self.total:,} items copied, {speed}"
+
 
 @dataclass(frozen=True, slots=True)
 class ServerCaughtUp(ShardEvent):
@@ -98,6 +108,10 @@ class ServerCaughtUp(ShardEvent):
     seconds: float
     epoch: int
 
+    def _sentence(self) -> str:
+        copied = f"{self.items:,} items copied in {self.seconds:.1f} s"
+        return f"server {self.server} is in sync again in epoch {self.epoch}: {copied}"
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered(ShardEvent):
@@ -107,6 +121,10 @@ class Recovered(ShardEvent):
     servers: tuple[str, ...]
     missing: tuple[str, ...]
     epoch: int
+
+    def _sentence(self) -> str:
+        lost = f"; items that only {_shorten(self.missing)} held are lost" if self.missing else ""
+        return f"recovered in epoch {self.epoch} with the data of {_shorten(self.servers)}{lost}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +137,12 @@ class Scrubbed(ShardEvent):
     forwarded: int
     forgotten: int
 
+    def _sentence(self) -> str:
+        return (
+            f"the servers disagreed about items of queue {self.queue} and agree now: {self.affirmed:,} affirmed, "
+            f"{self.forwarded:,} forwarded, {self.forgotten:,} forgotten"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ViewChanged(ShardEvent):
@@ -128,6 +152,10 @@ class ViewChanged(ShardEvent):
     members: tuple[str, ...]
     learners: tuple[str, ...]
 
+    def _sentence(self) -> str:
+        learners = f"; being caught up: {_shorten(self.learners)}" if self.learners else ""
+        return f"epoch {self.epoch}: in sync: {_shorten(self.members)}{learners}"
+
 
 @dataclass(frozen=True, slots=True)
 class NotWritable(ShardEvent):
@@ -135,6 +163,9 @@ class NotWritable(ShardEvent):
 
     members: tuple[str, ...]
     min_replicas: int
+
+    def _sentence(self) -> str:
+        return f"pushes fail until {self.min_replicas} servers are in sync; now: {_shorten(self.members)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +175,20 @@ class ServerFull(ShardEvent):
 
     server: str
 
+    def _sentence(self) -> str:
+        return (
+            f"server {self.server} has reached its maxmemory: pushes fail until it has room, claims and acks continue"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ServerHasRoom(ShardEvent):
     """A server that was full has accepted items for some time."""
 
     server: str
+
+    def _sentence(self) -> str:
+        return f"server {self.server} has room again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +197,18 @@ class SessionSuspended(Event):
 
     owner: str
 
+    def _sentence(self) -> str:
+        return f"ZooKeeper does not answer session {self.owner}; work continues"
+
 
 @dataclass(frozen=True, slots=True)
 class SessionResumed(Event):
     """ZooKeeper answers again, and the session is still the same."""
 
     owner: str
+
+    def _sentence(self) -> str:
+        return f"ZooKeeper answers session {self.owner} again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +217,9 @@ class SessionLost(Event):
 
     owner: str
 
+    def _sentence(self) -> str:
+        return f"ZooKeeper has ended session {self.owner}: every claim that it held is lost"
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredDead(Event):
@@ -179,6 +227,11 @@ class DeclaredDead(Event):
     and the consumer continues under a new one.  If its session has ended too, ``SessionLost`` follows."""
 
     owner: str
+
+    def _sentence(self) -> str:
+        return (
+            f"another client declared consumer {self.owner} dead: its claims are lost, and it continues under a new id"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +242,9 @@ class ClaimsLost(Event):
     ids: tuple[str, ...]
     reason: str
 
+    def _sentence(self) -> str:
+        return f"{len(self.ids):,} claim(s) of queue {self.queue} lost, {self.reason}: {_shorten(self.ids)}"
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersDropped(Event):
@@ -196,6 +252,9 @@ class DeadLettersDropped(Event):
 
     queue: str
     items: int
+
+    def _sentence(self) -> str:
+        return f"{self.items:,} dead letter(s) of queue {self.queue} removed: it keeps no more, or none as old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +266,11 @@ class MemoryShortened(ShardEvent):
     queue: str
     seconds: float | None
 
+    def _sentence(self) -> str:
+        if self.seconds is None:
+            return f"removals from queue {self.queue} are remembered for the usual time again"
+        return f"removals from queue {self.queue} are forgotten after {self.seconds:.0f} s: it removes more than fit"
+
 
 @dataclass(frozen=True, slots=True)
 class OwnerFenced(ShardEvent):
@@ -216,18 +280,29 @@ class OwnerFenced(ShardEvent):
     owner: str
     items: int
 
+    def _sentence(self) -> str:
+        return f"consumer {self.owner} is dead: {self.items:,} of its claim(s) in queue {self.queue} are ready again"
+
 
 @dataclass(frozen=True, slots=True)
 class LoopBlocked(Event):
     """The event loop did not run for ``seconds``, because a call in this process did not let it: a handler that
     computes, or that calls something slow without ``await``.  What that cost: ``expired`` of the ``held`` claims passed
     their deadlines meanwhile, so their items may be delivered again; and with ``session_uncertain`` ZooKeeper may have
-    ended the session, and with it all claims."""
+    ended the session, and with it all claims.  ``handlers``: names of the worker's handlers that were in progress on
+    the event loop; one of them probably blocked it."""
 
     seconds: float
     held: int
     expired: int
     session_uncertain: bool
+    handlers: tuple[str, ...] = ()
+
+    def _sentence(self) -> str:
+        by = f" while these handlers ran: {_shorten(self.handlers)}" if self.handlers else ""
+        cost = f"; {self.expired:,} of {self.held:,} held claim(s) expired" if self.expired else ""
+        session = "; the ZooKeeper session may have ended" if self.session_uncertain else ""
+        return f"the event loop was blocked for {self.seconds:.1f} s{by}{cost}{session}"
 
 
 class Events:
@@ -245,6 +320,7 @@ class Events:
     def tell(self, event: Event, level: int = logging.INFO) -> None:
         """Report an event."""
         extra = {
+            "event": type(event).__name__,
             "cluster": event.cluster,
             "shard": event.shard if self.several_shards and isinstance(event, ShardEvent) else None,
             "queue": getattr(event, "queue", None),

@@ -231,6 +231,15 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
     return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, 0, flow)
 
 
+def servers_of(queue: object) -> str:
+    """Say which servers a queue is on, as far as its client knows; empty for anything but a queue."""
+    if not isinstance(queue, Inspection):
+        return ""
+    views = [shard.view for shard in queue._everywhere.shards.open.values()]  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType, reportUnknownVariableType]
+    members = [id for view in views for id in view.members]
+    return f"{', '.join(members)} ({len(members)} of {sum(len(view.servers) for view in views)})"
+
+
 def may_have(shard: Shard, id: str) -> bool:
     """Tell whether an item of this id may be on a shard: unless the id names another one."""
     return shard_of(id) in (None, shard.name)

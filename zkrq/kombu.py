@@ -25,6 +25,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from inspect import signature
 from queue import Empty
 from typing import Any, NamedTuple, TypeAlias
 
@@ -76,6 +77,9 @@ KOMBU_OPTIONS = frozenset(
     }
 )
 
+OTHERS = {"visibility_timeout": " (a task is held for as long as its worker lives, however long it takes)"}
+"""Options of other transports that are often left over, and why zkrq needs none."""
+
 _log = logging.getLogger("zkrq.kombu")
 
 Message: TypeAlias = dict[str, Any]
@@ -108,6 +112,12 @@ class Client:
         """Connect to nothing yet.  Raises ``ConfigError`` for options that are wrong."""
         self._queue_options = {name: value for name, value in options.items() if name in QUEUE_OPTIONS}
         settings = {name: value for name, value in options.items() if name not in QUEUE_OPTIONS | KOMBU_OPTIONS}
+        unknown = sorted(settings.keys() - signature(connect).parameters.keys())
+        if unknown:
+            raise ConfigError(
+                f"broker_transport_options: zkrq has no {', '.join(unknown)}: remove "
+                f"{'it' if len(unknown) == 1 else 'them'}{''.join(OTHERS.get(name, '') for name in unknown)}"
+            )
         try:
             connect(**settings)
         except TypeError as error:

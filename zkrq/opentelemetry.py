@@ -21,15 +21,18 @@ from collections.abc import Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
-from opentelemetry import baggage, context, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
-
 from zkrq import cluster as asynchronous
 from zkrq import sync
 from zkrq.claims import Claim
-from zkrq.errors import Receipt, Receipts
+from zkrq.errors import ConfigError, Receipt, Receipts
 from zkrq.observing import Observer, Outgoing, PushOutcome
+
+try:
+    from opentelemetry import baggage, context, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
+except ModuleNotFoundError as error:
+    raise ConfigError("zkrq.opentelemetry needs opentelemetry-api: pip install 'zkrq[opentelemetry]'") from error
 
 MAX_LINKS = 100
 """Items to which the span of a claim request is linked; the SDK keeps 128 links."""

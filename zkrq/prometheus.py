@@ -24,17 +24,13 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from zkrq import cluster as asynchronous
 from zkrq import sync
 from zkrq.claims import Claim, lease_of
 from zkrq.cluster import client_of
 from zkrq.consuming.lease import Verb
 from zkrq.coordination.coordinator import SessionState
-from zkrq.errors import ZkrqError
+from zkrq.errors import ConfigError, ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.flow import Flow, Passed
 from zkrq.health import Health
@@ -45,6 +41,13 @@ from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
 from zkrq.shards import ShardStatus
 from zkrq.sync.cluster import opened_of
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ModuleNotFoundError as error:
+    raise ConfigError("zkrq.prometheus needs prometheus_client: pip install 'zkrq[prometheus]'") from error
 
 LATENCIES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the buckets for calls to the servers, in seconds."""
@@ -164,7 +167,12 @@ class _Known(NamedTuple):
     """What this client knows without asking a server."""
 
     health: Health
+    trouble: int
     shards: Mapping[str, ShardStatus]
+
+
+def _know(cluster: asynchronous.Cluster) -> _Known:
+    return _Known(cluster.health(), len(client_of(cluster).trouble()), cluster.shards)
 
 
 class Metrics(Observer, Collector):
@@ -312,11 +320,11 @@ class Metrics(Observer, Collector):
         """
         loop = client_of(cluster).home.loop
         if loop is None or running_loop() is loop:
-            return _Known(cluster.health(), cluster.shards), self._reading
+            return _know(cluster), self._reading
 
         async def read() -> tuple[_Known, _Reading | None]:
             reading = await self._read(cluster)
-            return _Known(cluster.health(), cluster.shards), reading
+            return _know(cluster), reading
 
         asked = asyncio.run_coroutine_threadsafe(read(), loop)
         try:
@@ -344,7 +352,7 @@ class Metrics(Observer, Collector):
         yield from self._counted(namespace)
         yield from self._asked(namespace, reading)
         if known is not None:
-            yield from _healthy(namespace, known.health)
+            yield from _healthy(namespace, known.health, known.trouble)
             yield from _shards(namespace, known.shards)
             yield from _servers(namespace, known.health)
 
@@ -401,11 +409,11 @@ class Metrics(Observer, Collector):
         yield from (items, oldest, paused, held, pushed, removed, queues)
 
 
-def _healthy(namespace: str, health: Health) -> Iterable[Metric]:
+def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:
     """Yield what a client knows of itself and its session."""
     for name, text, value in (
         ("zkrq_healthy", "Whether a push and a claim would succeed, as far as this client knows.", health.ok),
-        ("zkrq_trouble", "Servers and shards that this client, and perhaps no other, cannot use.", len(health.trouble)),
+        ("zkrq_trouble", "Servers and shards that this client, and perhaps no other, cannot use.", trouble),
     ):
         family = GaugeMetricFamily(name, text, labels=("cluster",))
         family.add_metric((namespace,), value)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
+from zkrq import clock
 from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.errors import Closed, ZkrqError
@@ -31,6 +33,7 @@ from zkrq.repair.probe import Probe
 from zkrq.repair.repairer import Repairer
 from zkrq.repair.roster import Roster
 from zkrq.replication.attendance import Attendance
+from zkrq.replication.causes import Causes
 from zkrq.replication.cutting import Cutter
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.membership import Membership
@@ -83,6 +86,7 @@ class Shard:
         self.obstacles: Final = KnownObstacles(self.fleet, namespace=namespace, events=events)
         self.cutter: Final = Cutter(self.membership, tasks)
         evicting = Evicting(self.witness, patience=settings.operation_timeout)
+        causes = self._causes = Causes()
         runner = Runner(
             self.membership,
             self.obstacles,
@@ -90,14 +94,19 @@ class Shard:
             settings=settings,
             events=events,
             removed=self.cutter.note,
+            causes=causes,
         )
         self._attendance = Attendance(runner, evicting, self.obstacles, namespace=namespace)
-        self.replicas: Final = Replicas(runner)
+        self.replicas: Final = Replicas(runner, causes=causes)
         self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=tasks, events=events)
         self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=events)
-        self.repairer: Final = Repairer(coordinator, self.replicas, self.witness, cluster=namespace, events=events)
+        self.repairer: Final = Repairer(
+            coordinator, self.replicas, self.witness, causes, cluster=namespace, shard=name, events=events
+        )
         self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
         self.roster: Final = Roster(self.membership, namespace=namespace)
+        self._members: frozenset[ServerId] = frozenset()
+        self._out_since: dict[ServerId, datetime] = {}
 
     @property
     def view(self) -> View:
@@ -148,6 +157,9 @@ class Shard:
         for id in view.receivers:
             if isinstance(answer := identities.get(id), Answer):
                 self.obstacles.note_failure(id, answer)
+        for id in view.servers.keys() - view.receivers.keys():
+            if isinstance(answer := identities.get(id), Answer):
+                self._causes.outside[id] = answer.reason  # it is in the log already
         return has_live_member(view, identities)
 
     def start(self) -> None:
@@ -172,6 +184,10 @@ class Shard:
 
     def _follow(self, view: View) -> None:
         """Adapt this client to a newer view."""
+        out, now = view.servers.keys() - view.members.keys(), clock.now()
+        left = dict.fromkeys(self._members & out, now)
+        self._out_since = left | {id: since for id, since in self._out_since.items() if id in out}
+        self._members = frozenset(view.members)
         self.wakeups.listen_only_to(frozenset(view.receivers))
         self.wakeups.wake_all()
         self.repairer.view_changed(view)
@@ -202,11 +218,23 @@ class Shard:
         """What keeps this client from its servers, as sentences."""
         return self.obstacles.trouble + self.wakeups.trouble
 
+    @property
+    def needs_recovery(self) -> str:
+        """Why the data of restarted servers is not merged, and what to do; empty if no recovery is needed."""
+        return self._causes.recovery
+
     def server_health(self) -> dict[str, ServerHealth]:
         """Report on each server, without asking it."""
-        view, progress = self.view, self.repairer.progress
+        view, progress, reasons = self.view, self.repairer.progress, self._causes.outside
         return {
-            id: ServerHealth(place_of(id, view), server.identity is not None, progress.get(id), self.name)
+            id: ServerHealth(
+                place_of(id, view),
+                server.identity is not None,
+                progress.get(id),
+                self.name,
+                self._out_since.get(id),
+                reasons.get(id),
+            )
             for id, server in sorted(self.fleet.servers.items())
         }
 

@@ -24,6 +24,9 @@ RESTART_PAUSE = 1.0
 in_threads: set[asyncio.Task[object]] = set()
 """Tasks of all event loops that wait for a handler in a thread; a test's clock waits for those of its loop."""
 
+on_loop: dict[asyncio.Task[None], str] = {}
+"""Names of handlers in progress on event loops, by their tasks: one of them is to blame if its loop is blocked."""
+
 _log = logging.getLogger("zkrq")
 
 

@@ -212,8 +212,28 @@ async def test_a_blocked_event_loop_is_told_with_what_it_cost(
     (blocked,) = (event for event in watcher.events if isinstance(event, zkrq.LoopBlocked))
     assert blocked.seconds >= 0.1
     assert (blocked.held, blocked.expired, blocked.session_uncertain) == (1, 1, False)
-    assert "LoopBlocked" in caplog.text
+    assert "the event loop was blocked for" in caplog.text
     del claim
+
+
+async def test_a_blocked_event_loop_is_told_with_the_handler(
+    cluster: zkrq.testing.TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "BLOCKED_SECONDS", 0.1)
+    watcher, blocked = Watcher(), asyncio.Event()
+    cluster.observe(watcher)
+    queue = cluster.queue("jobs")
+    await queue.push("x")
+
+    async def slow(item: object) -> None:
+        time.sleep(stalls.LOOK_SECONDS + 0.5)
+        await blocked.wait()
+
+    async with zkrq.Worker().add(queue, slow), asyncio.timeout(10):
+        while not (told := [event for event in watcher.events if isinstance(event, zkrq.LoopBlocked)]):
+            await asyncio.sleep(0.01)
+        blocked.set()
+    assert told[0].handlers == ("test_a_blocked_event_loop_is_told_with_the_handler.slow",)
 
 
 async def test_a_ping_asks_the_servers() -> None:

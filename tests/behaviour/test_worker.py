@@ -186,3 +186,15 @@ async def test_cancelled_it_claims_no_more_and_lets_handlers_finish(cluster: zkr
         await task
     assert sorted(done) == begun == [0, 1, 2]
     assert await queue.size() == (7, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("emails", r"is 'emails', must be a queue: cluster.queue\('emails'\)$"),
+        (print, r"queue: cluster.queue\(name\)$"),
+    ],
+)
+def test_a_worker_needs_a_queue_and_not_its_name(given: Any, text: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=text):
+        zkrq.Worker().add(given, print)

@@ -329,7 +329,8 @@ async def test_recovery_waits_for_every_server_unless_it_is_told_not_to() -> Non
             await cluster.queue(QUEUE).push_many(range(100))
         await kill_all(servers)
         await asyncio.gather(servers.redis[0].start(), servers.redis[1].start())
-        with pytest.raises(zkrq.Unavailable, match="redis-3"):
+        next_step = "server redis-3: .*; start it, .*: `zkrq servers recover redis-1 redis-2`$"
+        with pytest.raises(zkrq.Unavailable, match=next_step):
             async with in_process(servers, namespace, hub):
                 pass
         with pytest.raises(zkrq.ConfigError, match="no server of this namespace"):
@@ -370,7 +371,9 @@ async def test_nobody_has_brought_anything_back(servers: local.Servers) -> None:
         await cluster.queue(QUEUE).push("lost")
     for server in servers.redis:
         await server.restart(wipe=True)
-    with pytest.raises(zkrq.Unavailable, match="none of redis-1, redis-2, redis-3"):
+    with pytest.raises(
+        zkrq.Unavailable, match=r"none of redis-1, redis-2, redis-3 .*recover redis-1 redis-2 redis-3`$"
+    ):
         async with over_zookeeper(servers, namespace):
             pass
     await over_zookeeper(servers, namespace).recover(["redis-1", "redis-2", "redis-3"])

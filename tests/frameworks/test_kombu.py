@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -298,6 +300,29 @@ def test_what_is_given_in_vain_is_refused(options: dict[str, Any], url: str, oth
     with pytest.raises(zkrq.ConfigError, match=text):
         Connection(url, transport_options=options, **others).connect()
     assert Connection(url).as_uri(include_password=True) == BROKER_URL, "no host, no password"
+
+
+def test_an_option_of_another_broker_is_refused_by_name(options: dict[str, Any]) -> None:
+    for left_over, text in (
+        ({"visibility_timeout": 3600}, r"zkrq has no visibility_timeout: remove it \(a task is held"),
+        ({"queue_order_strategy": "priority", "sep": ":"}, "zkrq has no queue_order_strategy, sep: remove them$"),
+    ):
+        with pytest.raises(zkrq.ConfigError, match=text):
+            Connection(BROKER_URL, transport_options={**options, **left_over}).connect()
+
+
+def test_settings_name_the_transport_without_importing_anything() -> None:
+    """As in docs/celery.md for Django."""
+    code = """
+import sys
+from celery import Celery
+app = Celery("shop")
+app.conf.update(broker_transport="zkrq.kombu:Transport", broker_transport_options={"redis": ["redis://a"]})
+assert "zkrq" not in sys.modules
+print(app.connection_for_write().get_transport_cls().__module__, app.connection_for_write().as_uri())
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["zkrq.kombu", BROKER_URL]
 
 
 def test_moments_of_every_kind(connection: Connection, jobs: sync.Queue[bytes]) -> None:

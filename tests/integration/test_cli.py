@@ -106,7 +106,10 @@ async def test_push_stats_pop(shell: Shell) -> None:
         "connected": True,
         "catching_up": None,
         "shard": "main",
+        "out_since": None,
+        "reason": None,
     }
+    assert (stats["health"]["warnings"], top["warnings"]) == ([], [])
 
     assert await shell.run("pop", "jobs", "--count", "2") == (0, '1\n"two"\n', "")
     (delivery,) = await shell.value("pop", "jobs", "--count", "2")
@@ -114,6 +117,17 @@ async def test_push_stats_pop(shell: Shell) -> None:
     code, out, err = await shell.run("stats")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1].split() == ["jobs", "0", "0", "0", "0"]
+
+
+async def test_lost_redundancy_is_told(shell: Shell, servers: local.Servers) -> None:
+    await servers.redis[0].kill()
+    await shell.value("push", "jobs", "1")
+    code, out, err = await shell.run("stats")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[1] == "warning: 2 of 3 servers in sync; redis-1 out; one more failure stops pushes"
+    for command in ("servers", "list"), ("stats",), ("top",):
+        assert await shell.value(*command)  # JSON can write it
+    await servers.start()
 
 
 async def test_the_same_id_is_pushed_once_and_cleared(shell: Shell) -> None:
@@ -311,6 +325,8 @@ async def test_servers(servers: local.Servers, prepared_zkrq: list[str]) -> None
     async with local.servers(redis=1, zookeeper=0) as more:
         (added,) = await shell.value("servers", "add", more.redis[0].url, "--name", "redis-4")
         assert added["server"] == "redis-4"
+        for line in await shell.value("servers", "list"):  # a new process that was given the other three
+            assert line["connected"], line
         code, out, err = await shell.run("servers", "remove", "redis-1")
         assert (code, out, err) == (0, "redis-1 is removed\n", "")
         code, _, err = await shell.run("servers", "remove", "redis-1")
@@ -394,7 +410,9 @@ async def test_looking_and_administering(shell: Shell) -> None:
     assert await shell.value("pop", "jobs") == []
     assert not (await shell.value("resume", "jobs"))[0]["paused"]
     assert (await shell.value("cancel", "jobs", first["id"]))[0]["outcome"] == "removed"
-    assert (await shell.run("get", "jobs", first["id"]))[0] == 2
+    for command in ("get", "cancel"):
+        code, out, err = await shell.run(command, "jobs", first["id"])
+        assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
 
 
 async def test_delete(shell: Shell, servers: local.Servers) -> None:

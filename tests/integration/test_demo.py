@@ -19,6 +19,7 @@ from zkrq import local
 from zkrq.cli import demo
 from zkrq.cli.demo.display import Display, Snapshot
 from zkrq.cli.demo.tally import Report, Tally
+from zkrq.cli.demo.words import next_steps
 
 DEMO_TIMEOUT = 60.0  # seconds for a shortened demo; twelve are usual
 NOTICE = 10.0  # seconds within which processes must be gone
@@ -237,3 +238,12 @@ def test_a_live_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         perform(display)
     for text in ("all is well", ">>> kill -9 redis-1", "1,234", "redis-1 killed", "redis-2 in sync"):
         assert text in output.getvalue()
+
+
+def test_what_to_try_next_exists_where_the_user_is() -> None:
+    """A wheel has no Makefile."""
+    assert "make dev" in "\n".join(next_steps(checkout=True))
+    told = "\n".join(next_steps(checkout=False))
+    assert "make" not in told
+    assert "zkrq dev " in told
+    assert "zkrq demo --seconds 60 --rate 1000 " in told

@@ -508,7 +508,82 @@ async def test_probes_and_metrics(stage: Stage, servers: local.Servers) -> None:
         for server in servers.redis:
             server.pause()
         alive, ready = await http.client.get("/livez"), await http.client.get("/readyz")
-        assert (alive.status_code, ready.status_code, ready.text) == (200, 503, "not ready\n")
+        assert (alive.status_code, ready.status_code, ready.text) == (
+            200,
+            503,
+            "not ready: the servers have not answered for 5 s\n",
+        )
+
+
+async def test_items_are_looked_up_and_cancelled(stage: Stage) -> None:
+    path = f"/v1/queues/{stage.name}/items"
+    id = await stage.http.push(stage.name, {"big": 12345678901234567890.0}, id="a/b c", delay=60, priority=3)
+    assert id == "a/b c"
+    item = (await stage.http.client.get(f"{path}/a%2Fb%20c")).json()
+    assert (item["id"], item["item"], item["state"], item["priority"]) == (
+        id,
+        {"big": 12345678901234567890.0},
+        "scheduled",
+        3,
+    )
+    assert item["seconds_left"] > 0
+    assert "base64" not in item
+    assert (await stage.http.client.post(f"{path}/a%2Fb%20c/cancel")).json() == {"outcome": "removed"}
+    for call, where in ((stage.http.client.get, f"{path}/a%2Fb%20c"), (stage.http.client.post, f"{path}/x/cancel")):
+        reply = await call(where)
+        assert (reply.status_code, reply.json()["error"], reply.json()["happened"]) == (404, "NoSuchItem", "nothing")
+    id = await stage.http.push(stage.name, 1)
+    await stage.http.claim(stage.name)
+    assert (await stage.http.client.get(f"{path}/{id}")).json()["state"] == "claimed"
+    assert (await stage.http.client.post(f"{path}/{id}/cancel")).json() == {"outcome": "signalled"}
+
+
+async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
+    await stage.http.push(stage.name, 1)
+    for verb, paused in (("pause", True), ("resume", False)):
+        assert (await stage.http.post(f"/queues/{stage.name}/{verb}")).json() == {"paused": paused}
+        assert (await stage.http.client.get(f"/v1/queues/{stage.name}")).json()["paused"] == paused
+
+
+async def test_dead_letters_are_listed_and_queued_again(stage: Stage) -> None:
+    ids = [await stage.http.push(stage.name, number) for number in range(3)]
+    for _ in ids:
+        claim = await stage.http.claim(stage.name)
+        await stage.http.post(f"/claims/{claim['claim']}/bury", {"reason": "no such address"})
+    dead = f"/v1/queues/{stage.name}/dead"
+    letters = (await stage.http.client.get(dead, params={"count": 2})).json()["items"]
+    assert len(letters) == 2
+    assert {letter["reason"] for letter in letters} == {"no such address"}
+    assert all(letter["died_at"] for letter in letters)
+    redrive = f"/queues/{stage.name}/dead/redrive"
+    assert (await stage.http.post(redrive, {"ids": [ids[0], "x"]})).json() == {"redriven": 1}
+    assert (await stage.http.post(redrive)).json() == {"redriven": 2}
+    assert (await stage.http.client.get(dead)).json() == {"items": []}
+    assert (await stage.http.client.get(dead, params={"count": 0})).status_code == 400
+
+
+async def test_a_server_that_is_not_ready_says_why() -> None:
+    """All of it where nobody needs a token; otherwise without names of servers."""
+    async with zkrq.testing.servers(2) as own:
+        for tokens, text in (
+            ((), "not ready: 1 server(s) in sync, min_replicas is 2; redis-1 is not brought back"),
+            ((TOKEN,), "not ready: 1 of at least 2 servers are in sync\n"),
+        ):
+            async with serving(own.connect(), tokens=tokens) as http:
+                assert (await http.client.get("/readyz")).text == "ready\n"
+                own.kill("redis-1")
+
+                async def told(http: Serving = http, text: str = text) -> bool:
+                    return (await http.client.get("/readyz")).text.startswith(text)
+
+                await settled(told)
+                assert not (tokens and "redis" in (await http.client.get("/readyz")).text)
+                own.start("redis-1")
+                await settled(lambda http=http: _is_ready(http))
+
+
+async def _is_ready(http: Serving) -> bool:
+    return (await http.client.get("/readyz")).status_code == 200
 
 
 async def test_every_reply_has_the_headers_that_browsers_obey(stage: Stage) -> None:

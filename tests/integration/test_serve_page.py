@@ -192,6 +192,25 @@ async def test_a_lost_server_is_told_and_found_again(browser: Browser, shared_se
     await do(browser.complaints)
 
 
+async def test_the_window_is_titled_by_what_is_wrong(browser: Browser, servers: local.Servers) -> None:
+    hub, namespace = Hub(), new_namespace()
+    async with (
+        in_process(servers, namespace, hub, command_timeout=0.5) as cluster,
+        serving(in_process(servers, namespace, hub, command_timeout=0.5)) as http,
+    ):
+        await cluster.queue("orders").push(1)
+        await do(browser.open, http.url)
+        await do(browser.shows, "#queue-orders", "ready")
+        assert await do(lambda: browser.driver.title) == f"Queues · {namespace} · zkrq"
+        await servers.redis[0].kill()
+        await cluster.queue("orders").push(2)
+        await do(browser.shows, "#alarm", "one more failure stops pushes")
+        await do(browser.wait, lambda: browser.driver.title == f"2 of 3 in sync · Queues · {namespace} · zkrq")
+        assert await do(browser.violations) == []
+        await servers.start()
+        await do(browser.wait, lambda: browser.driver.title == f"Queues · {namespace} · zkrq")
+
+
 # -- without a browser -------------------------------------------------------------------------------------------------
 
 
@@ -234,10 +253,18 @@ async def test_another_site_cannot_confirm(stage: Stage) -> None:
     assert (await stage.cluster.queue("guarded-letters").size()).dead == 1
 
 
-@pytest.mark.parametrize("path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/-/pause"])
+@pytest.mark.parametrize(
+    "path", ["/queues/plain/explode", "/queues/a%20b/pause", "/queues/a%20b", "/queues/-/pause", "/queues/unheard-of"]
+)
 async def test_what_does_not_exist_is_not_found(stage: Stage, path: str) -> None:
-    call = stage.http.client.get if path.endswith("b") else stage.http.client.post
+    call = stage.http.client.get if path.count("/") == 2 else stage.http.client.post
     assert (await call(path)).status_code == 404
+
+
+async def test_nothing_is_said_of_a_curve_before_there_is_one(stage: Stage) -> None:
+    await stage.cluster.queue("young").push(1)
+    text = (await stage.http.client.get("/queues/young")).text
+    assert "<figcaption>Items</figcaption>" in text
 
 
 async def test_another_site_acts_on_nothing(stage: Stage) -> None:
@@ -294,7 +321,9 @@ async def test_the_page_tells_what_happens_while_servers_are_away(servers: local
         await queue.pause()
         await settled(partial(told, "Items can be pushed and claimed", 'badge">paused'))
         await servers.redis[0].kill()
-        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected"))
+        await settled(partial(told, r"redis-1</th>\s*<td>out", "not connected", "<title>2 of 3 in sync · orders"))
+        warnings = (await http.client.get("/v1/queues")).json()["warnings"]
+        assert re.fullmatch(r"2 of 3 servers in sync; redis-1 out since .* UTC; one more failure stops .*", warnings[0])
         for server in servers.redis[1:]:
             server.pause()
         await settled(partial(told, "servers have not answered|server|no in-sync", "state bad"))

@@ -12,6 +12,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
+import zkrq.testing
 from tests.harness import in_process, new_namespace
 from tests.serving import Serving, serving
 from zkrq import local
@@ -81,3 +82,24 @@ async def test_it_does_what_its_schema_says(http: Serving) -> None:
     assert sent >= EXAMPLES
     allowed = {"Authorization": f"Bearer {TOKEN}"}
     assert (await http.client.get("/v1/queues", headers=allowed)).status_code == 200
+
+
+REQUESTS = ("Push", "PushMany", "ClaimItems", "Nack", "Bury", "Extend", "Redrive")
+
+
+async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
+    """Calls have names, optional fields can be left out, and the token has a place."""
+    async with zkrq.testing.servers(1) as own, serving(own.connect()) as open_to_all:
+        schema = (await open_to_all.client.get("/v1/openapi.json")).json()
+    calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
+    settling = {"ack", "nack", "release", "bury", "extend"}
+    managing = {"get", "cancel", "pause", "resume", "dead_letters", "redrive"}
+    assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
+    assert all(call["security"] == [{"token": []}] for call in calls.values())
+    assert schema["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    bodies = schema["components"]["schemas"]
+    for name in REQUESTS:
+        assert not any("default" in field for field in bodies[name]["properties"].values()), name
+    assert {name: bodies[name]["required"] for name in REQUESTS if "required" in bodies[name]} == {
+        "PushMany": ["items"]
+    }

@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -301,6 +304,40 @@ async def test_a_task_of_celery(code: str, servers: local.Servers, founded: str)
     async with zkrq.connect(list(servers.redis_urls.values()), servers.zookeeper_hosts) as cluster:
         assert (await cluster.queue("celery").size()).ready == 1
     await asyncio.to_thread(known["app"].close)
+
+
+@runs("celery.md", '# settings.py, with app.config_from_object("django.conf:settings", namespace="CELERY")')
+async def test_the_settings_of_celery_in_django(code: str) -> None:
+    app: Any = import_module("celery").Celery("shop")
+    app.config_from_object(await execute(code), namespace="CELERY")
+    assert app.connection_for_write().as_uri() == "zkrq://"
+    assert app.connection_for_write().transport_options["zookeeper"] == "zk1,zk2,zk3"
+
+
+@runs("celery.md", "# flows.py")
+async def test_chain_group_chord_retry_and_beat_of_celery(
+    code: str, servers: local.Servers, founded: str, tmp_path: Path
+) -> None:
+    beats: Any = import_module("celery.beat")
+    testing: Any = import_module("celery.contrib.testing.worker")
+    code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
+    # The backend is Celery's affair: one inside the process does.
+    known = await execute(code.replace("redis://results", "cache+memory://").replace("60.0}", "0.2}"))
+    app = known["app"]
+
+    def work() -> object:
+        done = threading.Event()
+        known["report"].run = lambda: done.set()
+        with testing.start_worker(app, pool="solo", perform_ping_check=False, shutdown_timeout=30):
+            beat = beats.EmbeddedService(app, thread=True, max_interval=1, schedule_filename=str(tmp_path / "beat"))
+            beat.start()
+            try:
+                return [*(result.get(timeout=60) for result in known["run"]()), done.wait(60)]
+            finally:
+                beat.stop()
+
+    assert await asyncio.to_thread(work) == [6, [0, 2, 4], 6, 7, True]
+    await asyncio.to_thread(app.close)
 
 
 @runs("taskiq.md", "# tasks.py")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -491,3 +493,16 @@ time.sleep(0.5)
 print(queue.size().ready, queue.held)
 """
     assert run(servers, namespace, script) == "interrupted\n1 0\n"
+
+
+def test_a_blocking_call_on_an_event_loop_is_warned_of(queue: sync.Queue[Any]) -> None:
+    async def block() -> None:
+        queue.push(1)
+
+    with pytest.warns(RuntimeWarning, match=r"asyncio\.to_thread") as caught:
+        asyncio.run(block())
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(asyncio.to_thread(queue.push, 2))
+        queue.push(3)

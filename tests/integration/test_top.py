@@ -58,6 +58,7 @@ async def test_a_run_with_faults_is_shown(cluster: zkrq.testing.TestCluster) -> 
     text = as_text(show(await take_snapshot(cluster), None))
     assert row(text, "redis-1") == ["redis-1", "out", "not", "connected"]
     assert text.startswith("epoch 2, 2 in sync of 3")
+    assert text.splitlines()[1].startswith("2 of 3 servers in sync; redis-1 out since ")
     learner = now._replace(
         copied={"redis-2": 41.7},
         health=now.health._replace(servers={"redis-2": zkrq.ServerHealth("learner", connected=True)}),

@@ -312,6 +312,21 @@ async def test_a_wrong_target_is_one_line(stage: Stage, prepared_zkrq: list[str]
     assert says in result.stderr.decode()
 
 
+@pytest.mark.parametrize("code", ["import no_such_module", "def broken(", "1 / 0"])
+async def test_a_module_that_cannot_be_imported_is_an_error_to_correct(
+    stage: Stage, prepared_zkrq: list[str], code: str
+) -> None:
+    """A service manager must not start it again and again."""
+    (stage.folder / "broken.py").write_text(code)
+    with anyio.fail_after(HANG):
+        result = await anyio.run_process(
+            [*prepared_zkrq, "worker", "broken:worker"], cwd=stage.folder, env=stage.environment, check=False
+        )
+    lines = result.stderr.decode().splitlines()
+    assert (result.returncode, lines[0]) == (Exit.USAGE, "Traceback (most recent call last):")
+    assert lines[-1].startswith("zkrq worker: module 'broken' cannot be imported")
+
+
 async def test_a_wrong_target_ends_all_processes(stage: Stage) -> None:
     async with stage.start("jobs:missing", "--processes", "2") as process:
         assert await stage.end(process) == Exit.USAGE

@@ -50,6 +50,28 @@ async def test_a_failed_delivery_names_cluster_queue_and_item(caplog: pytest.Log
             raise ValueError(item)
 
         await zkrq.Worker().add(queue, fail).run(burst=True)
-    (record,) = (record for record in caplog.records if record.name == "zkrq.working.worker")
+    (record,) = (record for record in caplog.records if record.levelno == logging.ERROR)
     line = json.loads(JsonFormatter().format(record))
     assert (line["cluster"], line["queue"], line["item"]) == ("zkrq", "jobs", receipt.id)
+
+
+@pytest.mark.anyio
+async def test_a_failed_delivery_says_where_how_often_and_when_again(caplog: pytest.LogCaptureFixture) -> None:
+    async with zkrq.testing.cluster() as cluster:
+        queue = cluster.queue("emails", retry=zkrq.Retry(backoff=zkrq.constant(4)))
+        receipt = await queue.push("x")
+
+        async def send_email(item: str) -> None:
+            raise ValueError(item)
+
+        with caplog.at_level(logging.INFO, "zkrq.working"):
+            await zkrq.Worker(concurrency=7).add(queue, send_email).run(burst=True)
+    name = "test_a_failed_delivery_says_where_how_often_and_when_again.send_email"
+    begin, failed = (record.getMessage() for record in caplog.records if record.name == "zkrq.working.worker")
+    assert begin == (
+        f"the worker begins a burst: queues: emails ({name}); concurrency 7; "
+        "servers in sync: redis-1, redis-2, redis-3 (3 of 3)"
+    )
+    assert failed == (
+        f"item {receipt.id} of queue emails failed in {name} at attempt 1, it will be delivered again in 4.0 s"
+    )

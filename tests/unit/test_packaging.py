@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -39,3 +41,20 @@ def test_the_readme_of_the_package_has_no_links_to_files() -> None:
         text = re.sub(substitution["pattern"], substitution["replacement"], text)
     assert re.findall(r"\]\((?!https?:)", text) == []
     assert "| docs/guide.md |" in text
+
+
+@every(
+    ("module", "library", "extra"),
+    [
+        ("zkrq.prometheus", "prometheus_client", "prometheus"),
+        ("zkrq.opentelemetry", "opentelemetry", "opentelemetry"),
+        ("zkrq.kombu", "kombu", "celery"),
+        ("zkrq.taskiq", "taskiq", "taskiq"),
+    ],
+)
+def test_a_module_without_its_extra_names_the_command(module: str, library: str, extra: str) -> None:
+    """As a user meets it: in a process in which the library cannot be imported."""
+    code = f"import sys; sys.modules[{library!r}] = None; import {module}"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert told.returncode != 0
+    assert f"pip install 'zkrq[{extra}]'" in told.stderr.splitlines()[-1]

@@ -51,7 +51,7 @@ def test_notify_by_an_abstract_socket(monkeypatch: pytest.MonkeyPatch) -> None:
         assert manager.recv(100) == b"READY=1"
 
 
-def test_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "zkrq_test_jobs.py").write_text("class Jobs:\n    def worker(cluster): pass\nnumber = 7\n")
@@ -60,8 +60,9 @@ def test_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         with pytest.raises(ConfigError):
             load(wrong)
     (tmp_path / "zkrq_test_broken.py").write_text("import zkrq_test_missing\n")
-    with pytest.raises(ModuleNotFoundError, match="zkrq_test_missing"):  # its own error, with a traceback
+    with pytest.raises(ConfigError, match=r"module 'zkrq_test_broken' cannot be imported, .*'zkrq_test_missing'"):
         load("zkrq_test_broken:worker")
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_run_checks_before_it_connects() -> None:

@@ -113,6 +113,15 @@ def test_cron_in_a_zone() -> None:
     assert [moment.astimezone(UTC) for moment in summer] == [utc(2026, 3, 29, 1), utc(2026, 3, 30, 0, 30)]
     winter = next_moments("30 2 * * *", utc(2026, 10, 24, 12), 2, zone=BERLIN)
     assert [moment.astimezone(UTC) for moment in winter] == [utc(2026, 10, 25, 0, 30), utc(2026, 10, 26, 1, 30)]
+    assert next_moments("30 2 * * *", utc(2026, 3, 28, 12), 2, zone="Europe/Berlin") == summer
+    assert str(read_schedule("30 2 * * *", zone="Europe/Berlin")) == str(read_schedule("30 2 * * *", zone=BERLIN))
+
+
+@needs_cron
+@every("name", ["Europe/Bonn", "", "../../etc/passwd", "/etc/passwd", "\0"])
+def test_a_zone_that_does_not_exist_is_told(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"zone is .* 'Europe/Berlin'"):
+        read_schedule("30 2 * * *", zone=name)
 
 
 @needs_cron

@@ -19,6 +19,7 @@ from zkrq.serve.page import (
     PLACES,
     Shown,
     make_templates,
+    show_alarm,
     show_duration,
     show_number,
     show_payload,
@@ -189,3 +190,41 @@ def test_every_template_renders_and_escapes(template: str, health: Health, read_
         assert "1 of 1; a push needs 1" in text
     assert ("Pause" in text or "Resume" in text) != read_only or not (full or template == "live_queue.html")
     assert ("nothing can be pushed" in text) != health.ok
+
+
+def test_a_lost_server_is_first_on_the_page_and_in_its_title() -> None:
+    warning = "2 of 3 servers in sync; redis-1 out since 15:48 UTC; one more failure stops pushes"
+    places = {"redis-1": "out", "redis-2": "member", "redis-3": "member"}
+    servers = {name: ServerHealth(place, connected=True) for name, place in places.items()}
+    health = Health(True, "connected", 7, servers, (), (warning,))
+    text = (
+        make_templates()
+        .get_template("live.html")
+        .render(
+            namespace="shop",
+            session=False,
+            notice="",
+            title="Queues",
+            fragment="live_overview.html",
+            stream="/live",
+            look=Look(health, datetime(2026, 1, 2, tzinfo=UTC)),
+            shards={},
+            left_out=[],
+            writable=True,
+            members=2,
+            needed=2,
+            read_only=True,
+            shown=[],
+            more=0,
+            consumers=[],
+            more_consumers=0,
+            places=PLACES,
+            queue=None,
+        )
+    )
+    assert "<title>2 of 3 in sync · Queues · shop · zkrq</title>" in text
+    main = text[text.index("<main") :]
+    assert main.index(f'<p class="state warn">{warning}</p>') < main.index("can be pushed") < main.index("<h1")
+    assert show_alarm(GOOD) == ""
+    assert show_alarm(BAD) == "0 of 3 in sync"
+    assert show_alarm(GOOD._replace(ok=False)) == "not ready"

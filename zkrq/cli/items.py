@@ -33,6 +33,8 @@ async def _peek(args: Namespace) -> Lines:
 async def _cancel(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         found = await cluster.queue(args.queue).cancel(args.id)
+    if not found:
+        raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
     yield Line(found.value, {"id": args.id, "outcome": found.value})
 
 

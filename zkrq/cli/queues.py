@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.items import QUEUE, item_line
-from zkrq.cli.servers import server_lines
+from zkrq.cli.servers import meet_servers, server_lines, server_value
 from zkrq.inspection import Sizes, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         statistics = await cluster.statistics()
-        health = cluster.health()
+        health = await meet_servers(cluster)
         left_out = shards_left_out(statistics.values(), cluster.shards)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
@@ -23,13 +23,14 @@ async def _stats(args: Namespace) -> Lines:
     text = [
         f"{cluster.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
         *health.trouble,
+        *(f"warning: {text}" for text in health.warnings),
         *(line.text for line in server_lines(health)),
         "",
         *(f"without the items of shard {name}, which is away" for name in left_out),
         *(f"{name:{width}}" + "".join(f"{figure:>11}" for figure in figures) + note for name, figures, note in rows),
     ]
     value = {
-        "health": {**health._asdict(), "servers": {id: server._asdict() for id, server in health.servers.items()}},
+        "health": {**health._asdict(), "servers": {id: server_value(server) for id, server in health.servers.items()}},
         "away": left_out,
         "queues": {
             name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}

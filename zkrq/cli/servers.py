@@ -6,9 +6,9 @@ from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
-from zkrq.cluster import Cluster
+from zkrq.cluster import Cluster, client_of
 from zkrq.connecting import founder
-from zkrq.health import Health
+from zkrq.health import Health, ServerHealth
 from zkrq.protocol.shards import FIRST
 
 
@@ -20,6 +20,19 @@ async def _found(args: Namespace) -> Lines:
     yield Line(text, {"namespace": cluster.namespace, "servers": servers, "min_replicas": view.min_replicas})
 
 
+async def meet_servers(cluster: Cluster) -> Health:
+    """Connect to the servers that were added after this client's own list was written; return the health then."""
+    for shard in client_of(cluster).shards.open.values():
+        unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
+        await shard.fleet.identify(unknown)
+    return cluster.health()
+
+
+def server_value(server: ServerHealth) -> dict[str, object]:
+    """Return what is known of a server as JSON can write it."""
+    return {**server._asdict(), "out_since": server.out_since and server.out_since.isoformat(timespec="seconds")}
+
+
 def server_lines(health: Health) -> list[Line]:
     """Show each server of a namespace, with its shard where there are several."""
     several = len({server.shard for server in health.servers.values()}) > 1
@@ -27,7 +40,7 @@ def server_lines(health: Health) -> list[Line]:
         Line(
             f"{id}: {server.place}{f' of shard {server.shard}' if several else ''}"
             f"{'' if server.connected else ', not connected'}",
-            {"server": id, **server._asdict()},
+            {"server": id, **server_value(server)},
         )
         for id, server in health.servers.items()
     ]
@@ -35,7 +48,7 @@ def server_lines(health: Health) -> list[Line]:
 
 async def _servers_list(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        for line in server_lines(cluster.health()):
+        for line in server_lines(await meet_servers(cluster)):
             yield line
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
+from zkrq.cli.servers import meet_servers
 from zkrq.cluster import Cluster, client_of
 from zkrq.consumers import Consumer
 from zkrq.errors import ConfigError, ZkrqError
@@ -57,6 +58,7 @@ class Snapshot(NamedTuple):
             "ready": self.health.ok,
             "session": self.health.session,
             "trouble": list(self.health.trouble),
+            "warnings": list(self.health.warnings),
             "servers": {
                 id: {
                     "shard": server.shard,
@@ -96,7 +98,8 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
     """Look at everything.  Raises ``Unavailable``."""
     queues = await cluster.statistics()
     consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
-    return Snapshot(time.monotonic(), cluster.health(), cluster.shards, queues, consumers, copied)
+    health = await meet_servers(cluster)
+    return Snapshot(time.monotonic(), health, cluster.shards, queues, consumers, copied)
 
 
 async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:
@@ -136,6 +139,7 @@ def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> Renderabl
     head = f"{where}, {members} in sync of {len(health.servers)}, {state}, ZooKeeper {health.session}"
     left_out = [f"The figures of the queues are without the items of shard {name}." for name in now.left_out]
     warnings = [Text(text, style="bold red") for text in (*filter(None, [trouble]), *health.trouble, *left_out)]
+    warnings += [Text(text, style="bold yellow") for text in health.warnings]
     shards = [_shards(now)] if several else []
     return Group(head, *warnings, *shards, _servers(now), _queues(now, before), _consumers(now))
 

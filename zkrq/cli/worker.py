@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from argparse import Namespace
 from importlib import import_module
 from importlib.util import find_spec
@@ -72,7 +73,7 @@ def logging_of(args: Namespace) -> tuple[logging.Handler, int]:
 def load(target: str) -> MakeWorker:
     """Return the function that ``module:function`` names; the module may lie in the current directory.
 
-    Raises ``ConfigError``, and whatever the module raises when it is imported.
+    Raises ``ConfigError``, also if the module cannot be imported: its traceback is printed then.
     """
     name, _, attribute = target.partition(":")
     if not name or not attribute:
@@ -80,12 +81,19 @@ def load(target: str) -> MakeWorker:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        there = find_spec(name) is not None
-    except ModuleNotFoundError:
-        there = False
-    if not there:
-        raise ConfigError(f"there is no module {name!r}, neither installed nor in {os.getcwd()}")
-    found: object = import_module(name)
+        try:
+            there = find_spec(name) is not None
+        except ModuleNotFoundError:
+            there = False
+        if not there:
+            raise ConfigError(f"there is no module {name!r}, neither installed nor in {os.getcwd()}")
+        found: object = import_module(name)
+    except ConfigError:
+        raise
+    except Exception as error:
+        traceback.print_exception(error)
+        reason = "".join(traceback.format_exception_only(error)).strip()
+        raise ConfigError(f"module {name!r} cannot be imported, as the traceback shows: {reason}") from error
     for part in attribute.split("."):
         found = getattr(found, part, None)
     if not callable(found):

@@ -152,6 +152,7 @@ class Lease(ref[object]):
         "grant",
         "loss",
         "position",
+        "retry_in",
         "settled",
         "struck",
         "task",
@@ -169,6 +170,8 @@ class Lease(ref[object]):
     """Timer that fires at the deadline while an extension is in flight."""
     delivered: bool
     """Whether a consumer has the claim; false while it is only claimed ahead."""
+    retry_in: float
+    """Seconds until the item is delivered again.  Set only when it fails and is not given up, to save memory."""
     settled: Verb | None
     loss: Lost | None
     """The loss, None until it happens or is asked for."""
@@ -273,6 +276,7 @@ class Lease(ref[object]):
         """
         decided = self.issuer.after_failure(self.record, delay, reason)
         if isinstance(decided, Again):
+            self.retry_in = decided.delay
             await self.settle(Verb.NACK, round(decided.delay * 1000), reason)
         else:
             await self.settle(Verb.BURY, 0, decided)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from zkrq.checks import Duration, check_duration, check_id, check_moment
 from zkrq.clock import now
@@ -109,13 +110,13 @@ def _cronsim(expression: str, start: datetime) -> Iterator[datetime]:
         raise ConfigError(f"{expression!r} is not a cron expression: {error}") from error
 
 
-def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | None = None) -> Schedule:
+def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo | str | None = None) -> Schedule:
     """Read the schedule that ``every`` describes.  Raises ``ConfigError``."""
     offset_seconds = check_duration("offset", offset)
     if isinstance(when, str):
         if offset_seconds:
             raise ConfigError("offset is for a period in seconds, not for a cron expression")
-        cron = Cron(" ".join(when.split()), zone or UTC)
+        cron = Cron(" ".join(when.split()), _read_zone(zone))
         cron.after(EPOCH)
         return cron
     if zone is not None:
@@ -128,8 +129,21 @@ def read_schedule(when: Duration | str, *, offset: Duration = 0.0, zone: tzinfo 
     return Period(round(seconds * 1000), round(offset_seconds * 1000))
 
 
+def _read_zone(zone: tzinfo | str | None) -> tzinfo:
+    """Return a time zone, or the one of this name.  Raises ``ConfigError``."""
+    if not isinstance(zone, str):
+        return zone or UTC
+    try:
+        return ZoneInfo(zone)
+    except (OSError, ValueError, ZoneInfoNotFoundError) as error:
+        raise ConfigError(
+            f"zone is {zone!r}: no time zone of that name is known here; a name is like 'Europe/Berlin', and a system "
+            "without time zones needs `pip install tzdata`"
+        ) from error
+
+
 def next_moments(
-    when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | None = None
+    when: Duration | str, after: datetime, count: int = 1, *, offset: Duration = 0.0, zone: tzinfo | str | None = None
 ) -> list[datetime]:
     """Return the first ``count`` moments of a schedule that are later than ``after``, as ``Cluster.every`` would push.
 
@@ -281,7 +295,7 @@ class Schedules:
         *,
         name: str | None = None,
         offset: Duration = 0.0,
-        zone: tzinfo | None = None,
+        zone: tzinfo | str | None = None,
         catch_up: Duration = MAX_CATCH_UP,
         priority: int = 0,
         clock: Callable[[], datetime] = now,

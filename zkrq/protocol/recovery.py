@@ -44,6 +44,17 @@ class Recovered(NamedTuple):
     missing: tuple[ServerId, ...]
 
 
+class Stuck(NotNow):
+    """All members were restarted, and nothing is merged unless an operator gives up what other servers may hold.
+
+    ``there``: servers to continue with then.
+    """
+
+    def __init__(self, message: str, there: Iterable[ServerId]) -> None:
+        super().__init__(message)
+        self.there = tuple(sorted(there))
+
+
 class Recovery:
     """One attempt.  If it is left in the middle, the next client continues it: merging twice has the effect of once."""
 
@@ -52,12 +63,22 @@ class Recovery:
         self._repairer = repairer
 
     def run(self) -> Operation[Recovered | None]:
-        """Recover if all members were restarted; return None if that is not needed.  Raises ``NotNow``."""
+        """Recover if all members were restarted; return None if that is not needed.
+
+        Raises ``NotNow``, ``Stuck`` if it may be so for ever.
+        """
         view: View = yield Refresh((yield Look()))
         wanted = self.wanted(view)
-        if (yield from self._is_alive(view)):
+        identities = yield from identify(_present(view, wanted))
+        if self.has_live_member(view, identities):
             return None
-        met = yield from self.meet(_present(view, wanted))
+        try:
+            met = yield from self.meet(_present(view, wanted))
+        except NotNow as error:
+            there = self._restarted(view, identities)
+            if not there:
+                raise
+            raise Stuck(f"{error}; start it, or continue without what only it holds", there) from error
         if self.has_live_member(view, met):
             return None
         taking_part: dict[ServerId, ServerInfo] = {}
@@ -67,9 +88,10 @@ class Recovery:
             if id in wanted and self.takes_part(view, wanted[id], who):
                 taking_part[id] = who
         if not taking_part:
-            raise NotNow(
-                f"all servers were restarted, and none of {', '.join(sorted(wanted))} has brought its data back: "
-                "`zkrq servers recover` starts again with the servers that it is given"
+            raise Stuck(
+                f"all servers were restarted, and none of {', '.join(sorted(wanted))} has brought its data back; to "
+                "start again with what is there",
+                met,
             )
         missing = tuple(sorted(wanted.keys() - taking_part.keys()))
         return (yield from self._carry_out(view, taking_part, missing))
@@ -109,6 +131,12 @@ class Recovery:
     def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
         """Ask servers for their identity; a silent one may hold what the others have lost.  Raises ``NotNow``."""
         return meet(servers)
+
+    def _restarted(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> list[ServerId]:
+        """Return the servers that answer and have the data of the view; those that answer if none of them has."""
+        there = {id: who for id, who in identities.items() if isinstance(who, ServerInfo)}
+        wanted = self.wanted(view)
+        return [id for id, who in there.items() if self.takes_part(view, wanted[id], who)] or list(there)
 
     def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:
         """Tell whether a member was met in the life that the view names; see the function."""

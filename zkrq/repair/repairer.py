@@ -18,13 +18,15 @@ from zkrq.errors import Unavailable, ZkrqError
 from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.protocol import recovery
 from zkrq.protocol.catchup import CatchUp, dismiss_eligible
-from zkrq.protocol.recovery import Recovery
+from zkrq.protocol.recovery import Recovery, Stuck
 from zkrq.protocol.scrubbing import Scrub
+from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.steps import NotNow, Taken
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.witness import Witness
 from zkrq.repair.backoff import Backoff
 from zkrq.repair.progress import Meter, Progress
+from zkrq.replication.causes import Causes
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
 from zkrq.tasks import Rounds
@@ -53,13 +55,18 @@ class Repairer:
         coordinator: Coordinator,
         replicas: Replicas,
         witness: Witness,
+        causes: Causes,
         *,
         cluster: str,
+        shard: ShardName = FIRST,
         events: Events,
     ) -> None:
+        """``causes``: where to note why servers are not in sync."""
         self._coordinator = coordinator
         self._membership = replicas.membership
         self._witness = witness
+        self._causes = causes
+        self._shard = shard
         self._replicas = replicas
         self._cluster = cluster
         self._events = events
@@ -115,8 +122,10 @@ class Repairer:
         self._outside_since = {id: self._outside_since.get(id, now) for id in sorted(outside)}
         self._wanted &= outside
         self._unfinished = {id: catch_up for id, catch_up in self._unfinished.items() if id in view.learners}
-        for about in [about for about in self._trouble if about.startswith("server ") and about[7:] not in outside]:
-            del self._trouble[about]
+        for id in self._membership.fleet.servers.keys() | self._causes.outside.keys():
+            if id not in outside:
+                self._trouble.pop(f"server {id}", None)
+                self._causes.outside.pop(id, None)
         for id in sorted(outside, key=lambda server: server not in view.learners):
             if id in self._wanted or (self._is_my_turn(id, now) and self._backoff.may_try(id, now)):
                 await self._catch_up(id)
@@ -141,6 +150,7 @@ class Repairer:
 
         def report(progress: Progress) -> None:
             self._progress[id] = progress
+            self._causes.outside.pop(id, None)
             self._events.tell(CatchingUp(self._cluster, id, *progress))
 
         catch_up = self._unfinished.setdefault(id, CatchUp(id, repairer=self._token))
@@ -149,6 +159,7 @@ class Repairer:
         except Taken:
             self._outside_since[id] = loop.time()  # another client is working on it: wait again
         except NotNow as error:
+            self._causes.outside[id] = str(error).removeprefix(f"server {id}: ")
             self._note_trouble(f"server {id}", str(error))
         else:
             del self._unfinished[id]
@@ -178,11 +189,15 @@ class Repairer:
             who = server.identity if server else None
             if who is not None and who.run_id == life.run_id and not self._witness.nobody_answers:
                 self._trouble.pop("recovery", None)
+                self._causes.recovery = ""
                 return
         try:
             await self.recover()
         except NotNow as error:
-            self._note_trouble("recovery", str(error))
+            self._causes.recovery = self._advise(error)
+            self._note_trouble("recovery", self._causes.recovery)
+        else:
+            self._causes.recovery = ""
 
     async def recover(self) -> None:
         """Recover if all members were restarted.  Raises ``NotNow``, ``Unavailable``."""
@@ -211,10 +226,18 @@ class Repairer:
             except NotNow as error:
                 # The view may have changed because another client has just recovered; the next attempt shows that.
                 if loop.time() > until or (tries > 1 and not isinstance(error, Taken)):
-                    raise Unavailable(f"no in-sync server of namespace {self._cluster!r} is alive: {error}") from error
+                    text = f"no in-sync server of namespace {self._cluster!r} is alive: {self._advise(error)}"
+                    raise Unavailable(text) from error
             else:
                 return
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _advise(self, error: NotNow) -> str:
+        """Say why nothing is recovered, and how to continue without the servers that are missing."""
+        if not isinstance(error, Stuck) or not error.there:
+            return str(error)
+        shard = "" if self._shard == FIRST else f"--shard {self._shard} "
+        return f"{error}: `zkrq servers recover {shard}{' '.join(error.there)}`"
 
     def _tell_recovered(self, outcome: recovery.Recovered) -> None:
         level = logging.ERROR if outcome.missing else logging.WARNING

@@ -14,6 +14,7 @@ from zkrq.protocol.operations import OPERATIONS, Operations
 from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
 from zkrq.protocol.steps import Paged
 from zkrq.protocol.view import ServerId
+from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.runner import Runner, translate
 
 R = TypeVar("R")
@@ -26,8 +27,10 @@ Pushed = int | Duplicate | Known | Done
 class Replicas:
     """Run operations over the servers of one namespace."""
 
-    def __init__(self, runner: Runner, operations: Operations = OPERATIONS) -> None:
-        """``operations``: others than usual only in the model of the protocol."""
+    def __init__(self, runner: Runner, operations: Operations = OPERATIONS, causes: Causes = UNKNOWN) -> None:
+        """``operations``: others than usual only in the model of the protocol.  ``causes``: what errors say about
+        servers that are not in sync."""
+        self._causes = causes
         self._operations = operations
         self.membership = runner.membership
         self.operation_timeout = runner.operation_timeout
@@ -39,11 +42,13 @@ class Replicas:
         ``map``: number of the shard map by which they were placed here.  ``patient``: False: they can go elsewhere.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return PushResults(puts, await self.run(self._operations.put(queue, puts, map=map, patient=patient)))
+        pushes = await self.run(self._operations.put(queue, puts, map=map, patient=patient))
+        return PushResults(puts, pushes, self._causes)
 
     async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
         """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
-        return PushResults(puts, await self.run(self._operations.push(queue, max_size, puts, map=map)))
+        pushes = await self.run(self._operations.push(queue, max_size, puts, map=map))
+        return PushResults(puts, pushes, self._causes)
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.
@@ -124,10 +129,10 @@ class PushResults:
 
     __slots__ = ("others", "replicas")
 
-    def __init__(self, puts: Sequence[Put], pushes: Pushes) -> None:
+    def __init__(self, puts: Sequence[Put], pushes: Pushes, causes: Causes = UNKNOWN) -> None:
         self.replicas = pushes.replicas
         self.others: Mapping[tuple[int, int], Duplicate | Known | Done | ZkrqError] = (
-            {place: _exceptional(puts, place, outcome) for place, outcome in pushes.exceptional.items()}
+            {place: _exceptional(puts, place, outcome, causes) for place, outcome in pushes.exceptional.items()}
             if pushes.exceptional
             else {}
         )
@@ -141,25 +146,26 @@ class PushResults:
 
 
 def _exceptional(
-    puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional
+    puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional, causes: Causes
 ) -> Duplicate | Known | Done | ZkrqError:
     if isinstance(outcome, Duplicate | Known | Done):
         return outcome
     at, position = place
-    return _error(puts[at].item_id(position), outcome)
+    return _error(puts[at].item_id(position), outcome, causes)
 
 
-def _error(id: str, outcome: Exceptional) -> ZkrqError:
+def _error(id: str, outcome: Exceptional, causes: Causes) -> ZkrqError:
     match outcome:
         case Full():
             return QueueFull()
         case InDoubt(reason, cause):
             why = f" ({reason})" if reason else ""
-            error = OutcomeUnknown(f"the push of {id} may have happened{why}; push again with the same id", ids=(id,))
-            error.__cause__ = translate(cause) if cause else None
+            text = causes.add_to(f"the push of {id} may have happened{why}; push again with the same id", cause)
+            error = OutcomeUnknown(text, ids=(id,))
+            error.__cause__ = translate(cause, causes) if cause else None
             return error
         case NotPushed(cause):
-            return translate(cause)
+            return translate(cause, causes)
         case _:
             return ConfigError(
                 f"the push of {id} was refused, nothing was written: its id is older than {PUT_WINDOW:g} s, or the "

@@ -77,6 +77,7 @@ from zkrq.protocol.steps import (
     WriteRegister,
 )
 from zkrq.protocol.view import View
+from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.membership import Membership
 from zkrq.replication.obstacles import KnownObstacles
 from zkrq.settings import Settings
@@ -151,8 +152,10 @@ class Runner:
         settings: Settings,
         events: Events,
         removed: Callable[[str, Iterable[Gone]], None],
+        causes: Causes = UNKNOWN,
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows to be gone."""
+        """``removed`` is called with the items of a queue that every server of the view knows to be gone.  ``causes``:
+        what errors say about servers that are not in sync."""
         self.membership = membership
         self.operation_timeout = settings.operation_timeout
         self._namespace = settings.namespace
@@ -160,6 +163,7 @@ class Runner:
         self._evicting = evicting
         self._events = events
         self._removed = removed
+        self._causes = causes
         self._clocks = Clocks()
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
@@ -202,7 +206,7 @@ class Runner:
         except NotNow:
             raise
         except Failure as failure:
-            raise translate(failure) from _cause(failure)
+            raise translate(failure, self._causes) from _cause(failure)
         finally:
             operation.close()
 
@@ -309,19 +313,20 @@ def _cause(failure: Failure) -> BaseException | None:
     return cause.error if isinstance(cause, StepFailed) else cause
 
 
-def translate(failure: Failure) -> ZkrqError:
-    """Return the error for the caller of an operation."""
+def translate(failure: Failure, causes: Causes = UNKNOWN) -> ZkrqError:
+    """Return the error for the caller of an operation.  ``causes``: what it says about servers that are not in sync."""
+    text = causes.add_to(str(failure), failure)
     match failure:
         case StepFailed(error=ZkrqError() as error):
             return error
         case Misplaced():
             return MapChanged(str(failure))
         case NothingDone():
-            return Unavailable(str(failure))
+            return Unavailable(text)
         case Unknown():
-            return OutcomeUnknown(str(failure))
+            return OutcomeUnknown(text)
         case TooFewMembers(members=members, needed=needed):
-            return NotEnoughReplicas(members, needed)
+            return NotEnoughReplicas(members, needed, causes.sentences())
         case Fenced():
             return ClaimLost("this consumer was declared dead: its claims are lost")
         case Invalid():
@@ -331,4 +336,4 @@ def translate(failure: Failure) -> ZkrqError:
         case Denied():
             return NotLetIn(str(failure))
         case _:
-            return Unavailable(f"nothing happened: {failure}")
+            return Unavailable(f"nothing happened: {text}")

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from fastapi import APIRouter, Request, Response, Security
+from fastapi import APIRouter, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
+from zkrq.administration import Cancellation
 from zkrq.cluster import Cluster
 from zkrq.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.serve.bodies import (
+    LETTERS_MAX,
     Bury,
+    Cancelled,
     Claimed,
     ClaimItems,
     ClaimToken,
+    DeadLetters,
     Extend,
     Extended,
+    ItemId,
     Nack,
     NamespaceStatistics,
+    Paused,
     Problem,
     Push,
     Pushed,
@@ -29,14 +35,18 @@ from zkrq.serve.bodies import (
     PushMany,
     QueueName,
     QueueStatistics,
+    Redrive,
+    Redriven,
     Settled,
     ShardFigures,
+    StoredItem,
     claimed,
     figures,
     pushed,
+    stored,
 )
 from zkrq.serve.holding import Held, Holding
-from zkrq.serve.problems import Busy, describe_error, headers_of, kind_of
+from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.queues import Queues
 from zkrq.serve.watching import takes_pushes
 
@@ -62,6 +72,10 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 
+MISSING: dict[int | str, dict[str, Any]] = {
+    404: {"model": Problem, "description": "The queue has no item with this id: it was never pushed, or it is done."}
+}
+
 GONE: dict[int | str, dict[str, Any]] = {
     410: {"model": Problem, "description": "The claim does not hold any more: stop working on the item."}
 }
@@ -78,10 +92,17 @@ class Api:
         self._stopping = stopping
         self._waiting = 0
 
-    def router(self, *, needs_token: bool) -> APIRouter:
-        """Return the calls, with their paths.  ``needs_token``: say so in the schema; the guard asks for it."""
-        dependencies = [Security(HTTPBearer(auto_error=False))] if needs_token else []
-        router = APIRouter(prefix="/v1", responses=PROBLEMS, dependencies=dependencies)
+    def router(self) -> APIRouter:
+        """Return the calls, with their paths.  The schema names the token in any case; the guard asks for it."""
+        token = HTTPBearer(
+            scheme_name="token", description="A token of `--token-file`, if there is one.", auto_error=False
+        )
+        router = APIRouter(
+            prefix="/v1",
+            responses=PROBLEMS,
+            dependencies=[Security(token)],
+            generate_unique_id_function=lambda route: route.name,
+        )
         queue, claim = "/queues/{queue}", "/claims/{claim}"
         router.post(f"{queue}/push", response_model=Pushed, tags=["push"])(self.push)
         router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)
@@ -92,6 +113,13 @@ class Api:
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
         router.get("/queues", response_model=NamespaceStatistics, tags=["figures"])(self.statistics)
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
+        for change in (self.pause, self.resume):
+            router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
+        item = f"{queue}/items/{{id:path}}"
+        router.get(item, response_model=StoredItem, tags=["manage"], responses=MISSING)(self.get)
+        router.post(f"{item}/cancel", response_model=Cancelled, tags=["manage"], responses=MISSING)(self.cancel)
+        router.get(f"{queue}/dead", response_model=DeadLetters, tags=["manage"])(self.dead_letters)
+        router.post(f"{queue}/dead/redrive", response_model=Redriven, tags=["manage"])(self.redrive)
         return router
 
     # -- push ------------------------------------------------------------------------------------------------------
@@ -212,6 +240,7 @@ class Api:
             namespace=self._cluster.namespace,
             epoch=health.epoch,
             writable=takes_pushes(self._cluster),
+            warnings=[*health.warnings],
             servers={name: server.place for name, server in health.servers.items()},
             shards={name: ShardFigures(state=each.state, away=each.away) for name, each in shards.items()},
             queues={name: figures(each) for name, each in statistics.items()},
@@ -220,6 +249,43 @@ class Api:
     async def queue_statistics(self, queue: QueueName) -> QueueStatistics:
         """Count the items of one queue. One that never had an item has none."""
         return figures(await self._queues[queue].statistics())
+
+    # -- manage ----------------------------------------------------------------------------------------------------
+
+    async def pause(self, queue: QueueName) -> Paused:
+        """Stop new claims from the queue, in every process, until `resume`. Pushes continue."""
+        await self._queues[queue].pause()
+        return Paused(paused=True)
+
+    async def resume(self, queue: QueueName) -> Paused:
+        """Allow claims again."""
+        await self._queues[queue].resume()
+        return Paused(paused=False)
+
+    async def get(self, queue: QueueName, id: ItemId) -> Response:
+        """Look up one item in any state."""
+        item = await self._queues[queue].get(id)
+        if item is None:
+            raise NoSuchItem
+        return Response(stored(item), media_type="application/json")
+
+    async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
+        """Remove one item in any state. The holder of a claimed item is told, and its claim is lost."""
+        found = await self._queues[queue].cancel(id)
+        if found is Cancellation.NOT_FOUND:
+            raise NoSuchItem
+        return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
+
+    async def dead_letters(
+        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="At most so many.")] = 50
+    ) -> Response:
+        """List the oldest dead letters, with their reasons; fewer if they are large."""
+        letters = await self._queues[queue].dead_letters(count)
+        return Response(f'{{"items": [{", ".join(map(stored, letters))}]}}', media_type="application/json")
+
+    async def redrive(self, queue: QueueName, body: Redrive | None = None) -> Redriven:
+        """Queue dead letters again, with no attempts: those named, or all."""
+        return Redriven(redriven=await self._queues[queue].redrive(body.ids if body else None))
 
 
 async def _hung_up(request: Request) -> None:

@@ -70,9 +70,9 @@ def make_app(
         separate_input_output_schemas=False,
     )
     queues = Queues(cluster, retry)
-    app.include_router(Api(cluster, queues, holding, stopping).router(needs_token=bool(policy.tokens)))
+    app.include_router(Api(cluster, queues, holding, stopping).router())
     app.include_router(Page(cluster, queues, watching, policy).router())
-    app.include_router(Monitoring(cluster, stopping).router())
+    app.include_router(Monitoring(cluster, stopping, frank=not policy.tokens).router())
     app.mount("/static", StaticFiles(directory=HERE / "static"))
     app.add_exception_handler(ZkrqError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)

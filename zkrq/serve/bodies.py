@@ -12,13 +12,16 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from zkrq.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
 from zkrq.claims import Claim
 from zkrq.codecs import JSON
 from zkrq.errors import CodecError, Receipt
 from zkrq.inspection import Statistics
+from zkrq.items import Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.reasons import REASON_MAX
 from zkrq.serve.problems import Happened
@@ -30,6 +33,9 @@ PUSH_MAX = 1_000
 
 CLAIM_MAX = 100
 """Claims of one request."""
+
+LETTERS_MAX = 100
+"""Dead letters of one request."""
 
 WAIT_MAX = 60.0
 """Seconds that a request for claims waits for items."""
@@ -66,6 +72,8 @@ QueueName = Annotated[
 
 ClaimToken = Annotated[str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=64)]
 
+ItemId = Annotated[str, _named(check_id, "id"), Path(description="The item's id.", min_length=1, max_length=MAX_ID)]
+
 Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
 
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MAX_LEASE, allow_inf_nan=False)]
@@ -77,6 +85,14 @@ class _Request(BaseModel):
     """A body of a request: nothing is converted, and a field that does not exist is an error."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Leave defaults out of the schema: from a field with one, some generators make one that is always sent."""
+        described = handler(schema)
+        for field in handler.resolve_ref_schema(described).get("properties", {}).values():
+            field.pop("default", None)
+        return described
 
 
 class Push(_Request):
@@ -94,8 +110,10 @@ class Push(_Request):
     key: Id | None = Field(
         None, description="While another item with this key is queued, scheduled or claimed, nothing is pushed."
     )
-    delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered.")
-    priority: int = Field(0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first.")
+    delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered; left out: 0.")
+    priority: int = Field(
+        0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first; left out: 0."
+    )
     ttl: Annotated[float, Field(gt=0, le=MAX_DURATION, allow_inf_nan=False)] | None = Field(
         None, description="Seconds from now after which the item is no longer delivered; must be longer than `delay`."
     )
@@ -131,14 +149,18 @@ class PushMany(_Request):
 class ClaimItems(_Request):
     """How many items to claim, for how long."""
 
-    count: int = Field(1, ge=1, le=CLAIM_MAX, description="At most this many items.")
+    count: int = Field(1, ge=1, le=CLAIM_MAX, description="At most this many items; left out: 1.")
     wait: float = Field(
-        0.0, ge=0, le=WAIT_MAX, allow_inf_nan=False, description="Seconds to wait until at least one item is ready."
+        0.0,
+        ge=0,
+        le=WAIT_MAX,
+        allow_inf_nan=False,
+        description="Seconds to wait until at least one item is ready; left out: 0.",
     )
     lease: Lease = Field(
         LEASE_SECONDS,
         description="Seconds for which the claims hold unless they are extended. Then the items go back, which counts "
-        "as a failed delivery.",
+        "as a failed delivery. Left out: 30.",
     )
 
 
@@ -152,13 +174,23 @@ class Nack(_Request):
 class Bury(_Request):
     """Why the item can never be done."""
 
-    reason: str = Field("rejected", description="Kept with the dead letter.", max_length=REASON_MAX)
+    reason: str = Field(
+        "rejected", description="Kept with the dead letter; left out: `rejected`.", max_length=REASON_MAX
+    )
 
 
 class Extend(_Request):
     """For how long to hold the item."""
 
-    lease: Lease = Field(LEASE_SECONDS, description="Seconds from now.")
+    lease: Lease = Field(LEASE_SECONDS, description="Seconds from now; left out: 30.")
+
+
+class Redrive(_Request):
+    """Which dead letters to queue again."""
+
+    ids: list[Id] | None = Field(
+        None, max_length=LETTERS_MAX, description="Ids of dead letters, others are skipped; left out: all."
+    )
 
 
 class Pushed(BaseModel):
@@ -214,6 +246,50 @@ class Claimed(BaseModel):
     claims: list[ClaimedItem]
 
 
+class StoredItem(BaseModel):
+    """An item as it was when it was read."""
+
+    id: str
+    item: Any = Field(None, description="The item, if its bytes are JSON.")
+    base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
+    state: ItemState
+    headers: dict[str, str]
+    key: str | None
+    priority: int
+    attempts: int = Field(description="Deliveries that count.")
+    failures: int = Field(description="Deliveries that failed.")
+    pushed_at: datetime
+    seconds_left: float | None = Field(description="Until the item is due, or its claim ends.")
+    expires_in: float | None = Field(description="Seconds until its `ttl` ends.")
+    owner: str | None = Field(description="Who has claimed it.")
+    reason: str | None = Field(description="Why it is a dead letter, or failed last.")
+    died_at: datetime | None = Field(description="When it became a dead letter.")
+
+
+class DeadLetters(BaseModel):
+    """The oldest dead letters of a queue."""
+
+    items: list[StoredItem]
+
+
+class Cancelled(BaseModel):
+    """The item is removed."""
+
+    outcome: Literal["removed", "signalled"] = Field(description="`signalled`: it was claimed, and its holder is told.")
+
+
+class Redriven(BaseModel):
+    """Dead letters are queued again."""
+
+    redriven: int = Field(description="How many.")
+
+
+class Paused(BaseModel):
+    """Whether items are claimed from a queue."""
+
+    paused: bool
+
+
 class Settled(BaseModel):
     """The claim is settled; the same request repeated has the same reply."""
 
@@ -251,6 +327,7 @@ class NamespaceStatistics(BaseModel):
     namespace: str
     epoch: int
     writable: bool = Field(description="Whether enough servers of a shard are in sync for a push.")
+    warnings: list[str] = Field(description="Servers that are not in sync, and what one more failure would do.")
     servers: dict[str, str] = Field(description="Each server's place: member, learner, eligible or out.")
     shards: dict[str, ShardFigures] = Field(description="The shards by name; one of them is `main`.")
     queues: dict[str, QueueStatistics]
@@ -286,9 +363,33 @@ def claimed(token: str, claim: Claim[bytes], seconds: float) -> str:
         "fencing": claim.token,
         "lease": seconds,
     }
-    text = _as_json(claim.item)
+    return _with_item(told, claim.item)
+
+
+def stored(item: Item[bytes]) -> str:
+    """Write what is known of an item as JSON; see ``StoredItem``."""
+    told: dict[str, object] = {
+        "id": item.id,
+        "state": item.state,
+        "headers": dict(item.headers),
+        "key": item.key,
+        "priority": item.priority,
+        "attempts": item.attempts,
+        "failures": item.failures,
+        "pushed_at": item.pushed_at.isoformat(),
+        "seconds_left": item.seconds_left,
+        "expires_in": item.expires_in,
+        "owner": item.owner,
+        "reason": item.reason,
+        "died_at": item.died_at and item.died_at.isoformat(),
+    }
+    return _with_item(told, item.payload)
+
+
+def _with_item(told: dict[str, object], payload: bytes) -> str:
+    text = _as_json(payload)
     if text is None:
-        told["base64"] = b64encode(claim.item).decode()
+        told["base64"] = b64encode(payload).decode()
     head = json.dumps(told)
     return head if text is None else f'{head[:-1]}, "item": {text}}}'
 

@@ -1,6 +1,7 @@
 """Answer those who watch the server: ``/livez``, ``/readyz`` and ``/metrics``, with the meanings of ``zkrq.probes``.
 
-The first two need no token, so they tell yes or no and not why; the log and the page do.
+The first two need no token.  Where the others do, ``/readyz`` gives the kind of the reason, without names of servers;
+the log and the page have the whole.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from zkrq.cluster import Cluster
-from zkrq.errors import ZkrqError
+from zkrq.errors import NotEnoughReplicas, ZkrqError
 from zkrq.probes import READY_SECONDS, has_metrics
 
 _log = logging.getLogger("zkrq.serve")
@@ -21,11 +22,12 @@ _log = logging.getLogger("zkrq.serve")
 class Monitoring:
     """Answer probes and scrapes for one server."""
 
-    def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
-        """Collect metrics from now on, if ``prometheus_client`` is installed."""
+    def __init__(self, cluster: Cluster, stopping: asyncio.Event, *, frank: bool) -> None:
+        """Collect metrics from now on, if ``prometheus_client`` is installed.  ``frank``: name servers to anybody."""
+        self._frank = frank
         self._cluster = cluster
         self._stopping = stopping
-        self._asking: asyncio.Task[bool] | None = None
+        self._asking: asyncio.Task[str] | None = None
         self._metrics = None
         if has_metrics():
             from prometheus_client import CollectorRegistry
@@ -50,20 +52,23 @@ class Monitoring:
         """Answer whether a push and a claim could be made now.  Questions at the same time ask the servers once."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="zkrq serve: ready?")
-        if await asyncio.shield(self._asking):
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("not ready\n", 503)
+        if why := await asyncio.shield(self._asking):
+            return PlainTextResponse(f"not ready: {why}\n", 503)
+        return PlainTextResponse("ready\n")
 
-    async def _ask(self) -> bool:
+    async def _ask(self) -> str:
+        """Return why the server is not ready, empty if it is."""
         if self._stopping.is_set():
-            return False
+            return "this server is stopping"
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await self._cluster.ping()
         except (ZkrqError, TimeoutError) as error:
-            _log.info("not ready: %s", error or "no answer in time", extra={"cluster": self._cluster.namespace})
-            return False
-        return True
+            silence = f"the servers have not answered for {READY_SECONDS:g} s"
+            text = " ".join(str(error).split()) or silence
+            _log.info("not ready: %s", text, extra={"cluster": self._cluster.namespace})
+            return text if self._frank else _kind(error) or silence
+        return ""
 
     async def metrics(self, request: Request) -> Response:
         """Ask the servers, then show all metrics."""
@@ -72,3 +77,14 @@ class Monitoring:
         from zkrq.prometheus import CONTENT_TYPE
 
         return Response(await self._metrics.expose(), media_type=CONTENT_TYPE)
+
+
+def _kind(error: Exception) -> str:
+    """Say what kind of error it is, without names; empty for none of the library's."""
+    match error:
+        case NotEnoughReplicas(members=members, min_replicas=needed):
+            return f"{members} of at least {needed} servers are in sync"
+        case ZkrqError():
+            return (type(error).__doc__ or type(error).__name__).split("\n", 1)[0]
+        case _:
+            return ""

@@ -24,6 +24,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, StreamingRespons
 from zkrq.checks import check_name
 from zkrq.cluster import Cluster
 from zkrq.errors import ConfigError, ZkrqError
+from zkrq.health import Health
 from zkrq.inspection import Sizes, Statistics, shards_left_out
 from zkrq.queue import Queue
 from zkrq.serve.curves import Curve, Rate, draw, rates
@@ -112,9 +113,23 @@ class Page:
         if (queue := self._named(request)) is None:
             return self._message(404, "Not found", "There is no queue of that name.")
         look = await self._watching.look()
+        if not await self._exists(queue.name, look):
+            return self._message(
+                404, "Not found", "There is no queue of that name, or nothing was ever pushed into it."
+            )
         values = await self._contents(queue, look)
         stream = f"/queues/{queue.name}/live"
         return self._reply("live.html", title=queue.name, fragment="live_queue.html", stream=stream, **values)
+
+    async def _exists(self, name: str, look: Look) -> bool:
+        """Tell whether the servers know a queue, or whether that cannot be asked now."""
+        if name in look.queues or look.trouble:
+            return True
+        try:
+            async with asyncio.timeout(CONTENTS_SECONDS):
+                return name in await self._cluster.queues()
+        except (ZkrqError, TimeoutError):
+            return True
 
     async def live_queue(self, request: Request) -> Response:
         """Keep the page of a queue up to date."""
@@ -330,11 +345,26 @@ def make_templates() -> Environment:
         lstrip_blocks=True,
     )
     cast("dict[str, Any]", templates.globals)["question"] = question
-    templates.filters |= {"number": show_number, "duration": show_duration, "payload": show_payload}
+    templates.filters |= {
+        "number": show_number,
+        "duration": show_duration,
+        "payload": show_payload,
+        "alarm": show_alarm,
+    }
     return templates
 
 
 # -- figures as text -------------------------------------------------------------------------------------------------
+
+
+def show_alarm(health: Health) -> str:
+    """Say in a few words what a window's title warns of; empty if nothing is wrong."""
+    if health.ok and not health.warnings:
+        return ""
+    in_sync = sum(server.place == "member" for server in health.servers.values())
+    if in_sync < len(health.servers):
+        return f"{in_sync} of {len(health.servers)} in sync"
+    return "not ready"
 
 
 def show_number(value: float) -> str:

@@ -32,6 +32,10 @@ class Busy(ZkrqError):
     """This server has as much to do, or holds as many claims, as it is allowed to: retry later; nothing happened."""
 
 
+class NoSuchItem(ZkrqError):
+    """The queue has no item with this id: it was never pushed, or it is done."""
+
+
 class Kind(NamedTuple):
     """Describe one kind of error: its name in replies, the HTTP status, what happened, what the client does next."""
 
@@ -64,6 +68,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     NotEnoughReplicas: Kind("NotEnoughReplicas", 503, "nothing", "retry later"),
     Unavailable: Kind("Unavailable", 503, "nothing", "retry later"),
     Busy: Kind("Busy", 503, "nothing", "retry later"),
+    NoSuchItem: Kind("NoSuchItem", 404, "nothing", "nothing: there is no such item"),
     Closed: Kind("Closed", 503, "nothing", "retry with another server, or later"),
     # Arguments are checked before: what is left lies with the servers, or with this one's rights.
     ConfigError: Kind("ConfigError", 503, "nothing", "correct the server's settings"),

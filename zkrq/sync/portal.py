@@ -14,7 +14,9 @@ import asyncio
 import atexit
 import concurrent.futures
 import os
+import sys
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from typing import Protocol, TypeVar, cast
@@ -23,6 +25,7 @@ from anyio.from_thread import start_blocking_portal
 
 from zkrq.cluster import Cluster
 from zkrq.errors import Closed, Unavailable, WrongLoop, ZkrqError
+from zkrq.home import running_loop
 from zkrq.observing import Observer
 
 R = TypeVar("R")
@@ -145,6 +148,18 @@ class Opened:
             self._stack.close()
 
 
+def _warn_of_blocking() -> None:
+    """Warn the caller's line once, as Python does, that it stops the event loop that runs in its thread."""
+    frame, level = sys._getframe(1), 2  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "zkrq":
+        frame, level = frame.f_back, level + 1
+    text = (
+        "zkrq.sync is called on a running event loop, which stands still until the call returns: use zkrq.connect() "
+        "and await, or call this in a thread (asyncio.to_thread)"
+    )
+    warnings.warn(text, RuntimeWarning, stacklevel=level)
+
+
 class Portal:
     """Open a cluster at the first call of each process, and pass calls on to it."""
 
@@ -177,6 +192,8 @@ class Portal:
         While a thread opens it, the others wait, and get the same error if it fails; a later call tries again.
         """
         _check_thread()
+        if running_loop() is not None:
+            _warn_of_blocking()
         with self._lock:
             if self._closed:
                 raise Closed()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zkrq.claims import Claim
+from zkrq.claims import Claim, lease_of
 from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.logs import Log
 from zkrq.retry import Reject, RetryLater
@@ -41,6 +41,8 @@ class Handling:
     before: Before | None
     after: After | None
     log: Log
+    name: str
+    """Name of the handler, for logs."""
     tally: Tally = field(default_factory=Tally)
 
 
@@ -149,12 +151,17 @@ class Delivery:
 
     def _log(self, outcome: Outcome) -> None:
         """Log one line about a delivery that did not end with an ack, or whose handler failed."""
-        log, id, error = self._handling.log, self.claim.id, outcome.error
-        about = {"item": id}
+        log, claim, error = self._handling.log, self.claim, outcome.error
+        about = {"item": claim.id}
+        item = f"item {claim.id} of queue {claim.queue}"
+        consequence = _CONSEQUENCES[outcome.ending]
+        if outcome.ending is Ending.RETRIED:
+            consequence += f" in {getattr(lease_of(claim), 'retry_in', 0.0):.1f} s"
         if self._failure and not isinstance(error, RetryLater | Reject):
-            log.error("item %s failed, %s", id, _CONSEQUENCES[outcome.ending], exc_info=error, extra=about)
+            text = "%s failed in %s at attempt %d, %s"
+            log.error(text, item, self._handling.name, claim.attempts, consequence, exc_info=error, extra=about)
         elif outcome.ending is not Ending.ACKED:
-            log.info("item %s: %s (raised: %r)", id, _CONSEQUENCES[outcome.ending], error, extra=about)
+            log.info("%s: %s (%s raised: %r)", item, consequence, self._handling.name, error, extra=about)
 
 
 async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaitable[None]]) -> None:

@@ -31,6 +31,12 @@ def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]],
     return lambda claim: handler(claim.item), in_thread
 
 
+def name_of(handler: Callable[..., object]) -> str:
+    """Return the name by which logs call a handler."""
+    name = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return str(name).replace("<locals>.", "")
+
+
 def _takes_claim(handler: Callable[..., object]) -> bool:
     try:
         signature = inspect.signature(handler)

@@ -30,10 +30,11 @@ import anyio
 from zkrq.checks import Duration, check_count, check_duration
 from zkrq.claims import Claim, lease_of
 from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.inspection import servers_of
 from zkrq.logs import Log
-from zkrq.tasks import see_through, wait_ended
+from zkrq.tasks import on_loop, see_through, wait_ended
 from zkrq.working.delivery import After, Before, Delivery, Handling
-from zkrq.working.handlers import Handler, read_handler
+from zkrq.working.handlers import Handler, name_of, read_handler
 from zkrq.working.outcomes import WorkerStatistics, add_up
 from zkrq.working.slots import Share, Slots
 
@@ -136,6 +137,10 @@ class Worker:
         """
         if self._limiter is not None:
             raise ConfigError("the worker is running: add queues before")
+        if not hasattr(queue, "pop_many"):
+            given = f"{queue!r}" if isinstance(queue, str) else type(queue).__name__
+            wanted = f"cluster.queue({given})" if isinstance(queue, str) else "cluster.queue(name)"
+            raise ConfigError(f"the first argument of add() is {given}, must be a queue: {wanted}")
         if any(served.queue.name == queue.name for served in self._served):
             raise ConfigError(f"the worker already serves a queue {queue.name!r}")
         if not 0 < weight <= MAX_WEIGHT:
@@ -143,7 +148,8 @@ class Worker:
         limit = None if time_limit is None else check_duration("time_limit", time_limit, positive=True)
         call, in_thread = read_handler(handler)
         log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
-        handling = Handling(call, in_thread, limit, before or self._before, after or self._after, log)
+        hooks = before or self._before, after or self._after
+        handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
         woken = asyncio.Event()
         self._served.append(_Served(queue, handling, self._slots.add(weight, woken.set), woken))
         return self
@@ -176,6 +182,7 @@ class Worker:
             raise ConfigError("the worker is already running")
         seconds = self.grace if grace is None else check_duration("grace", grace)
         self._limiter = anyio.CapacityLimiter(self._slots.count)
+        self._tell_start(burst)
         works = [self._burst()] if burst else [self._fetch(served) for served in self._served]
         fetchers = [asyncio.create_task(work, name=f"zkrq worker: fetcher {n}") for n, work in enumerate(works, 1)]
         try:
@@ -187,6 +194,17 @@ class Worker:
                 await self._drain(fetchers, seconds)
             finally:
                 self._limiter = None
+
+    def _tell_start(self, burst: bool) -> None:
+        """Log what is worked on, in one line for each cluster."""
+        for cluster in dict.fromkeys(getattr(served.queue, "cluster", None) for served in self._served):
+            mine = [served for served in self._served if getattr(served.queue, "cluster", None) == cluster]
+            text = "the worker %s: queues: %s; concurrency %d%s"
+            begins = "begins a burst" if burst else "begins"
+            names = ", ".join(f"{served.queue.name} ({served.handling.name})" for served in mine)
+            known = [servers_of(served.queue) for served in mine]
+            servers = next((f"; servers in sync: {text}" for text in known if text), "")
+            self._log.info(text, begins, names, self._slots.count, servers, extra={"cluster": cluster})
 
     async def __aenter__(self) -> Self:
         """Run in the background."""
@@ -333,10 +351,13 @@ class Worker:
         served.handling.tally.running += 1
         task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claim.id}")
         self._deliveries[task] = served, delivery
+        if not served.handling.in_thread:
+            on_loop[task] = served.handling.name
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         served, delivery = self._deliveries.pop(task)
+        on_loop.pop(task, None)
         served.handling.tally.running -= 1
         if not delivery.entered:
             self._hand_back(served, [delivery.claim], begun=False)

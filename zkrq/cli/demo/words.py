@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import zkrq
 from zkrq.cli.demo.tally import Result
 from zkrq.events import (
     ClaimsLost,
@@ -74,14 +77,21 @@ def describe(result: Result) -> str:
             "",
             "Nothing was lost, nothing came back." if result.clean else "A promise was broken.",
             "",
-            *NEXT,
+            *next_steps(CHECKOUT),
         ]
     )
 
 
-NEXT = (
-    "To try next:",
-    "  make dev                                    runs such servers for your own code",
-    '  make demo ARGS="--seconds 60 --rate 1000"   the same, longer and busier',
-    "  README.md                                   the guarantee, its assumptions, ten lines of code",
-)
+def next_steps(checkout: bool) -> tuple[str, ...]:
+    """Return what to try next; only in a checkout is there a Makefile."""
+    dev, demo = ("make dev", 'make demo ARGS="{}"') if checkout else ("zkrq dev", "zkrq demo {}")
+    return (
+        "To try next:",
+        f"  {dev:<42}  runs such servers for your own code",
+        f"  {demo.format('--seconds 60 --rate 1000'):<42}  the same, longer and busier",
+        f"  {'README.md' if checkout else 'zkrq --help':<42}  "
+        + ("the guarantee, its assumptions, ten lines of code" if checkout else "every command"),
+    )
+
+
+CHECKOUT = (Path(zkrq.__file__).parents[1] / "Makefile").exists()
