@@ -190,6 +190,9 @@ class Request:
     calm: bool = False
     where: str = ""
     """The register of the view of the shard that was asked."""
+    moved: bool = False
+    """It was answered under a later view than it was begun: the primary before may have given it other items, for as
+    long as it led."""
 
 
 @dataclass(slots=True)
@@ -605,8 +608,11 @@ class Ledger:
             for id in request.ids:
                 first.setdefault(id, request)
         for request in self.requests:
-            if request.calm and all(other.answered_at < math.inf for other in self.requests
-                                    if other.asked_at <= request.answered_at):  # fmt: skip
+            before = [other for other in self.requests if other.asked_at <= request.answered_at]
+            if request.calm and all(
+                other.answered_at < math.inf and not (other.moved and other.answered_at >= request.asked_at)
+                for other in before
+            ):
                 self._check_order_of(request, first)
 
     def _check_order_of(self, request: Request, first: Mapping[str, Request]) -> None:
@@ -700,10 +706,10 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
         asked_at = ledger.asked_at.setdefault((where, request), loop.now)
-        asked = Request(loop.now, where=where)
+        asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, call)
-        asked.answered_at, asked.calm = loop.now, found.calm
+        asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
