@@ -99,6 +99,13 @@ def test_what_is_pushed_and_gone_after_a_deletion_is_done(server: OneServer) -> 
     assert push_one(server, Put("a", pushed_at_ms=when + 2)) == "D"
 
 
+def test_what_was_on_its_way_at_a_deletion_and_is_gone_is_done(server: OneServer) -> None:
+    """Its first push came after the deletion, and was acked.  Its user did not learn of it, and pushes the id again."""
+    when = deleted(server)
+    server.settle(put_and_claim(server, Put("late", pushed_at_ms=when - 50)).only.settle("ack"))
+    assert push_one(server, Put("late", pushed_at_ms=when + 1)) == "D"
+
+
 def test_item_of_a_clock_that_is_ahead_stays_removed(server: OneServer) -> None:
     """Its repeated push would look as if it were one of after the deletion."""
     pushed_at_ms = now_ms() + WINDOW_MS // 2

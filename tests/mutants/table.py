@@ -603,8 +603,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deletion-has-no-moment",
         "zkrq/protocol/lua/push.lua",
-        "deleted and tombstone.pushed_at <= deleted.pushed_at and pushed_at > deleted.pushed_at",
-        "deleted",
+        "    and pushed_at > math.max(tombstone.pushed_at, deleted.pushed_at)",
+        "",
         "a push that is repeated after a deletion finds its item removed",
         Suite("tests/behaviour/test_deleting.py", "-k", "repeated_after and testing"),
     ),

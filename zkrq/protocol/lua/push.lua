@@ -3,7 +3,7 @@
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
 -- be gone (put.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
 -- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
--- deleted between the push of the removed item and this one: the item begins a new life, above every tombstone of the
+-- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
@@ -61,10 +61,11 @@ local function enter(bundle, position, is_alone, before, r, state)
   return before
 end
 
--- Tell whether a deletion of the queue lies between the push of a removed item and a later push of its id.
+-- Tell whether a deletion of the queue lies between the removal of an item and a later push of its id.
 local function lies_before_deletion(tombstone, pushed_at)
   local deleted = open(DELETED)
-  return deleted and tombstone.pushed_at <= deleted.pushed_at and pushed_at > deleted.pushed_at
+  return deleted and tombstone.due + tombstone.shift <= deleted.due + deleted.shift
+    and pushed_at > math.max(tombstone.pushed_at, deleted.pushed_at)
 end
 
 local function push(id, packed, payload)
