@@ -121,22 +121,22 @@ class Administration(Inspection[T]):
                 return removed
 
     async def delete(self) -> int:
-        """Remove the queue: all its items in any state, its pause, and whatever is stored of it; return how many items.
+        """Remove the queue: all its items in any state, and its pause; return how many items.
 
-        Holders of claimed items are notified as by ``cancel``.  Afterwards nothing of the queue is left in Redis, and
-        none of the items removed comes back.  While a server is caught up, or fewer than ``min_replicas`` are in sync,
-        the items are removed, and what is left goes by itself within about a quarter of an hour after that has ended.
+        Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
+        repeated, nor by a schedule (``every``) whose moment was before, nor from an older disk in a recovery.  The
+        queue is no longer in ``statistics()``.  What Redis remembers of it goes by itself within about a quarter of an
+        hour, or, while a server is caught up or fewer than ``min_replicas`` are in sync, after that has ended.
 
-        Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does; so do a push that
-        is repeated under the id of a removed item, a schedule (``every``) at its next moment, and a consumer that is
-        waiting.  Stop these first: an item that is pushed and acked meanwhile is forgotten as well, so its id may be
-        pushed again, and its fencing tokens begin anew.  If the call fails or is cancelled, some items may be left:
-        delete again.  Raises ``Unavailable``, ``OutcomeUnknown``; both also if ZooKeeper does not answer.
+        Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does, also of an ``id``
+        that was removed (by the clocks of the producer and of the queue's primary), and a consumer that is waiting:
+        stop these first.  The fencing tokens of an id that returns are greater than all before.  If the call fails or
+        is cancelled, some items may be left: delete again.  Raises ``Unavailable``, ``OutcomeUnknown``.
         """
         self._parts.check_open()
         removed = sum(await self._everywhere.each(self._empty))
         await self.resume()
-        await self._everywhere.each(lambda replicas: replicas.forget_deleted(self.name))
+        await self._everywhere.each(lambda replicas: replicas.delete(self.name))
         return removed
 
     async def _empty(self, replicas: Replicas) -> int:

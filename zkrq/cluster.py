@@ -207,7 +207,10 @@ class Cluster:
         )
 
     async def queues(self) -> list[str]:
-        """List all queues that ever had an item, and some that only had consumers.  Raises ``Unavailable``."""
+        """List all queues that ever had an item, and some that only had consumers.
+
+        One that was emptied or deleted goes within about a quarter of an hour.  Raises ``Unavailable``.
+        """
         self._client.check_open()
         found = await together(replicas.names(calls.Queues()) for replicas in self._everywhere())
         return found[0] if len(found) == 1 else sorted({name for names in found for name in names})
@@ -237,7 +240,7 @@ class Cluster:
         return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
 
     async def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
-        """Sum up these queues, None: every queue that ever had an item.  Raises ``Unavailable``."""
+        """Sum up these queues, None: every queue that ever had an item and was not deleted.  Raises ``Unavailable``."""
         self._client.check_open()
         names = await self.queues() if queues is None else list(dict.fromkeys(queues))
         used = self._client.queues
@@ -249,7 +252,7 @@ class Cluster:
         for start in range(0, len(names), READ_AT_ONCE):
             some = names[start : start + READ_AT_ONCE]
             found |= zip(some, await asyncio.gather(*map(read, some)), strict=True)
-        return found
+        return found if queues is not None else {name: told for name, told in found.items() if not told.deleted}
 
     @property
     def queues_in_use(self) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class Statistics(NamedTuple):
     ``held``: claims of this process, including those claimed ahead.
     ``flow``: items that came and left; those of two looks tell what passed between them.
     ``away``: shards that could not be asked, and are not in these figures.
+    ``deleted``: whether the queue was deleted, and no item has come since.
     """
 
     sizes: Sizes
@@ -61,6 +62,7 @@ class Statistics(NamedTuple):
     held: int
     flow: Flow = NO_FLOW
     away: tuple[str, ...] = ()
+    deleted: bool = False
 
 
 class Inspection(Generic[T]):
@@ -215,6 +217,7 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         sum(each.tombstones for each in found),
         0,
         Flow(pushed, removed, ",".join(each.flow.server for each in found)),
+        deleted=any(each.deleted for each in found) and not pushed and not any(each.paused for each in found),
     )
 
 
@@ -228,7 +231,17 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
     oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
     sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
     flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
-    return Statistics(sizes, bool(told.paused), oldest, told.keyed, told.expiring, told.tombstones, 0, flow)
+    return Statistics(
+        sizes,
+        bool(told.paused),
+        oldest,
+        told.keyed,
+        told.expiring,
+        told.tombstones,
+        0,
+        flow,
+        deleted=bool(told.deleted),
+    )
 
 
 def servers_of(queue: object) -> str:

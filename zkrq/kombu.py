@@ -356,7 +356,10 @@ class Channel(virtual.Channel):
         self._client.call(queue, Queue[Message].delete)
 
     def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        return queue in self._client.portal.call(lambda cluster: cluster.queues())
+        call = self._client.portal.call
+        return queue in call(lambda cluster: cluster.queues()) and not (
+            call(lambda cluster: cluster.statistics([queue]))[queue].deleted
+        )
 
     # -- receiving -----------------------------------------------------------------------------------------------------
 

@@ -293,7 +293,8 @@ class Metrics(Observer, Collector):
             async with asyncio.timeout(READ_SECONDS):
                 names = sorted(await cluster.queues() if self._every_queue else cluster.queues_in_use)
                 shown = [name for name in names if self._label(name) is not OTHER]
-                queues = await cluster.statistics(shown)
+                found = await cluster.statistics(shown)
+                queues = {name: told for name, told in found.items() if not (told.deleted and self._every_queue)}
                 if started >= self._counted_at:  # otherwise the figures of an overlapping scrape may be newer
                     self._count_passed(queues)
                 return _Reading(queues, len(names), {name: self._passed[name] for name in queues})

@@ -41,6 +41,9 @@ from zkrq.settings import Settings
 from zkrq.shard import Shard
 from zkrq.shards import LOOK_SECONDS, Shards
 
+SHARE_TRIES = 10
+"""Times that a queue's pause is copied to a new shard while others change it."""
+
 
 class ShardChange(Protocol):
     """A ``MapChange`` of one shard, whose name is not bound yet."""
@@ -211,16 +214,24 @@ class Resharding:
 
         First its servers are told of the new shard.  So a pause or resume that they take later is by a client that
         knows of it, and changes the map: then the shard is not opened by this one (see ``renewed``).
+
+        Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
+        shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
+        be ended here; and both are read again after a change, since whoever writes last leaves them alike.
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
         await self._ask_for_map(self._shards.first)
         first, new = self._shards.first.replicas, shard.replicas
         for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
-            wanted, known = [(await read_statistics(each, queue)).paused for each in (first, new)]
-            if wanted != known:
+            for _ in range(SHARE_TRIES):
+                known, wanted = [(await read_statistics(each, queue)).paused for each in (new, first)]
+                if wanted == known:
+                    break
                 state = State.PAUSED if wanted else State.GONE
                 await new.decide(calls.Pause(queue, state.value, secrets.token_hex(4)))
+            else:
+                raise Unavailable(f"queue {queue!r} is paused and resumed by others all the time: add the shard again")
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 import zkrq
+from zkrq import resharding
 from zkrq.administration import Administration
 from zkrq.cluster import client_of
 from zkrq.coordination.coordinator import Versioned
-from zkrq.inspection import read_statistics
+from zkrq.inspection import Statistics, read_statistics
 from zkrq.protocol.records import State
 from zkrq.protocol.shards import FIRST, ShardMap, shard_of
 from zkrq.replication.replicas import Replicas
@@ -245,6 +246,28 @@ async def test_a_queue_that_is_paused_while_the_pauses_are_copied(
     await early.add_shard("b", own.urls("redis-2"))
     assert paused == [False, True]
     assert await paused_on(early) == {"b": True, FIRST: True}
+
+
+async def test_a_queue_that_is_paused_after_another_client_has_opened_the_shard(
+    own: Servers, early: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients add it at the same time, and the later one is still copying the pauses."""
+    await early.queue("jobs").push("x")
+    async with connect(own) as other:
+        opened = False
+
+        async def read_and_pause(replicas: Replicas, queue: str) -> Statistics:
+            nonlocal opened
+            told = await read_statistics(replicas, queue)
+            if not opened:
+                opened = True
+                await other.add_shard("b", own.urls("redis-2"))
+                await other.queue("jobs").pause()
+            return told
+
+        monkeypatch.setattr(resharding, "read_statistics", read_and_pause)
+        await early.add_shard("b", own.urls("redis-2"))
+        assert await paused_on(early) == {"b": True, FIRST: True}
 
 
 async def test_a_pause_that_meets_a_shard_which_cannot_be_told_may_have_happened(

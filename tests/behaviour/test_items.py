@@ -15,6 +15,11 @@ from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, bury, working
 from tests.behaviour.test_queue import Careless
 from tests.harness import HANG, settled, take, until
+from zkrq.consuming.leases import Leases
+from zkrq.protocol import calls
+from zkrq.protocol.calls import Decision
+from zkrq.protocol.deciding import Decided
+from zkrq.replication.replicas import Replicas
 from zkrq.working.outcomes import Ending
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +111,40 @@ async def test_cancel_stops_the_body_of_the_holder(cluster: zkrq.Cluster, name: 
     assert claim.lost
     assert claim.lost.reason == "its item was cancelled"
     assert await queue.size() == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+async def test_what_is_cancelled_before_its_claim_is_known_reaches_no_handler(
+    how: str, cluster: zkrq.Cluster, name: str, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is decided, and its holder's process has heard of the cancellation, but not of the claim."""
+    decide, decided, told, handled = Replicas.decide, asyncio.Event(), asyncio.Event(), list[str]()
+    cancelled = Leases.cancelled
+
+    async def answer_late(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        answer = await decide(replicas, call)
+        if isinstance(call, calls.Claim) and answer.reply.handed and not decided.is_set():
+            decided.set()
+            await asyncio.wait_for(told.wait(), HANG)
+        return answer
+
+    def note(leases: Leases, request: str, id: str) -> None:
+        cancelled(leases, request, id)
+        told.set()
+
+    monkeypatch.setattr(Replicas, "decide", answer_late)
+    monkeypatch.setattr(Leases, "cancelled", note)
+    queue = cluster.queue(name, claim_timeout=10 * HANG)
+    async with connect() as other, working(queue, handled.append):
+        receipt = await other.queue(name).push("cancelled")
+        await asyncio.wait_for(decided.wait(), HANG)
+        if how == "cancel":
+            assert await other.queue(name).cancel(receipt.id) is zkrq.Cancellation.SIGNALLED
+        else:
+            assert await other.queue(name).delete() == 1
+        await other.queue(name).push("next")
+        await until(lambda: "next" in handled)
+    assert handled == ["next"]
 
 
 @pytest.mark.parametrize("in_thread", [False, True])

@@ -32,7 +32,7 @@ WINDOW_MS = 300_000
 LEASE_MS = 60_000
 KNOWN_MS = 60_000
 """For how long a client has known the server's clock, where a test says nothing else: it would have noticed a step."""
-PAUSE = "\1pause"
+PAUSE, DELETED = "\1pause", "\1deleted"
 """The id of the record that says whether the queue is paused; no item has such a one."""
 
 COUNTERS = ("queued", "claimed", "dead")
@@ -700,8 +700,11 @@ class OneServer(Connection):
     def wipe(self, **options: Argument) -> None:
         self._ask(calls.Wipe(self.queue), options)
 
-    def forget(self, *, early: bool = False, **options: Argument) -> bool:
-        return self._ask(calls.Forget(self.queue, early), options)
+    def forget(self, **options: Argument) -> bool:
+        return self._ask(calls.Forget(self.queue), options)
+
+    def delete(self, **options: Argument) -> dict[str, Decided]:
+        return read_decided(self._ask(calls.Delete(self.queue), options).flat)
 
     def retire(self, owner: str) -> None:
         self.ask(calls.Retire(self.queue, owner))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import OneServer, Put, Refused, put_and_claim
+from tests.lua.one_server import OneServer, Put, put_and_claim
 
 SOON_MS = 20
 """A put window after twice of which, and no later, tombstones have expired."""
@@ -31,13 +31,21 @@ def expire(server: OneServer) -> None:
     server.trim(put_window_ms=SOON_MS)
 
 
+def forget_in_time(server: OneServer) -> None:
+    """Let everything expire, and forget the queue."""
+    for owner in server.owners():
+        server.retire(owner)
+    expire(server)
+    assert server.forget(put_window_ms=SOON_MS)
+
+
 def test_nothing_of_a_forgotten_queue_is_left(server: OneServer) -> None:
     emptied(server)
-    server.fence("ann")
     server.pause()
     server.resume()
+    server.delete()
     assert len(of_the_queue(server)) > 3
-    assert server.forget(early=True)
+    forget_in_time(server)
     assert server.key_names() == {"server"}
 
 
@@ -47,7 +55,7 @@ def test_other_queues_stay(server: OneServer) -> None:
     server.put("a")
     there = server.contents()
     server.queue = "q"
-    assert server.forget(early=True)
+    forget_in_time(server)
     server.queue = "other"
     assert server.contents() == there
     assert server.command("SMEMBERS", server.key("queues")) == [b"other"]
@@ -60,20 +68,21 @@ NEEDED: dict[str, Callable[[OneServer], object]] = {
     "dead": lambda s: s.settle(*put_and_claim(s, "x").settle("bury")),
     "paused": lambda s: s.pause(),
 }
-"""What is there of a queue that is not forgotten, however it is asked."""
+"""What is there of a queue that is never forgotten."""
 
 
 @pytest.mark.parametrize("why", NEEDED)
-@pytest.mark.parametrize("early", [True, False])
-def test_queue_with_something_in_it_stays(server: OneServer, why: str, early: bool) -> None:
+def test_queue_with_something_in_it_stays(server: OneServer, why: str) -> None:
     NEEDED[why](server)
     there = server.contents()
-    assert not server.forget(early=early)
+    time.sleep(3 * SOON_MS / 1000)
+    assert not server.forget(put_window_ms=SOON_MS)
     assert server.contents() == there
 
 
 REMEMBERED: dict[str, Callable[[OneServer], object]] = {
     "tombstones": lambda s: (s.put("x"), s.cancel("x")),
+    "deletion": lambda s: (s.put("x"), s.cancel("x"), s.delete()),
     "end of a pause": lambda s: (s.pause(), s.resume()),
     "consumer": lambda s: s.claim("ann"),
     "fence": lambda s: (s.put("x"), s.cancel("x"), expire(s), s.fence("ann")),
@@ -85,7 +94,6 @@ REMEMBERED: dict[str, Callable[[OneServer], object]] = {
 def test_what_is_remembered_keeps_an_emptied_queue(server: OneServer, what: str) -> None:
     REMEMBERED[what](server)
     assert not server.forget()
-    assert server.forget(early=True)
 
 
 def test_emptied_queue_is_forgotten_in_time(server: OneServer) -> None:
@@ -102,7 +110,7 @@ def test_emptied_queue_is_forgotten_in_time(server: OneServer) -> None:
 
 def test_queue_begins_again(server: OneServer) -> None:
     emptied(server)
-    assert server.forget(early=True)
+    forget_in_time(server)
     server.put("a", "d")
     assert server.claim().ids == ["a", "d"]
     assert server.contents().faults == []
@@ -112,28 +120,23 @@ def test_pause_of_the_next_life_is_above_that_of_the_former(server: OneServer) -
     """A server that has missed the forgetting does not take it for an older one."""
     (former,) = server.pause().values()
     (ended,) = server.resume().values()
-    server.forget(early=True)
+    time.sleep(3 * SOON_MS / 1000)
+    assert server.forget(put_window_ms=SOON_MS)
     time.sleep(2.1)  # the least is ten minutes: a version for each decision, and one for each second
     (later,) = server.pause().values()
     assert former.bundle.version < ended.bundle.version < later.bundle.version
 
 
 def test_late_calls_do_not_make_it_known_again(server: OneServer) -> None:
-    """Looks of all clients, payloads to drop, and calls of an older epoch."""
+    """Looks of all clients, and payloads to drop."""
     server.put("a", "b")
-    claimed = server.claim("ann")
+    server.claim("ann")
     server.cancel("a", "b")
-    assert server.forget(early=True, epoch=2)
-    server.epoch = 2
+    forget_in_time(server)
     assert server.owners() == set()
     server.retire("ann")
     server.cut("a", "b")
     server.trim()
     server.count()
     server.statistics()
-    assert server.key_names() == {"server"}
-    server.epoch = 1
-    for call in (lambda: server.put("a"), lambda: server.apply(claimed.decided["a"].apply(b"payload"))):
-        with pytest.raises(Refused, match="STALE"):
-            call()
     assert server.key_names() == {"server"}

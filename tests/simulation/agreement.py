@@ -109,9 +109,6 @@ def _disagreements(world: World, lane: Lane, view: View, *, scrubbed: bool) -> I
         # An extension that came too late decides anew, under a later epoch, what it finds gone; and may end half-way.
         if not scrubbed and ((all(gone) and len(known) == len(copies)) or (ledger.open_clears and any(gone))):
             continue
-        # Where an item arrived meanwhile, a server keeps the tombstones that others have forgotten.
-        if ledger.deletions and all(gone):
-            continue
         if _is_almost_forgotten(world, held, id):
             continue
         items = _items_of(ledger, id, known)

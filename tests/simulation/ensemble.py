@@ -41,8 +41,6 @@ class SimHub(Hub):
         self.told_versions: dict[str, int] = defaultdict(lambda: -1)
         """By register: its latest version of which some writer or reader has been told."""
         self.told_owners: set[str] = set()
-        self.on_swap: list[Callable[[], None]] = []
-        """Called whenever a register was changed."""
         self.ended: list[str] = []
         """Sessions that are over, the latest last."""
         super().__init__(session_timeout=session_timeout, latency=self._travel_time, random=chance)
@@ -57,8 +55,6 @@ class SimHub(Hub):
         if self.read(register) is not before:
             self.history[register].append(self.read(register))
             self.trace.note(f"{register} is now {data.decode()}")
-            for call in self.on_swap:
-                call()
         return written
 
     def leave(self, session_id: str) -> None:

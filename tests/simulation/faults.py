@@ -187,21 +187,18 @@ async def restart_old(world: World, chance: random.Random) -> None:
     """Killed, and back with what it had on its disk some time ago."""
     if name := _some_server(world, chance, loses_data=True):
         server = world.servers[name]
-        old, taken_at = server.redis.dump(), world.loop.now
+        old = server.redis.dump()
         await asyncio.sleep(chance.uniform(0.1, 8.0))
         if server.status is not ProcessState.UP or not may_harm(world, name, loses_data=True):
             return
         world.trace.count("restart with old data", name)
         shard = world.shard_of(name)
         shard.harm(name)
-        life = shard.life_of(name)
         server.kill()
         await asyncio.sleep(chance.choice((0.01, 1.0, 8.0)) * chance.uniform(0.5, 1.5))
         if server.status is ProcessState.UP:
             shard.unharm(name)
             return
-        if life:
-            world.keep_old_disk(name, life, taken_at)
         server.start(old)
         world.trace.note(f"{name} is back, with old data")
 

@@ -117,8 +117,10 @@ class Item:
     deleted_at: float | None = None
     """When a deletion of its queue returned: whatever it was, it is not there any more ..."""
     reborn: bool = False
-    """... unless a push of it was under way or was begun later, or a recovery merged an older disk: nothing of the
-    deletion is remembered then."""
+    """... unless a push of it that may be the first one was under way, or was begun later ..."""
+    returns: bool = False
+    """... or its id was another item's from then on: one of the user's, pushed again after a deletion; or any, if its
+    home may have been removed by force."""
     is_moved: bool = False
     """Its home may have been removed by force: another shard numbers its fencing tokens anew then."""
     open_calls: int = 0
@@ -150,10 +152,18 @@ class Item:
 
     def was_gone(self, moment: float) -> bool:
         """Whether it was certainly neither queued, scheduled nor claimed any more, and was never to be again."""
-        if self.reborn:
+        if self.returns:
             return False
         dead = self.buried_at is not None and self.redriven_at is None
         return self.gone_at <= moment or (dead and cast("float", self.buried_at) <= moment)
+
+    def may_be_pushed_anew(self) -> None:
+        """It is, or may be, removed, and a push of it is under way or begins.
+
+        Its tombstone stops that, if it was there: unless the id is the user's, since that names no moment of its push.
+        """
+        self.returns = self.returns or any(id.startswith("own ") for id in self.ids)
+        self.reborn = self.reborn or self.returns or not (self.confirmed or self.deliveries)
 
     @property
     def may_be_there(self) -> bool:
@@ -180,6 +190,9 @@ class Request:
     calm: bool = False
     where: str = ""
     """The register of the view of the shard that was asked."""
+    moved: bool = False
+    """It was answered under a later view than it was begun: the primary before may have given it other items, for as
+    long as it led."""
 
 
 @dataclass(slots=True)
@@ -295,7 +308,8 @@ class Ledger:
         """A push of it begins."""
         item.pushing += 1
         item.pushes_begun += 1
-        item.reborn = item.reborn or item.deletions > 0
+        if item.deletions:
+            item.may_be_pushed_anew()
         if self.open_deletions:
             self.begin_deletion(item)
 
@@ -304,22 +318,16 @@ class Ledger:
         for item in self.items.values():
             item.deletions += 1
             item.reborn = item.reborn or item.pushing > 0
-            item.is_moved = True
+            item.returns = item.is_moved = True
 
     def begin_deletion(self, item: Item) -> None:
         """It may be gone from now on, whatever it is."""
         item.removal_at = min(item.removal_at, self._loop.now)
         item.deletions += 1
-        item.reborn = item.reborn or item.pushing > 0
+        if item.pushing:
+            item.may_be_pushed_anew()
         item.discarded = True
         item.begin_removal()
-
-    def bring_back(self, taken_at: float) -> None:
-        """A disk from that moment was merged: items that were deleted since may be back."""
-        for item in self.items.values():
-            if item.deleted_at is not None and item.deleted_at > taken_at and not item.reborn:
-                item.reborn = True
-                self.counts["may be back from an old disk"] += 1
 
     # -- pushes --------------------------------------------------------------------------------------------------------
 
@@ -373,7 +381,7 @@ class Ledger:
         if receipt.new is False and item.pushes_begun == 1:
             self.violation(f"not told that it is new: {item.label}, {receipt}")
         was_there = item.confirmed_at is not None and item.confirmed_at <= push.begun_at
-        if receipt.new and (item.told_new or was_there) and not item.reborn:
+        if receipt.new and (item.told_new or was_there) and not item.returns:
             self.violation(f"told that it is new, though it was there: {item.label}, {receipt}")
         item.told_new = item.told_new or receipt.new is True
         if item.pushes_begun > 1:
@@ -508,7 +516,7 @@ class Ledger:
 
     def check_settled(self, verb: str, item: Item, begun_at: float) -> None:
         """A claim was settled: that may not be when its item was cancelled before."""
-        if item.cancelled_at is not None and not item.reborn and begun_at > item.cancelled_at:
+        if item.cancelled_at is not None and not item.returns and begun_at > item.cancelled_at:
             self.violation(f"settled: {verb} of {item.label} returned, after a cancel had at {item.cancelled_at:.3f} s")
 
     # -- deliveries ----------------------------------------------------------------------------------------------------
@@ -562,13 +570,11 @@ class Ledger:
         if item.deleted_at is not None and not item.reborn and asked_at > item.deleted_at:
             self.violation(f"revived: {what} after a deletion of the queue had returned")
         self.counts["made again after a deletion"] += item.deletions > 0 and item.reborn
-        if (item.acked or (item.buried_at is not None and item.redriven_at is None)) and not item.reborn:
+        if (item.acked or (item.buried_at is not None and item.redriven_at is None)) and not item.returns:
             self.violation(f"revived: {what} after its {'ack' if item.acked else 'burial'} had returned")
-        if item.cancelled_at is not None and not item.reborn and asked_at > item.cancelled_at:
+        if item.cancelled_at is not None and not item.returns and asked_at > item.cancelled_at:
             self.violation(f"revived: {what} after its cancel had returned")
-        # Of a life in the epoch of a deletion, before the servers forgot, nothing is remembered.
-        begins_anew = item.reborn and (item.is_moved or claim.token[0] == item.token[0])
-        if claim.token <= item.token and not begins_anew:
+        if claim.token <= item.token and not item.is_moved:
             self.violation(f"fencing token went back: {what} after {item.token}")
         for other in item.holders:
             if not self._still_holds(other):
@@ -602,8 +608,11 @@ class Ledger:
             for id in request.ids:
                 first.setdefault(id, request)
         for request in self.requests:
-            if request.calm and all(other.answered_at < math.inf for other in self.requests
-                                    if other.asked_at <= request.answered_at):  # fmt: skip
+            before = [other for other in self.requests if other.asked_at <= request.answered_at]
+            if request.calm and all(
+                other.answered_at < math.inf and not (other.moved and other.answered_at >= request.asked_at)
+                for other in before
+            ):
                 self._check_order_of(request, first)
 
     def _check_order_of(self, request: Request, first: Mapping[str, Request]) -> None:
@@ -697,10 +706,10 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         request = f"{call.owner}/{call.seq}"
         where = replicas.membership._register  # pyright: ignore[reportPrivateUsage]
         asked_at = ledger.asked_at.setdefault((where, request), loop.now)
-        asked = Request(loop.now, where=where)
+        asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
         decided = await decide(replicas, call)
-        asked.answered_at, asked.calm = loop.now, found.calm
+        asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)

@@ -33,7 +33,7 @@ from zkrq import (
 )
 from zkrq.cluster import Cluster
 from zkrq.protocol.shards import FIRST
-from zkrq.protocol.view import Life, View, restored
+from zkrq.protocol.view import View
 from zkrq.retry import constant
 from zkrq.settings import Settings
 
@@ -252,8 +252,6 @@ class World:
         more = sharding.NAMES[: self.plan.servers] if self.plan else ()
         self.servers = {name: self._new_server(name) for name in (*names, *more)}
         self.hub = SimHub(loop, self.chance_for("hub"), trace, session_timeout=SESSION_TIMEOUT)
-        self.hub.on_swap.append(self._note_old_disks)
-        self._old_disks: dict[str, tuple[str, float]] = {}
         self.first = SimShard(FIRST, names, self.hub, self.servers, shape.min_replicas)
         self.shards = [self.first]
         if self.plan:
@@ -318,22 +316,6 @@ class World:
     def shard_of(self, server: str) -> SimShard:
         """The shard that a server is for."""
         return next((shard for shard in self.shards[1:] if server in shard.names), self.first)
-
-    def keep_old_disk(self, server: str, life: Life, taken_at: float) -> None:
-        """A server of that life has come back with what its disk held at that moment."""
-        generation, before = self._old_disks.get(server, ("", taken_at))
-        if generation != restored(life):
-            before = taken_at
-        self._old_disks[server] = restored(life), min(taken_at, before)  # what was dumped may be old itself
-
-    def _note_old_disks(self) -> None:
-        """Once a recovery has merged an old disk, what was deleted since may be back: no tombstone of it is left."""
-        for _, view in self.views if self._old_disks else ():
-            for id, life in view.members.items():
-                generation, taken_at = self._old_disks.get(id, ("", 0.0))
-                if life.generation == generation:
-                    for lane in self.lanes:
-                        lane.ledger.bring_back(taken_at)
 
     @property
     def views(self) -> Sequence[tuple[SimShard, View]]:

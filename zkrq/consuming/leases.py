@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
+from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.errors import ZkrqError
 from zkrq.events import ClaimsLost, DeadLettersDropped, Events
 from zkrq.home import Home, running_loop
@@ -38,6 +39,10 @@ UNENTERED_SECONDS = 300.0
 
 SWEEP_LEAST = 1_000
 """Leases that are kept before settled ones are dropped for the first time; later, twice the number that was left."""
+
+SIGNALS_MAX = CLAIM_MAX
+"""Cancelled items that are remembered for a claim request in flight: a request is given no more items than this.  A
+cancellation beyond it counts as lost, so the holder hears of it when the claim is next extended."""
 
 CALL_BYTES = 20
 """Approximate bytes of a settlement beside its text."""
@@ -74,6 +79,10 @@ class Leases:
         """Whether the session is certainly alive.  If not, other clients may have fenced this process."""
         self._leases: list[Lease] = []
         self._sweep_at = SWEEP_LEAST
+        self._in_flight = ""
+        """The claim request whose answer has not been admitted yet ..."""
+        self._cancelled = set[str]()
+        """... and the items of it that were cancelled meanwhile."""
         self._tasks = tasks
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
@@ -195,8 +204,27 @@ class Leases:
         """Lose every claim of ``owner``, and stop their handlers."""
         self._lose([lease for lease in self._held() if lease.grant.owner == owner], reason)
 
+    def expect(self, request: str) -> None:
+        """Remember which items of a claim request are cancelled before its answer is admitted.
+
+        The claim is decided on the server before this process knows of it, and a cancellation travels on another
+        connection, so its message may arrive first.  Then no lease exists that could be lost.  A request that is
+        repeated keeps what was heard since its first try.
+        """
+        if request != self._in_flight:
+            self._in_flight, self._cancelled = request, set[str]()
+
+    def admit(self) -> set[str]:
+        """Return the items of the expected request that were cancelled: no consumer may see them."""
+        cancelled, self._in_flight, self._cancelled = self._cancelled, "", set[str]()
+        return cancelled
+
     def cancelled(self, request: str, id: str) -> None:
         """Lose the claim that came from this request, because its item was cancelled."""
+        if request == self._in_flight:
+            if len(self._cancelled) < SIGNALS_MAX:
+                self._cancelled.add(id)
+            return
         lost = [
             lease for lease in self._held() if lease.grant.request == request and lease.id == id and not lease.settled
         ]

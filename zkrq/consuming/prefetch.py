@@ -323,6 +323,7 @@ class Prefetcher(Generic[T]):
             dead_max=letters.max_count or 0,
             dead_age_ms=letters.max_age_ms,
         )
+        self._leases.expect(request)
         try:
             decided = await self._replicas.decide(call)
         except ClaimLost:
@@ -345,6 +346,7 @@ class Prefetcher(Generic[T]):
         """
         if self._identity.is_over(owner):
             return False  # the session has ended: other consumers will get these items
+        cancelled = self._leases.admit()
         decode, claims, size = self._codec.decode, list[Claim[T]](), 0
         handed = iter(decided.reply.handed)
         records, superseded = dict(decided.records), decided.superseded
@@ -357,7 +359,7 @@ class Prefetcher(Generic[T]):
             lost = superseded.get(id, ())
             size += len(part)
             for position, payload in enumerate(split(part, count), first - 1):
-                if payload is None or position in lost:
+                if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):
                     continue
                 content, headers = payload[2:], None
                 if not payload.startswith(NO_HEADERS):

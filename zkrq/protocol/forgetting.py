@@ -1,33 +1,39 @@
 """Forget queues: what is left of one when its last item is gone.
 
-A tombstone keeps a late call from bringing its item back, so the tombstones of a queue may go for two reasons only.
+A tombstone keeps a late call from bringing its item back, so the tombstones of a queue go only in time: once they have
+expired, nothing else is remembered, and no consumer is there.  Then each server forgets by itself, because a queue of
+which nothing is left says the same as one that was never there.  The scrub asks for this.
 
-*Time.*  They have expired, nothing else is remembered, and no consumer is there.  Then each server forgets by itself,
-because a queue of which nothing is left says the same as one that was never there.  The scrub asks for this.
+A deletion removes the items by the same decisions as ``clear``, ``discard`` and ``cancel``, and leaves their
+tombstones. Forgetting these at once would be the shorter way, and these schedules break it:
 
-*An epoch.*  The queue was deleted.  After the last removal the epoch is raised, although the members stay the same, and
-each server forgets under the new one.  So a call from before the removals, which may still be on its way, is refused by
-every server that has forgotten.  Without that, a push whose connection broke and which was repeated could be executed
-once more after the deletion, and a follower could get a claim on an item that it has just forgotten.  A push that had
-not returned by then is repeated by its client under the new epoch, and makes an item.
+* A push is executed, its answer is lost, a consumer acks the item, and the queue is deleted.  The push is repeated, and
+  the item is delivered once more.  So it is with a moment of a schedule that another process pushes late.
+* The item that came back is claimed under the epoch of the deletion: its fencing token is that of its former life.
+* One server misses the end of the deletion in a power cut.  In the recovery its items meet no tombstone.
 
-The followers forget first.  A follower may still have an item, because a client died before it told that server of
-the removal; then the primary affirms the tombstone.  If the primary forgot before, the scrub would take the item for
-a push that is unfinished.
+The deletion is a record, too, DELETED.  It says that the queue is not only empty, so that it is no longer listed; and
+it carries the moment.  An id that is pushed at a later one is another item, although the tombstone of the former is
+there: it begins a new life above all versions of that (push.lua), so its fencing tokens are greater.  A push that is
+repeated has its first moment, and so have the ids that zkrq makes and those of a schedule: they carry it.  Without the
+moment, a queue could not be made again under the ids of a user within ten minutes; without comparing it with that of
+the push, the first schedule above would bring an item back.  The record is decided, applied, copied and merged like one
+of a removed item, and dropped like its tombstone.
 
-A server on which an item arrives meanwhile keeps all that it has: maybe the push came after this call there, and before
-it on another server.  While a server is caught up, or an evicted one may still be needed, nothing is forgotten, as no
-tombstone is dropped: the data of that server must meet the tombstones.
+A follower may still have an item, because a client died before it told that server of the removal.  If that server led
+next, the item would be there again.  So the primary affirms what it knows of the items that followers have.  Of an
+unfinished push it knows nothing; what is pushed before a deletion is not carried on after it (forward.lua).
+
+While a server is caught up, or an evicted one may still be needed, nothing is forgotten, as no tombstone is dropped:
+the data of that server must meet the tombstones.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from zkrq.protocol.calls import Affirm, Count, Forget, Peek
+from zkrq.protocol.calls import Affirm, Count, Delete, Forget, Peek
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.replies import Status
-from zkrq.protocol.steps import Answers, Ask, Change, CheckTime, Look, Operation, Place, PlaceFailed, place
+from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation, Place, PlaceFailed, place
 from zkrq.protocol.view import View
 
 INDEXES = ("ready", "scheduled", "claimed", "dead")
@@ -52,7 +58,7 @@ class Forgetting(Deciding):
             yield CheckTime()
             if not self.may_trim(view):
                 return {}
-            call = Forget(queue, early=False)
+            call = Forget(queue)
             answers: Answers = yield Ask(view.epoch, view.members, call)
             forgotten = all(answer.status is Status.OK and call.read(answer.body) for answer in answers.values())
             return answers
@@ -60,55 +66,41 @@ class Forgetting(Deciding):
         yield from self.tell(queue, attempt)
         return forgotten
 
-    def forget_deleted(self, queue: str) -> Operation[bool]:
-        """Forget a queue that was emptied just now; return whether every server has.
+    def delete(self, queue: str) -> Operation[None]:
+        """Let no follower keep an item of a queue that was emptied just now, and decide that the queue was deleted.
 
-        If items were pushed meanwhile, the queue stays.  Left in the middle, some servers remember the removals and
-        others do not.  Raises ``NothingDone``; ``StepFailed`` if the epoch could not be raised; what ``decide`` raises.
+        Items that were pushed meanwhile stay.  Left in the middle, the items are gone, but the queue is listed, and an
+        id of the user's counts as removed.  Raises ``NothingDone``, and what ``decide`` raises.
         """
-        view: View = yield Look()
-        forgotten = False
-        if self.may_trim(view):
-            yield Change(view, renew)
 
         def attempt(view: View) -> Operation[Answers]:
-            nonlocal forgotten
             yield CheckTime()
-            if self.may_trim(view):
-                try:
-                    forgotten = yield from self._forget_in_turn(view, queue)
-                except PlaceFailed as failure:
-                    return {failure.server: failure.answer}
+            try:
+                yield from self._affirm_removals(view, queue)
+            except PlaceFailed as failure:
+                return {failure.server: failure.answer}
             return {}
 
         yield from self.tell(queue, attempt)
-        return forgotten
+        yield from self.decide(Delete(queue))
 
-    def _forget_in_turn(self, view: View, queue: str) -> Operation[bool]:
-        primary, call = place(view, view.primary(queue)), Forget(queue, early=True)
-        if any((yield from primary.ask(Count(queue)))):
-            return False
+    def _affirm_removals(self, view: View, queue: str) -> Operation[None]:
+        """Affirm the items of followers, unless the queue has items again: then it is left to the scrub."""
+        primary = place(view, view.primary(queue))
         for id in sorted(view.members.keys() - {primary.server}):
+            if any((yield from primary.ask(Count(queue)))):
+                return
             follower = place(view, id)
-            if not (yield from follower.ask(call)):
-                yield from self._affirm_items_of(follower, queue)
-                if not (yield from follower.ask(call)):
-                    return False
-        return (yield from primary.ask(call))
+            for index in INDEXES:
+                yield from self._affirm_items_of(follower, queue, index)
 
-    def _affirm_items_of(self, follower: Place, queue: str) -> Operation[None]:
+    def _affirm_items_of(self, follower: Place, queue: str, index: str) -> Operation[None]:
         """Let the primary affirm what it knows of the items that a follower has.  It may not know any of them."""
-        for index in INDEXES:
-            affirmed = frozenset[bytes]()
-            while True:
-                items = yield from follower.ask(Peek(queue, index, AFFIRM_ITEMS))
-                ids = frozenset(bundle for bundle, _ in items.places)
-                if ids <= affirmed:
-                    break
-                yield from self.decide(Affirm(queue, sorted(ids)))
-                affirmed = ids
-
-
-def renew(view: View, /, *, by: str) -> View:
-    """Return the same view under a new epoch."""
-    return replace(view, epoch=view.epoch + 1, by=by)
+        affirmed = frozenset[bytes]()
+        while True:
+            items = yield from follower.ask(Peek(queue, index, AFFIRM_ITEMS))
+            ids = frozenset(bundle for bundle, _ in items.places)
+            if ids <= affirmed:
+                return
+            yield from self.decide(Affirm(queue, sorted(ids)))
+            affirmed = ids

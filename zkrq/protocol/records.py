@@ -42,7 +42,7 @@ class State(enum.StrEnum):
     CLAIMED = "C"  # handed to a consumer until a deadline
     DEAD = "D"  # kept for inspection, never delivered
     GONE = "X"  # removed; the tombstone remains for a while
-    PAUSED = "P"  # no item: under PAUSE the queue's own record, GONE or missing while claims are allowed
+    PAUSED = "P"  # no item: under PAUSE a record of the queue itself, GONE or missing while claims are allowed
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {

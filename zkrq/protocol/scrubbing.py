@@ -208,6 +208,7 @@ def tombstone_for(item: Copied, now_ms: int) -> Copied:
         Version(bundle.version.epoch, bundle.version.n + 1),
         State.GONE.value * len(bundle.states),
         is_alone=bundle.is_alone,
+        pushed_at_ms=bundle.pushed_at_ms,
         due_us=moment_us,
         clock_us=moment_us,
         key=bundle.key,  # by which the server finds what else it has noted of the item, as by the next two

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TypeVar
 
-from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Unavailable, ZkrqError
+from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
@@ -105,19 +104,12 @@ class Replicas:
         """
         return await self.run(self._operations.forget(queue))
 
-    async def forget_deleted(self, queue: str) -> bool:
-        """Forget a queue that was emptied just now, unless it has items again; return whether every server has.
+    async def delete(self, queue: str) -> None:
+        """Have every server remember that a queue was deleted, which was emptied just now.
 
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
-        try:
-            async with asyncio.timeout(self.operation_timeout):
-                return await self.run(self._operations.forget_deleted(queue))
-        except TimeoutError as error:
-            raise Unavailable(
-                f"the items of queue {queue!r} are removed, but ZooKeeper did not answer, so what is left of the queue "
-                "stays for now: delete it again"
-            ) from error
+        await self.run(self._operations.delete(queue))
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""

@@ -9,7 +9,16 @@ the called server, 0 if it is unknown.  Scripts count positions in a list from 1
 from 0.
 """
 
-from zkrq.protocol.calls.administration import Cancel, CancelReply, Clear, ClearReply, Pause, Redrive, RedriveReply
+from zkrq.protocol.calls.administration import (
+    Cancel,
+    CancelReply,
+    Clear,
+    ClearReply,
+    Delete,
+    Pause,
+    Redrive,
+    RedriveReply,
+)
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
@@ -70,6 +79,7 @@ __all__ = [
     "Counts",
     "Cut",
     "Decision",
+    "Delete",
     "Differences",
     "Enrol",
     "Fence",

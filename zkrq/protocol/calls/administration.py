@@ -1,4 +1,4 @@
-"""Let an operator decide: cancel, redrive, clear, pause."""
+"""Let an operator decide: cancel, redrive, clear, pause, delete."""
 
 from __future__ import annotations
 
@@ -98,6 +98,17 @@ class Pause(Decision[Records]):
     queue: str
     state: str
     call: str
+
+    def read(self, body: Body) -> Records:
+        return Records(body[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Decision[Records]):
+    """Remember that the queue was deleted, after it was emptied."""
+
+    script: ClassVar[str] = "delete"
+    queue: str
 
     def read(self, body: Body) -> Records:
         return Records(body[0])

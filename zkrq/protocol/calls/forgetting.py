@@ -10,14 +10,10 @@ from zkrq.protocol.calls.call import Body, Call
 
 @dataclass(frozen=True, slots=True)
 class Forget(Call[bool]):
-    """Forget a queue on a server that has no item of it; read whether it did.
-
-    ``early``: although its removals would still be remembered.
-    """
+    """Forget a queue on a server that has, and remembers, nothing of it; read whether it did."""
 
     script: ClassVar[str] = "forget"
     queue: str
-    early: bool
 
     def read(self, body: Body) -> bool:
         return bool(body[0])

@@ -55,7 +55,8 @@ class Count(Call[Counts]):
 
 class StatisticsReply(NamedTuple):
     """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
-    ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there."""
+    ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there.
+    ``deleted``: whether the queue was deleted, and no item has come since."""
 
     ready: int
     scheduled: int
@@ -68,6 +69,7 @@ class StatisticsReply(NamedTuple):
     expiring: int
     tombstones: int
     removed: int
+    deleted: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,7 +192,7 @@ local opened, order = {}, {}
 local function as_stored(r)
   return {
     states = r.states, named = r.named, holders = r.holders, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
-    soonest = r.soonest, priority = r.priority, size = r.size,
+    soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at,
   }
 end
 

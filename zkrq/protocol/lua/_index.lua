@@ -137,7 +137,7 @@ do
     end
   end
 
-  local NOTHING = {states = '', named = '', rows = '', own = '', size = 0}
+  local NOTHING = {states = '', named = '', rows = '', own = '', size = 0, pushed_at = 0}
 
   local function changes_between(b, r)
     local runs, size = {}, math.max(b.size, r.size)
@@ -237,7 +237,9 @@ do
       end
     end
     if r.marks > 0 then look_after(r) end
-    -- The queue's own record is never dropped, because its versions would start again.
+    -- What is counted from here on has come since the deletion (statistics.lua).
+    if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
+    -- The record of a pause is never dropped, because its versions would start again.
     if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)

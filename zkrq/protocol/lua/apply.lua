@@ -35,10 +35,11 @@ if #ids == 0 then return {'OK', superseded, bare} end
 local known = redis.call('HMGET', records, unpack(ids))
 local from_us = clock ~= '0' and tonumber(clock) or now_us
 
--- Tell whether a record over a tombstone belongs to another item, which was given the same id.
+-- Tell whether a record over a tombstone belongs to another item, which was given the same id: all records of one item
+-- name the same moment of its push.
 local function is_later_life(r, tombstone)
   if string.find(tombstone.states, ALIVE) or not string.find(r.states, ALIVE) then return false end
-  return string.byte(tombstone.states) == REFUSED or r.pushed_at - put_window_ms > (tombstone.due + tombstone.shift) / 1000
+  return string.byte(tombstone.states) == REFUSED or r.pushed_at > tombstone.pushed_at
 end
 
 local function install(r, held, texts)

@@ -1,10 +1,9 @@
 #!lua flags=allow-oom
 -- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause.
--- early: 1 if its removals need not be remembered, because every call from before them is refused by its epoch
--- (forgetting.py).  0: a queue stays as long as a tombstone, the end of a pause, a consumer, a fence or a refusal of
--- late pushes is remembered, or would be by a server that has missed nothing.
+-- It stays as long as a tombstone, its deletion, the end of a pause, a consumer, a fence or a refusal of late pushes is
+-- remembered, or would be by a server that has missed nothing.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
--- ARGV: epoch generation queue put_window_ms early
+-- ARGV: epoch generation queue put_window_ms
 -- reply: OK forgotten
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -16,7 +15,6 @@ local function is_needed()
   local packed = redis.call('HGET', records, PAUSE)
   local pause = packed and read_record(packed)
   if pause and string.find(pause.states, 'P', 1, true) then return true end
-  if early == '1' then return false end
   if pause and not is_expired(pause, put_window_ms) then return true end
   if redis.call('HLEN', records) > (pause and 1 or 0) or redis.call('EXISTS', tombstones, owners) > 0 then return true end
   return tonumber(redis.call('HGET', lead, 'floor_ms') or 0) > now_ms - put_window_ms

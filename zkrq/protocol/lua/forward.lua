@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- purpose: finish pushes that only another server knows: records that are unknown here.
 -- If the key was given to another item meanwhile, the item is removed, because its push never completed. Items pushed
--- before floor_ms are skipped: they may be removed items whose tombstones were dropped.
+-- before floor_ms are skipped: they may be removed items whose tombstones were dropped.  So are those that were pushed
+-- before the queue was deleted: their pushes never completed, and they are forgotten once floor_ms is later (scrubbing.py).
 -- clock: what this server's clock said (metadata.lua) before the items were judged, in microseconds; after window_ms
 -- the call is too late, because another client may have done the same, and the tombstones may be dropped by now.
 -- since: as in apply.lua.
@@ -13,7 +14,8 @@
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index notes wake reply taken sizes
 if now_us > clock + window_ms * 1000 then return {'LATE'} end
-local floor_ms = number('floor_ms')
+local deleted = open(DELETED)
+local floor_ms = math.max(number('floor_ms'), deleted and deleted.pushed_at + 1 or 0)
 for i = first, last, 5 do
   local id, payload = ARGV[i], ARGV[i + 4]
   local r = read_record(ARGV[i + 1], 0)

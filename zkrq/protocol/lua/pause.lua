@@ -6,15 +6,10 @@
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes wake reply calls
--- A first version counts from the clock, above all of a former life of the queue (forget.lua), one a second.
+-- include: gate clock record bundle entries lead index notes wake reply calls itself
 local r = open(PAUSE)
 local known = r ~= nil
-if not r then
-  r = begin(PAUSE, {epoch = 0, n = math.floor(now_ms / 1000), priority = 0, marks = 0, count = 0, size = 1, pushed_at = now_ms, due = 0,
-    clock = now_us, soonest = 0, shift = 0, states = 'X', named = string.char(NONE), attempts = '\0\0', holders = {},
-    rows = '', own = '', tail = ''})
-end
+if not r then r = begin_itself(PAUSE) end
 local wanted = was_executed(call) and r.states or state
 if r.states ~= wanted then
   touch(r)

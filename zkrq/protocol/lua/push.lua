@@ -2,8 +2,9 @@
 -- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
 -- be gone (put.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
--- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused: the item begins a new
--- life, above every tombstone of the former one.
+-- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
+-- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
+-- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
@@ -60,6 +61,13 @@ local function enter(bundle, position, is_alone, before, r, state)
   return before
 end
 
+-- Tell whether a deletion of the queue lies between the removal of an item and a later push of its id.
+local function lies_before_deletion(tombstone, pushed_at)
+  local deleted = open(DELETED)
+  return deleted and tombstone.due + tombstone.shift <= deleted.due + deleted.shift
+    and pushed_at > math.max(tombstone.pushed_at, deleted.pushed_at)
+end
+
 local function push(id, packed, payload)
   local bundle, position = item_at(id)
   local before, r = open(bundle), read_record(packed, now_us)
@@ -83,7 +91,7 @@ local function push(id, packed, payload)
     tell_as_is(before)
     return 'K'
   end
-  if state == GONE and not is_expired(before, put_window_ms) then
+  if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
     tell_as_is(before)
     return 'D'
   end
