@@ -50,6 +50,8 @@ class Redis:
     asked: list[bytes] = field(default_factory=list[bytes])
     """The scripts' commands."""
     silent: bool = False
+    pace: float = 0.0
+    """Seconds that each reply takes after the one before."""
     wires: list[FakeWire] = field(default_factory=list["FakeWire"])
 
     def answer(self, command: Sequence[bytes]) -> object:
@@ -82,6 +84,7 @@ class FakeWire:
 
     async def receive(self) -> object:
         reply = await self._replies.get()
+        await asyncio.sleep(self._redis.pace)
         if isinstance(reply, BaseException):
             raise reply
         return reply

@@ -36,7 +36,7 @@ class Turn:
     """One turn of the event loop in which calls leave."""
 
     def __init__(self) -> None:
-        self.link = Link(Held())
+        self.link = Link(Held(), 1.0)
         self.exchanges: list[Exchange] = []
 
     def call(

@@ -184,3 +184,23 @@ async def test_a_caller_waits_for_a_connection_no_longer_than_its_own_time(tasks
     second = await answer_of(fleet)
     assert second.status in (Status.TIMEOUT, Status.UNREACHABLE)
     assert (await first).status is Status.TIMEOUT
+
+
+async def test_a_call_is_not_late_while_those_before_it_are_answered(tasks: Tasks) -> None:
+    """Each reply takes a third of the time-out, on a slow line, say; the server is never silent for all of it."""
+    redis = Redis()
+    fleet = await one(tasks, redis, connected=True, command_timeout=2.4)
+    redis.pace = 0.8
+    answers = await asyncio.gather(*[answer_of(fleet) for _ in range(5)])
+    assert [answer.status for answer in answers] == [Status.OK] * 5
+    assert len(redis.asked) == 5
+    assert len(redis.wires) == 1, "no connection was given up"
+
+
+async def test_a_call_does_not_wait_behind_others_for_ever(tasks: Tasks) -> None:
+    redis = Redis()
+    fleet = await one(tasks, redis, connected=True, command_timeout=0.4)
+    redis.pace = 0.15
+    answers = await asyncio.gather(*[answer_of(fleet) for _ in range(30)])
+    assert answers[0].status is Status.OK
+    assert answers[-1].status is Status.TIMEOUT

@@ -9,6 +9,10 @@ are read first.  A process whose event loop was blocked finds the time over and 
 that counted then would blame the server for the process's own delay.  So a call that is due has ``READ_TURNS`` more
 turns of the event loop, which is what it takes to send it, to receive its reply, and to pass that on.
 
+**Silence is counted from the last reply.**  Replies come in the order of the calls, so a call that waits behind others
+has not been silent towards anybody while these are answered: behind a few large batches on a slow line, the time of a
+call would be over before the server could begin with it.  ``LONGEST`` bounds what such a call may take in all.
+
 **A connection on which a call timed out is abandoned**, with every call in flight (``Server.shun``).  The late reply
 may still come, and nothing in it says which call it answers, so the next caller would get it.
 """
@@ -28,6 +32,9 @@ from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
 READ_TURNS = 5
 """Turns of the event loop that a call has after its time, in case it was this process that was slow."""
+
+LONGEST = 4
+"""Time-outs for which a call waits, at most, while the server answers the calls before it."""
 
 READ_TURN_SECONDS = 0.001
 """Seconds between two of these turns; a turn that takes longer is waited for."""
@@ -56,9 +63,12 @@ class Link:
     takes_flags: bool
     """Whether the server understands the first line of a script, ``#!lua flags=...``."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, timeout: float) -> None:
+        """``timeout``: seconds of silence after which a call in flight times out."""
         self.wire = wire
         self.lost: ServerError | None = None
+        self._timeout = timeout
+        self._answered_at = -math.inf
         self._waiting: deque[Command] = deque()
         self._watch: asyncio.TimerHandle | None = None
         self._watched = math.inf
@@ -126,14 +136,19 @@ class Link:
 
     def _expire(self, seen_at: float) -> None:
         """Time out the calls that are due, and set the timer for the next one."""
+        silent_at = self._answered_at + self._timeout
         for command in self._waiting:
-            if command.due <= seen_at:
+            if self._due_at(command, silent_at) <= seen_at:
                 command.land(TimeoutError())
                 command.forget()  # a late reply belongs to no other call
         self._watch, self._watched = None, math.inf
-        next_due = min((command.due for command in self._waiting), default=math.inf)
+        next_due = min((self._due_at(command, silent_at) for command in self._waiting), default=math.inf)
         if next_due < math.inf:
             self._watch_until(next_due)
+
+    def _due_at(self, command: Command, silent_at: float) -> float:
+        """Return when a call in flight times out, unless there is another reply before."""
+        return max(command.due, min(silent_at, command.due + (LONGEST - 1) * self._timeout))
 
     async def write(self) -> None:
         """Send queued commands until the connection ends: many queues share the cost of one system call."""
@@ -161,6 +176,8 @@ class Link:
                     self.give_up(ServerError(read_error(reply.text).status, reply.text))
                     return
                 self._waiting.popleft().answer(reply)
+                if self._waiting:  # a call alone needs no more than its own time
+                    self._answered_at = asyncio.get_running_loop().time()
         except OSError as error:
             self.give_up(failure(error))
         finally:

@@ -149,7 +149,7 @@ class Server:
                 return self._link
             if self._dropped:
                 raise ServerError(Status.GONE, "no longer a server of this namespace")
-            link = Link(self._dial())
+            link = Link(self._dial(), self.timeout)
             try:
                 await link.wire.connect()
             except OSError as error:
