@@ -55,6 +55,8 @@ class AlteredWitness(Witness):
     def __init__(self, client: str, world: World) -> None:
         super().__init__(client)
         self.world: Final = world
+        self.let_in_others = set[ServerId]()
+        """Servers that kept out only this client when it decided to evict them."""
         self.failed_last = set[ServerId]()
         """Servers that failed this client together at the last eviction that it thought of."""
 
@@ -65,6 +67,7 @@ class AlteredWitness(Witness):
         if kept_out and Rule.DENIAL_IS_ACCUSED not in on:
             return Judgement.CONTRADICTED
         if kept_out and Rule.DENIAL_NEEDS_OTHERS not in on:
+            self.let_in_others |= {server} if self.world.is_reached(server) else set()
             return Judgement.EVICT
         heard = self.world.is_reached(server) and Rule.ACCUSATION_IS_REFUTED in on
         over = (server in accused(view) and not heard) or links.is_closed(server)
@@ -78,7 +81,7 @@ class AlteredWitness(Witness):
         if Rule.EVICTING_COSTS_STANDING in self.world.on:
             super().note_evicted(lives, now)
         for id, life in lives.items():
-            self.world.note_evicted(self.client, id, life)
+            self.world.note_evicted(self.client, id, life, let_in_others=id in self.let_in_others)
 
 
 class Altered(Deciding):

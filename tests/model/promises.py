@@ -27,6 +27,7 @@ class Promise(enum.Enum):
     STRANDED = "stranded"
     DIVERGED = "differs after a scrub"
     EVICTED_AGAIN = "evicted again what others reach"
+    EVICTED_FOR_ONE = "evicted for one client's trouble"
     HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
 
@@ -138,6 +139,10 @@ class Ledger:
         if (client, server, run_id) in self.wronged:
             raise Broken(Promise.EVICTED_AGAIN, f"{server} by {client}")
         self.wronged.add((client, server, run_id))
+
+    def evicted_for_one(self, client: str, server: str) -> None:
+        """A client has evicted a server that keeps nobody else out: that is its own trouble."""
+        raise Broken(Promise.EVICTED_FOR_ONE, f"{server} by {client}")
 
     def age(self, pushed_at_ms: float) -> float:
         """Which time it is for the scrub that judges this push: one that nobody is busy with is old, if need be."""

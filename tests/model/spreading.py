@@ -18,6 +18,7 @@ from tests.model.server import content_of
 from tests.model.shards import AlteredResharding, KnownShards, Pushing
 from zkrq.coordination.coordinator import Versioned
 from zkrq.errors import ZkrqError
+from zkrq.ids import MARK
 from zkrq.protocol.calls import Put
 from zkrq.protocol.shards import ShardName, ShardState
 
@@ -92,7 +93,7 @@ class Spreader(Spreading):
 
     async def push(self, number: int, size: int) -> None:
         def make(ending: str) -> Put:
-            return bundle(number, size, f"{number:011x}-{self.world.number():08x}-0{ending}")
+            return bundle(number, size, f"{MARK}{number:011x}-{self.world.number():08x}-0{ending}")
 
         for _ in range(self.PUSHES):
             await self.look()

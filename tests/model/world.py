@@ -183,8 +183,10 @@ class World:
         reached = life == server.life and not server.paused and not self.links.is_closed(id)
         return self.links.is_watched() and reached
 
-    def note_evicted(self, client: str, id: ServerId, life: Life) -> None:
-        """Report an eviction for silence of a server that others reach."""
+    def note_evicted(self, client: str, id: ServerId, life: Life, *, let_in_others: bool) -> None:
+        """Report an eviction of a server that others reach, for its silence or because it keeps this client out."""
+        if let_in_others:
+            self.ledger.evicted_for_one(client, id)
         server, links = self.servers[id], self.links
         if links and links.is_watched() and server.life == life and not server.paused and not links.is_closed(id):
             self.ledger.evicted_wrongly(client, id, life.run_id)

@@ -181,7 +181,7 @@ async def looking(cluster: Cluster) -> None:
     await queue.clear()
     assert not any(await queue.size())
     await queue.delete()
-    assert "looking" not in await cluster.queues()
+    assert "looking" not in await cluster.statistics()
 
 
 async def working(cluster: Cluster) -> None:
