@@ -429,11 +429,11 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/unit/test_eviction.py"),
     ),
     Mutant(
-        "a-probe-that-was-denied-evicts",
+        "trouble-of-this-client-evicts",
         "zkrq/protocol/eviction.py",
         "if any(answer.verdict not in (Verdict.EVICT, Verdict.CORRECT) for answer in silent.values()):",
         "if False:",
-        "a client that one server does not let in judges no other",
+        "a client that one server has no room for judges no other",
         Suite("tests/unit/test_eviction.py"),
     ),
     Mutant(

@@ -195,7 +195,8 @@ async def _cancelled_claim(world: World) -> None:
     near, near_queue = await _opened(world, "near")
     far, far_queue = await _opened(world, "far")
     assert world.view
-    follower = next(id for id in world.view.members if id != world.view.primary(world.queue))
+    primary = world.view.primary(world.queue)
+    follower = next(id for id in world.view.members if id != primary)
     pushed = await _run(far, far_queue.push("x"))
 
     # The claim is decided and on its way to a follower, which hears of the cancel first.
@@ -203,9 +204,13 @@ async def _cancelled_claim(world: World) -> None:
     path.cut = True
     claiming = near.start(near_queue.pop_one(timeout=3), "pop")
     await asyncio.sleep(HANGS / 2)
+    # The message that notifies the consumer is held up, so only the follower's answer says it.
+    notified = world.network.path(near.name, primary)
+    notified.cut = True
     assert await _run(far, far_queue.cancel(pushed.id)) is Cancellation.SIGNALLED
     world.network.mend(path)
     assert await claiming is None
+    world.network.mend(notified)
     await _close(near, far)
 
 

@@ -84,8 +84,9 @@ def test_a_client_that_is_not_let_in_judges_no_server() -> None:
 
 
 def test_a_client_with_trouble_of_its_own_waits() -> None:
-    hand = Hand(WHOLE, answers={B: answer(Status.HINDERED)})
-    assert hand.run(client().evict(WHOLE, failing(a=TIMEOUT), set())) is WHOLE
+    view = view_of(A, B, C, min_replicas=1)
+    hand = Hand(view, answers={B: answer(Status.HINDERED)})
+    assert hand.run(client(view).evict(view, failing(a=TIMEOUT), set())) is view
 
 
 def test_the_last_member_stays() -> None:
