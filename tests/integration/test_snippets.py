@@ -314,11 +314,16 @@ async def test_the_settings_of_celery_in_django(code: str) -> None:
     assert app.connection_for_write().transport_options["zookeeper"] == "zk1,zk2,zk3"
 
 
+def _leave_logging_alone(**_: object) -> None:
+    pass
+
+
 @runs("celery.md", "# flows.py")
 async def test_chain_group_chord_retry_and_beat_of_celery(
     code: str, servers: local.Servers, founded: str, tmp_path: Path
 ) -> None:
     beats: Any = import_module("celery.beat")
+    signals: Any = import_module("celery.signals")
     testing: Any = import_module("celery.contrib.testing.worker")
     code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
     # The backend is Celery's affair: one inside the process does.
@@ -336,7 +341,12 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
             finally:
                 beat.stop()
 
-    assert await asyncio.to_thread(work) == [6, [0, 2, 4], 6, 7, True]
+    # A worker configures logging for its whole process, which is that of the other tests, unless the program does.
+    signals.setup_logging.connect(_leave_logging_alone)
+    try:
+        assert await asyncio.to_thread(work) == [6, [0, 2, 4], 6, 7, True]
+    finally:
+        signals.setup_logging.disconnect(_leave_logging_alone)
     await asyncio.to_thread(app.close)
 
 
