@@ -124,14 +124,16 @@ class Administration(Inspection[T]):
         """Remove the queue: all its items in any state, and its pause; return how many items.
 
         Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
-        repeated, nor by a schedule (``every``) whose moment was before, nor from an older disk in a recovery.  The
-        queue is no longer in ``statistics()``.  What Redis remembers of it goes by itself within about a quarter of an
-        hour, or, while a server is caught up or fewer than ``min_replicas`` are in sync, after that has ended.
+        repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older
+        disk in a recovery.  An ``id`` of the caller's that is pushed by a later call is a new item.  The queue is no
+        longer in ``statistics()``.  What Redis remembers of it goes by itself within about a quarter of an hour, or,
+        while a server is caught up or fewer than ``min_replicas`` are in sync, after that has ended.
 
         Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does, also of an ``id``
         that was removed (by the clocks of the producer and of the queue's primary), and a consumer that is waiting:
-        stop these first.  The fencing tokens of an id that returns are greater than all before.  If the call fails or
-        is cancelled, some items may be left: delete again.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        stop these first.  The fencing tokens of an id that returns are greater than all before, for as long as a
+        removed id is remembered (ten minutes).  If the call fails or is cancelled, some items may be left: delete
+        again.  Raises ``Unavailable``, ``OutcomeUnknown``.
         """
         self._parts.check_open()
         removed = sum(await self._everywhere.each(self._empty))

@@ -192,6 +192,8 @@ class Client:
 
     def queue(self, name: str, options: Mapping[str, Any]) -> Queue[Any]:
         """Return the queue of this name, made at the first call.  Raises ``ConfigError`` if an option differs later."""
+        if name not in self.queues and len(self.queues) >= self._crowded:
+            self._rest(at_once=True)
         opened = self.queues.get(name)
         declared = opened.settings if opened else self._declared.get(name)
         settings = (declared or QUEUE_DEFAULTS).updated(options)
@@ -203,8 +205,6 @@ class Client:
         if queue is None:
             parts = opened.parts if opened else self._make_parts(name, settings)
             queue = Queue(parts)
-            if len(self.queues) >= self._crowded:
-                self._rest(at_once=True)
             self.queues[name] = OpenQueue(ref(queue), parts, settings)
             self._declared.pop(name, None)
         return queue

@@ -122,3 +122,18 @@ async def test_many_names_at_once_are_bounded(cluster: TestCluster, monkeypatch:
         await cluster.queue(f"name-{number}").size()
         assert len(cluster.queues_in_use) <= 11
     assert cluster.queue("kept") is kept
+
+
+async def test_a_queue_that_is_asked_for_where_there_are_many_keeps_its_notifications(
+    cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is idle, and the program has no reference to it at that moment: it is used, not dropped."""
+    await cluster.queue("asked-for").push(1)
+    assert await take(cluster.queue("asked-for")) == 1
+    await look(cluster.servers, times=1)
+    monkeypatch.setattr(client_of(cluster), "_crowded", 1)
+    queue = cluster.queue("asked-for")
+    known = [name for name in client_of(cluster).shard.wakeups._waiting if b"asked-for" in name]  # pyright: ignore[reportPrivateUsage]
+    assert known, "it would hear neither of items nor of cancellations"
+    await queue.push(2)
+    assert await take(queue) == 2

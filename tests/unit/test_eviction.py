@@ -204,7 +204,12 @@ def test_a_server_that_lets_in_nobody_is_evicted_after_the_grace() -> None:
     assert hand.run(evicting.evict(view, failing(c=DENIED), {A, B})) is view
     hand.now += 0.2
     assert hand.run(evicting.evict(view, failing(c=DENIED), {A, B})).members.keys() == {A, B}
-    assert not evicting.witness.has_standing(C, hand.now)
+    again = life(C)._replace(generation="another")
+    witness = evicting.witness
+    witness.follow(admit(hand.run(evicting.evict(WHOLE, {}, {A, B})), C, again, by=OTHER), hand.now)
+    assert not witness.has_standing(C, hand.now), "it was not let in by this life"
+    witness.heard(C, again)
+    assert witness.has_standing(C, hand.now), "it lets nobody in once more: it may be accused again"
 
 
 def test_a_client_that_was_never_let_in_judges_no_server() -> None:
@@ -238,6 +243,16 @@ def test_an_accusation_of_denial_is_refuted_over_a_new_connection() -> None:
     assert [step.anew for step in hand.seen(Ask)] == [True]
     assert hand.view is not None
     assert hand.view.accusations[C].refuted
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.UNREACHABLE], ids=lambda status: status.name)
+def test_a_new_connection_that_is_slow_to_be_made_evicts_nobody(status: Status) -> None:
+    """Many clients connect at the same time; silence is found out over the connections that are there."""
+    view = accuse(WHOLE, [C], client=OTHER, kept_out=[C])
+    hand = Hand(view, answers={C: answer(status)})
+    hand.run(client(view).attend())
+    assert not hand.seen(Evict)
+    assert hand.view is view
 
 
 def test_who_is_kept_out_as_well_bears_witness() -> None:

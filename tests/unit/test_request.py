@@ -204,3 +204,13 @@ async def test_a_call_does_not_wait_behind_others_for_ever(tasks: Tasks) -> None
     answers = await asyncio.gather(*[answer_of(fleet) for _ in range(30)])
     assert answers[0].status is Status.OK
     assert answers[-1].status is Status.TIMEOUT
+
+
+async def test_a_call_that_waited_behind_others_is_not_sent_again_after_the_servers_silence(tasks: Tasks) -> None:
+    """Its time was longer because of them; that is no sign that this process was late."""
+    redis = Redis([OK, SILENCE])
+    fleet = await one(tasks, redis, connected=True, command_timeout=1.0)
+    redis.pace = 0.6
+    first, second = await asyncio.gather(answer_of(fleet), answer_of(fleet))
+    assert (first.status, second.status) == (Status.OK, Status.TIMEOUT)
+    assert len(redis.asked) == 2

@@ -112,11 +112,11 @@ class Evicting:
         view: View = yield Look()
         if view.epoch > known.epoch:
             return view
-        silent = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
-        if any(answer.verdict not in (Verdict.EVICT, Verdict.CORRECT) for answer in silent.values()):
-            check_let_in(silent)
+        others = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
+        if any(answer.verdict not in (Verdict.EVICT, Verdict.CORRECT) for answer in others.values()):
+            check_let_in(others)
             return view
-        failed = {**failed, **silent}
+        failed = {**failed, **others}
         now: float = yield Monotonic()
         failing_since = self.witness.note_failed(failed, now)
         weighed = weigh_eviction(view, failed)
@@ -136,7 +136,8 @@ class Evicting:
         wanted = evict(view, failed, by=(yield Nonce()))
         written: View = yield Swap(wanted)
         if written is wanted:
-            self.witness.note_evicted({id: view.receivers[id] for id in judgements}, now)
+            silent = [id for id in judgements if failed[id].status in IMPRESSIONS]
+            self.witness.note_evicted({id: view.receivers[id] for id in silent}, now)
             yield Evicted(failed, wanted.epoch)
         return written
 
@@ -170,8 +171,11 @@ class Evicting:
         doubted, closed = accused(view), accused_of_denial(view)
         answers = {**(yield from seal(view, (doubted - closed) | (self.witness.unmet - closed)))}
         if closed:
+            yield Jitter(REFUTE_SPREAD)
             lives = {id: view.receivers[id] for id in sorted(closed)}
-            answers |= yield Ask(view.epoch, lives, Seal(), anew=True)
+            anew: Answers = yield Ask(view.epoch, lives, Seal(), anew=True)
+            # Many clients connect now: a connection that is slow to be made says nothing about the server.
+            answers |= {id: answer for id, answer in anew.items() if answer.status not in IMPRESSIONS}
         reached = {id for id, answer in answers.items() if answer.status is Status.OK}
         if doubted & reached:
             yield Jitter(REFUTE_SPREAD)

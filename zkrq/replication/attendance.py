@@ -30,6 +30,7 @@ class Attendance:
         self._evicting = evicting
         self._witness = evicting.witness
         self._obstacles = obstacles
+        self._again: asyncio.TimerHandle | None = None
         self._rounds = Rounds(self._attend, seconds=None)
         self.run = self._rounds.run
         """Ask servers that are in a new life or accused, until cancelled."""
@@ -42,9 +43,11 @@ class Attendance:
             await self._runner.repair(self._evicting.attend())
         except ZkrqError as error:
             self._log.info("servers could not be looked at: %s", error)
+        if self._again:
+            self._again.cancel()
         if accused_of_denial(self._runner.membership.view):
             # A server that lets clients in again, while it is accused, is not evicted.
-            asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS, self._rounds.call)
+            self._again = asyncio.get_running_loop().call_later(ASK_AGAIN_SECONDS, self._rounds.call)
 
     def _follow(self, view: View) -> None:
         self._obstacles.keep_only(view.receivers)

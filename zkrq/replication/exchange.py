@@ -10,6 +10,14 @@ class Complaint(Exception):
     """A server answered one call with an error, of this text; never leaves the replication package."""
 
 
+class TimedOut(TimeoutError):
+    """A call was not answered in time; ``late``: seconds by which this process noticed that late."""
+
+    def __init__(self, late: float) -> None:
+        super().__init__()
+        self.late = late
+
+
 class Round:
     """Calls that are awaited together.
 

@@ -27,7 +27,7 @@ from itertools import islice
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
-from zkrq.replication.exchange import PENDING, Exchange, Round
+from zkrq.replication.exchange import PENDING, Exchange, Round, TimedOut
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
 READ_TURNS = 5
@@ -88,7 +88,7 @@ class Link:
         """Call a script together with everything else of this turn of the event loop.
 
         The outcome is the reply, a ``Complaint`` if the server replies with an error, a ``ServerError`` if the
-        connection ends, a ``TimeoutError`` after ``due`` by ``loop.time()``.  Raises ``ServerError`` on a connection
+        connection ends, ``TimedOut`` after ``due`` by ``loop.time()``.  Raises ``ServerError`` on a connection
         that has ended.
         """
         if self.lost:
@@ -138,8 +138,8 @@ class Link:
         """Time out the calls that are due, and set the timer for the next one."""
         silent_at = self._answered_at + self._timeout
         for command in self._waiting:
-            if self._due_at(command, silent_at) <= seen_at:
-                command.land(TimeoutError())
+            if (due := self._due_at(command, silent_at)) <= seen_at:
+                command.land(TimedOut(seen_at - due))
                 command.forget()  # a late reply belongs to no other call
         self._watch, self._watched = None, math.inf
         next_due = min((self._due_at(command, silent_at) for command in self._waiting), default=math.inf)

@@ -24,7 +24,7 @@ from zkrq.protocol.replies import Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.view import Life
 from zkrq.replication.command import Opening, ScriptCall, opening
-from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round
+from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
 from zkrq.replication.link import Link, ServerError
 from zkrq.replication.patience import patience
 from zkrq.replication.server import Server
@@ -91,7 +91,7 @@ class Request(Exchange):
 
     async def answer(self) -> Answer:
         """Wait for the answer.  Never raises for an error of the server: the answer describes it."""
-        server, loop = self._server, asyncio.get_running_loop()
+        server = self._server
         if not self._link and (shunned := server.shunned):
             return shunned
         repeated = False
@@ -102,10 +102,12 @@ class Request(Exchange):
             except ServerError as error:
                 if last or error.answer.status is not Status.UNREACHABLE or server.shunned:
                     return error.answer._replace(repeated=repeated)
-            except TimeoutError:
+            except TimedOut as error:
                 # After a blocked event loop this process was late, not the server, whose reply may be unread.
-                if last or loop.time() <= self._due + LATE_SECONDS:
+                if last or error.late <= LATE_SECONDS:
                     return server.shun(self._link)
+            except TimeoutError:
+                return server.shun(self._link)
             repeated, self._link = self.sent, None
         raise AssertionError("unreachable")
 
