@@ -217,7 +217,7 @@ class Resharding:
 
         Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
         shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
-        be ended here; and both are read again after a change, since whoever writes last leaves them alike.
+        be ended here; and both are read again after a change, because the last writer leaves both in the same state.
         """
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers

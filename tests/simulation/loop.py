@@ -79,7 +79,7 @@ class Process:
             loop.put_back(backlog)
 
     def drag(self, loop: Loop, turn: float) -> None:
-        """Let each turn of this process's event loop take so many seconds from now on."""
+        """Let each turn of this process's event loop take this many seconds from now on; 0: none."""
         self.turn = turn
         if turn and not self._turns and self.state is State.RUNNING:
             self.watched, self._turns = True, True
