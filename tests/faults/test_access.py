@@ -229,14 +229,17 @@ async def test_a_client_that_may_not_publish_completes_its_calls(users: local.Se
 
 
 @asynccontextmanager
-async def closed_to_all(server: local.LocalRedis) -> AsyncGenerator[None]:
-    """A server whose password was set, and told to no client; every connection is ended."""
+async def closed_to_all(server: local.LocalRedis, *, ends_connections: bool) -> AsyncGenerator[None]:
+    """A server whose password was set, and told to no client; connections that exist go on unless they are ended."""
     await command(server, "CONFIG", "SET", "requirepass", "secret")
     reader, writer = await asyncio.open_connection(server.host, server.port)
     try:
-        writer.write(b"AUTH secret\r\nCLIENT KILL TYPE normal SKIPME yes\r\nCLIENT KILL TYPE pubsub\r\n")
+        commands = [b"AUTH secret"]
+        if ends_connections:
+            commands += [b"CLIENT KILL TYPE normal SKIPME yes", b"CLIENT KILL TYPE pubsub"]
         async with asyncio.timeout(HANG):
-            for _ in range(3):
+            for each_command in commands:
+                writer.write(each_command + b"\r\n")
                 await reader.readline()
         yield
     finally:
@@ -256,7 +259,7 @@ async def test_a_server_that_lets_nobody_in_stops_nobody(servers: local.Servers)
         load = Load(one)
         async with load.running(producers=2, consumers=2):
             await other.queue("other").push("x")
-            async with closed_to_all(wrong):
+            async with closed_to_all(wrong, ends_connections=True):
                 assert (await other.queue("other").push("y")).replicas == 2
                 await until(load.progress(100))
                 assert wrong.name not in one.view.members
@@ -275,13 +278,7 @@ async def test_a_wrong_server_is_accused_by_one_and_not_vouched_for_by_old_conne
     async with in_process(servers, namespace, hub) as old, in_process(servers, namespace, hub) as anew:
         await old.queue("jobs").push("x")
         await anew.queue("jobs").push("y")
-        await command(wrong, "CONFIG", "SET", "requirepass", "secret")
-        try:
+        async with closed_to_all(wrong, ends_connections=False):
             anew._client.shard.fleet.servers[ServerId(wrong.name)].disconnect("for the test")  # pyright: ignore[reportPrivateUsage]
             assert (await anew.queue("jobs").push("z")).replicas == 2
             assert (await old.queue("jobs").push("z")).replicas == 2
-        finally:
-            reader, writer = await asyncio.open_connection(wrong.host, wrong.port)
-            writer.write(b'AUTH secret\r\nCONFIG SET requirepass ""\r\nQUIT\r\n')
-            await reader.read(-1)
-            writer.close()

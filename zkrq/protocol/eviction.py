@@ -169,7 +169,7 @@ class Evicting:
         the accusations of those that answer."""
         view: View = yield Look()
         doubted, closed = accused(view), accused_of_denial(view)
-        answers = {**(yield from seal(view, (doubted - closed) | (self.witness.unmet - closed)))}
+        answers = {**(yield from seal(view, (doubted | self.witness.unmet) - closed))}
         if closed:
             yield Jitter(REFUTE_SPREAD)
             lives = {id: view.receivers[id] for id in sorted(closed)}

@@ -33,11 +33,11 @@ from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 READ_TURNS = 5
 """Turns of the event loop that a call has after its time, in case it was this process that was slow."""
 
-LONGEST = 4
-"""Time-outs for which a call waits, at most, while the server answers the calls before it."""
-
 READ_TURN_SECONDS = 0.001
 """Seconds between two of these turns; a turn that takes longer is waited for."""
+
+LONGEST = 4
+"""Time-outs for which a call waits, at most, while the server answers the calls before it."""
 
 
 class ServerError(Exception):
