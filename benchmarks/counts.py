@@ -20,12 +20,12 @@ from redis.asyncio import Redis
 
 import zkrq
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
+from zkrq.consuming.observing import Observer
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.observing import Observer
 from zkrq.opentelemetry import Tracing
 from zkrq.prometheus import Metrics
-from zkrq.settings import Settings
 
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256

@@ -13,7 +13,7 @@ import zkrq
 from benchmarks import growth, load
 from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.local import Servers
 
 FATES = Topic(

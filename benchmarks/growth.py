@@ -12,7 +12,7 @@ from benchmarks import load
 from benchmarks.peers.common import PAYLOAD
 from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.local import Servers
 
 ABOUT_COST = "By the clock, and the processor time of the client and all servers together."

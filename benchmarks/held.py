@@ -18,7 +18,7 @@ import zkrq
 from benchmarks import growth, load
 from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.local import Servers
 from zkrq.protocol.scripts import SCRIPTS
 

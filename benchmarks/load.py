@@ -13,13 +13,13 @@ import zkrq
 from benchmarks.peers.common import ITEM
 from benchmarks.raw import RawRedis
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.local import Servers
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Dial
-from zkrq.settings import Settings
 
 TASKS = 256
 """Tasks that push or consume one item at a time, by default."""

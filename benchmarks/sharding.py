@@ -24,9 +24,9 @@ from redis.asyncio import Redis
 import zkrq
 from benchmarks.counts import python_calls
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.settings import Settings
 
 SHARDS = (1, 2, 4)
 PER_SHARD = 3

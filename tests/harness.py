@@ -12,12 +12,12 @@ from typing import Any
 
 import zkrq
 from zkrq import local
-from zkrq.claims import lease_of
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
+from zkrq.consuming.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Dial
-from zkrq.settings import Settings
 
 HANG = 60.0
 """Seconds after which a test that waits has failed; nothing finer is asserted of time."""

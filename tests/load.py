@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import zkrq
 from tests.harness import HANG, settled, until
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 
 QUEUE = "jobs"
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.harness import HANG
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.serve.program import Options, Server, start
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import zkrq
 from tests.harness import command, in_process, new_namespace
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.protocol import keys, scrubbing
 from zkrq.protocol.calls import Call
 

@@ -8,17 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from zkrq import typed
-from zkrq.administration import Cancellation
-from zkrq.checks import Duration, Headers
-from zkrq.claims import Claim
-from zkrq.cluster import Cluster
-from zkrq.codecs import JSON, RAW, Codec
-from zkrq.connecting import connect, embedded, found
-from zkrq.consumers import Consumer
-from zkrq.consuming.lease import Lost, Verb
-from zkrq.credentials import LoginFile
-from zkrq.deliveries import Deliveries
-from zkrq.errors import (
+from zkrq.base.checks import Duration, Headers
+from zkrq.base.codecs import JSON, RAW, Codec
+from zkrq.base.credentials import LoginFile
+from zkrq.base.errors import (
     ClaimLost,
     Closed,
     CodecError,
@@ -33,7 +26,7 @@ from zkrq.errors import (
     WrongLoop,
     ZkrqError,
 )
-from zkrq.events import (
+from zkrq.base.events import (
     CatchingUp,
     ClaimsLost,
     DeadLettersDropped,
@@ -57,21 +50,28 @@ from zkrq.events import (
     ViewChanged,
     WakeupsRefused,
 )
-from zkrq.flow import Flow, Passed
-from zkrq.health import Health, ServerHealth
-from zkrq.ids import new_id
-from zkrq.inspection import Sizes, Statistics
-from zkrq.items import Item, ItemState
-from zkrq.limits import DeadLetters
-from zkrq.observing import Observer, Outgoing
-from zkrq.producing.schedules import Recurring, next_moments
-from zkrq.program import run
+from zkrq.base.ids import new_id
+from zkrq.base.limits import DeadLetters
+from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.base.tls import TLS
+from zkrq.client.administration import Cancellation
+from zkrq.client.cluster import Cluster
+from zkrq.client.connecting import connect, embedded, found
+from zkrq.client.consumers import Consumer
+from zkrq.client.flow import Flow, Passed
+from zkrq.client.health import Health, ServerHealth
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.items import Item, ItemState
+from zkrq.client.queue import Queue
+from zkrq.client.schedules import Recurring, next_moments
+from zkrq.client.shards import ShardStatus
+from zkrq.consuming.claims import Claim
+from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.lease import Lost, Verb
+from zkrq.consuming.observing import Observer, Outgoing
+from zkrq.process.program import run
 from zkrq.protocol.view import View
-from zkrq.queue import Queue
 from zkrq.repair.progress import Progress
-from zkrq.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
-from zkrq.shards import ShardStatus
-from zkrq.tls import TLS
 from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics

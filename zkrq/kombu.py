@@ -30,12 +30,12 @@ from queue import Empty
 from typing import Any, NamedTuple, TypeAlias
 
 from zkrq import __version__
-from zkrq.claims import Claim
-from zkrq.cluster import Cluster
-from zkrq.codecs import Codec
-from zkrq.connecting import connect
-from zkrq.errors import Closed, CodecError, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
-from zkrq.queue import Queue
+from zkrq.base.codecs import Codec
+from zkrq.base.errors import Closed, CodecError, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
+from zkrq.client.cluster import Cluster
+from zkrq.client.connecting import connect
+from zkrq.client.queue import Queue
+from zkrq.consuming.claims import Claim
 from zkrq.sync.portal import Opened, Portal
 from zkrq.working.delivery import settle_while_held
 

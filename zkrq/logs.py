@@ -9,17 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import MutableMapping
 from datetime import UTC, datetime
-from typing import Any
-
-
-class Log(logging.LoggerAdapter[logging.Logger]):
-    """Add what a log is about to its records, and keep what a single record adds (``extra``)."""
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}
-        return msg, kwargs
 
 
 class JsonFormatter(logging.Formatter):

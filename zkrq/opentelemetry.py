@@ -21,11 +21,11 @@ from collections.abc import Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
-from zkrq import cluster as asynchronous
 from zkrq import sync
-from zkrq.claims import Claim
-from zkrq.errors import ConfigError, Receipt, Receipts
-from zkrq.observing import Observer, Outgoing, PushOutcome
+from zkrq.base.errors import ConfigError, Receipt, Receipts
+from zkrq.client import cluster as asynchronous
+from zkrq.consuming.claims import Claim
+from zkrq.consuming.observing import Observer, Outgoing, PushOutcome
 
 try:
     from opentelemetry import baggage, context, propagate, trace

@@ -24,22 +24,22 @@ from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from zkrq import cluster as asynchronous
 from zkrq import sync
-from zkrq.claims import Claim, lease_of
-from zkrq.cluster import client_of
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
+from zkrq.base.loop import running_loop
+from zkrq.client import cluster as asynchronous
+from zkrq.client.cluster import client_of
+from zkrq.client.flow import Flow, Passed
+from zkrq.client.health import Health
+from zkrq.client.inspection import Statistics
+from zkrq.client.shards import ShardStatus
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import Verb
+from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
-from zkrq.errors import ConfigError, ZkrqError
-from zkrq.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
-from zkrq.flow import Flow, Passed
-from zkrq.health import Health
-from zkrq.home import running_loop
-from zkrq.inspection import Statistics
-from zkrq.observing import Observer
 from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
-from zkrq.shards import ShardStatus
 from zkrq.sync.cluster import opened_of
 
 try:

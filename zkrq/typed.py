@@ -20,8 +20,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union, get_args, get_origin
 
-from zkrq.codecs import JSON
-from zkrq.errors import CodecError, ConfigError
+from zkrq.base.codecs import JSON
+from zkrq.base.errors import CodecError, ConfigError
 
 if TYPE_CHECKING:
     import pydantic

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.scale import sizes
+from zkrq.base.settings import Settings
 from zkrq.coordination.zookeeper.coordinator import RESYNC_INTERVAL
 from zkrq.coordination.zookeeper.link import HEARTBEAT_INTERVAL, HEARTBEAT_TIMEOUT
 from zkrq.repair.fencing import FOLLOWERS, INTERVAL_SECONDS, MAX_STRETCH
 from zkrq.repair.repairer import LOOK_SECONDS
-from zkrq.settings import Settings
 
 SESSION_TIMEOUT = Settings().session_timeout
 

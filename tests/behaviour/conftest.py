@@ -18,8 +18,8 @@ import zkrq
 import zkrq.testing
 from tests.harness import new_namespace, over_zookeeper
 from zkrq import local
+from zkrq.base.settings import Settings
 from zkrq.coordination.memory import MemoryCoordinator
-from zkrq.settings import Settings
 
 PassTime = Callable[[float], Awaitable[None]]
 Connect = Callable[..., zkrq.Cluster]

@@ -11,7 +11,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import PassTime
 from tests.harness import HANG, take
-from zkrq.claims import lease_of
+from zkrq.consuming.claims import lease_of
 from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 
 pytestmark = pytest.mark.anyio

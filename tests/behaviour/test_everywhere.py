@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq import resharding
-from zkrq.administration import Administration
-from zkrq.cluster import client_of
+from zkrq.client import resharding
+from zkrq.client.administration import Administration
+from zkrq.client.cluster import client_of
+from zkrq.client.inspection import Statistics, read_statistics
+from zkrq.client.resharding import Resharding
+from zkrq.client.shard import Shard
+from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
-from zkrq.inspection import Statistics, read_statistics
 from zkrq.protocol.records import State
 from zkrq.protocol.shards import FIRST, ShardMap, shard_of
 from zkrq.replication.replicas import Replicas
-from zkrq.resharding import Resharding
-from zkrq.shard import Shard
-from zkrq.shards import MAP
 from zkrq.testing import Servers, TestCluster, servers
 
 pytestmark = pytest.mark.anyio

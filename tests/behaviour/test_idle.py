@@ -11,9 +11,9 @@ import pytest
 import zkrq
 import zkrq.testing
 from tests.harness import HANG
-from zkrq import client
-from zkrq.client import IDLE_SECONDS
-from zkrq.cluster import client_of
+from zkrq.client import client
+from zkrq.client.client import IDLE_SECONDS
+from zkrq.client.cluster import client_of
 from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ import pytest
 import zkrq
 import zkrq.testing
 from tests.harness import take
-from zkrq import stalls
+from zkrq.base import stalls
 from zkrq.consuming.lease import Verb
-from zkrq.observing import Observer, Outgoing, PushOutcome
+from zkrq.consuming.observing import Observer, Outgoing, PushOutcome
 
 pytestmark = pytest.mark.anyio
 

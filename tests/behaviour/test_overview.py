@@ -11,7 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import bury
 from tests.harness import settled, take
-from zkrq.flow import NO_FLOW
+from zkrq.client.flow import NO_FLOW
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 import zkrq
 from tests.every import every
 from tests.harness import HANG
-from zkrq import ids
+from zkrq.base import ids
 
 pytestmark = pytest.mark.anyio
 

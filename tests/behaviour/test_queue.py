@@ -16,7 +16,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import is_empty
 from tests.harness import HANG, settled, stolen, take
-from zkrq.claims import lease_of
+from zkrq.consuming.claims import lease_of
 from zkrq.protocol.calls import Clear, Decision
 
 pytestmark = pytest.mark.anyio

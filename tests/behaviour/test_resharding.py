@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq.cluster import client_of
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import client_of
+from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
 from zkrq.coordination.memory import MemoryCoordinator
 from zkrq.protocol import calls
 from zkrq.protocol.records import State
 from zkrq.protocol.shards import FIRST, ShardName, ShardState
-from zkrq.settings import Settings
-from zkrq.shards import MAP
 from zkrq.testing import Servers, servers
 
 pytestmark = pytest.mark.anyio

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq import resharding
+from zkrq.client import resharding
+from zkrq.client.resharding import Resharding
+from zkrq.client.shard import Shard
+from zkrq.client.shards import Shards
 from zkrq.producing.placement import forget_home
 from zkrq.protocol.shards import FIRST, ShardName, ShardState, home, shard_of
 from zkrq.replication.fleet import Fleet
-from zkrq.resharding import Resharding
-from zkrq.shard import Shard
-from zkrq.shards import Shards
 from zkrq.testing import Servers, TestCluster, servers
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ import pytest
 
 import zkrq
 import zkrq.testing.clock
-from zkrq import clock as wall
+from zkrq.base import clock as wall
 from zkrq.testing import Clock, TestCluster, cluster, servers
 from zkrq.testing.redis import lua
 

@@ -23,13 +23,13 @@ from unittest.mock import patch
 
 import zkrq
 from tests.chaos.record import Kind, Recorder
-from zkrq.claims import lease_of
-from zkrq.cluster import Cluster
+from zkrq.base.retry import Retry, constant
+from zkrq.client.cluster import Cluster
+from zkrq.consuming.claims import lease_of
 from zkrq.protocol.calls import Claim, Decision
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.view import View
 from zkrq.replication.replicas import Replicas
-from zkrq.retry import Retry, constant
 
 QUEUE, SMALL = "jobs", "errands"
 """The second one has a limit, and is paused now and then."""

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, World
+from zkrq.base.errors import Closed, Unavailable
 from zkrq.coordination.coordinator import VIEW, Coordinator, SessionState, Versioned
-from zkrq.errors import Closed, Unavailable
 
 pytestmark = pytest.mark.anyio
 

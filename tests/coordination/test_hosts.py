@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from zkrq.base.errors import ConfigError
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.hosts import Address, parse, path
-from zkrq.errors import ConfigError
 
 
 @pytest.mark.parametrize(

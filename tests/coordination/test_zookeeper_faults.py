@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import zkrq.tasks
+import zkrq.base.tasks
 from tests.coordination.conftest import HANG, SESSION_TIMEOUT, Recorder, ZooKeeperWorld
 from tests.proxy import Connection, Proxy
 from zkrq import local
+from zkrq.base.errors import ConfigError, PayloadTooLarge, Unavailable
 from zkrq.coordination.coordinator import VIEW, SessionState, Versioned
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper import coordinator as coordinator_module
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
-from zkrq.errors import ConfigError, PayloadTooLarge, Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -188,7 +188,7 @@ async def test_reconnecting_may_break_too(zookeeper: ZooKeeperWorld) -> None:
 
 async def test_session_loop_is_started_again(zookeeper: ZooKeeperWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hazard 3: when aiozk's repair loop dies, the client is dead for ever."""
-    monkeypatch.setattr(zkrq.tasks, "RESTART_PAUSE", 0.1)
+    monkeypatch.setattr(zkrq.base.tasks, "RESTART_PAUSE", 0.1)
     one = await zookeeper.coordinator()
     recorder = Recorder(one)
     async with one:

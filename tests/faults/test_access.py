@@ -13,10 +13,10 @@ import zkrq
 from tests.harness import HANG, command, in_process, new_namespace, until
 from tests.load import Load
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import ServerId
-from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -14,9 +14,9 @@ from tests.harness import HANG, in_process, new_namespace, until
 from tests.load import Load
 from tests.proxy import Proxy
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -16,8 +16,9 @@ import zkrq
 from tests.harness import HANG, command, in_process, new_namespace, settled, stolen, take, until
 from tests.proxy import Proxy
 from zkrq import local
-from zkrq.claims import lease_of
-from zkrq.cluster import Cluster
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
+from zkrq.consuming.claims import lease_of
 from zkrq.consuming.pace import AHEAD_BYTES
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.calls import Apply, Call, Claim, Count, Seal
@@ -28,7 +29,6 @@ from zkrq.replication.batching import MAX_BATCH, MAX_IN_FLIGHT
 from zkrq.replication.membership import Membership
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import Runner
-from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import zkrq
 from tests.harness import HANG, command, new_namespace, over_zookeeper, until
 from tests.load import QUEUE, Load
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.protocol.view import ServerId
 
 pytestmark = pytest.mark.anyio

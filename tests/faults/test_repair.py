@@ -14,8 +14,9 @@ import pytest
 import zkrq
 from tests.harness import command, in_process, new_namespace, over_zookeeper, settled, take, until
 from tests.load import QUEUE, Load
-from zkrq import events, local
-from zkrq.cluster import Cluster
+from zkrq import local
+from zkrq.base import events
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub
 from zkrq.protocol import calls

@@ -14,7 +14,7 @@ import pytest
 import zkrq
 from tests.harness import HANG, new_namespace, over_zookeeper, until
 from zkrq import local
-from zkrq.exits import Exit
+from zkrq.process.exits import Exit
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from tests.harness import (
     until,
 )
 from zkrq import local
-from zkrq.claims import lease_of
+from zkrq.consuming.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper.hosts import Address
 from zkrq.coordination.zookeeper.link import Greeting, ZooKeeperLink

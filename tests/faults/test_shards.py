@@ -15,7 +15,7 @@ import pytest
 import zkrq
 from tests.harness import command, new_namespace, over_zookeeper, settled, until
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.protocol.shards import shard_of
 
 pytestmark = pytest.mark.anyio

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import in_process, new_namespace, over_zookeeper
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 
 
 @pytest.fixture(params=["zookeeper", "in process"])

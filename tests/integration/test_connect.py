@@ -15,10 +15,11 @@ import pytest
 
 import zkrq
 from tests.harness import command, in_process, new_namespace, over_zookeeper
-from zkrq import clock, local
+from zkrq import local
+from zkrq.base import clock
+from zkrq.base.ids import MARK
 from zkrq.coordination.memory import Hub
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
-from zkrq.ids import MARK
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 

@@ -13,7 +13,7 @@ import pytest
 
 from zkrq.cli import running
 from zkrq.cli.parsing import make_parser
-from zkrq.environment import VARIABLES
+from zkrq.client.environment import VARIABLES
 
 FOLDER = Path(__file__).parents[2] / "examples" / "deploy"
 UNITS = sorted(FOLDER.glob("*.service"))

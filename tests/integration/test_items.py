@@ -15,7 +15,8 @@ import pytest
 import zkrq
 from tests.behaviour.helpers import bury, is_empty
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take, until
-from zkrq import clock, local
+from zkrq import local
+from zkrq.base import clock
 from zkrq.coordination.memory import Hub
 from zkrq.protocol import calls, scrubbing
 from zkrq.protocol.payloads import NO_HEADERS, join

@@ -17,7 +17,7 @@ import anyio
 import pytest
 
 from zkrq import local
-from zkrq.errors import ConfigError, Unavailable
+from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.local import private
 
 pytestmark = pytest.mark.anyio

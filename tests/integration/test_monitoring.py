@@ -22,7 +22,7 @@ from tests.behaviour.helpers import FEW_ATTEMPTS
 from tests.harness import HANG, in_process, new_namespace, settled
 from zkrq import local
 from zkrq.coordination.memory import Hub
-from zkrq.listening import Address, Answer, Listener
+from zkrq.process.listening import Address, Answer, Listener
 from zkrq.prometheus import CONTENT_TYPE, instrument
 
 pytestmark = pytest.mark.anyio

@@ -17,11 +17,10 @@ import pytest
 
 import zkrq
 import zkrq.testing
-from zkrq import listening, probes
-from zkrq.cli import gathering
-from zkrq.cli.gathering import Gathering
-from zkrq.listening import Address, Answer, Listener, read_address
-from zkrq.probes import Probes, no, yes
+from zkrq.process import gathering, listening, probes
+from zkrq.process.gathering import Gathering
+from zkrq.process.listening import Address, Answer, Listener, read_address
+from zkrq.process.probes import Probes, no, yes
 
 pytestmark = pytest.mark.anyio
 

@@ -20,11 +20,11 @@ import zkrq
 from tests.harness import new_namespace
 from tests.snippets import PAGES, ROOT, Block, blocks, snippet
 from zkrq import local
-from zkrq.claims import Claim
 from zkrq.cli import running
 from zkrq.cli.parsing import make_parser
-from zkrq.cluster import Cluster
-from zkrq.queue import Queue
+from zkrq.client.cluster import Cluster
+from zkrq.client.queue import Queue
+from zkrq.consuming.claims import Claim
 
 TEXT = "".join(page.read_text() for page in PAGES)
 RUN_TIMEOUT = 30.0  # seconds for one example

@@ -14,10 +14,10 @@ import pytest
 import zkrq
 from tests.harness import in_process, new_namespace, settled, take, until
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.tasks import Tasks
+from zkrq.client.cluster import Cluster
+from zkrq.client.schedules import Schedules, now
 from zkrq.coordination.memory import Hub
-from zkrq.producing.schedules import Schedules, now
-from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

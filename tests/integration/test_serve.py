@@ -30,9 +30,10 @@ import zkrq.testing
 from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
 from tests.security import certificates
 from tests.serving import Serving, serving
-from zkrq import client, local
+from zkrq import local
+from zkrq.client import client
 from zkrq.coordination.memory import Hub
-from zkrq.exits import Exit
+from zkrq.process.exits import Exit
 from zkrq.serve import api, guard, holding
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ import pytest
 import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace
 from zkrq import local, sync
-from zkrq.claims import Verb
+from zkrq.consuming.claims import Verb
 
 ROOT = Path(__file__).parents[2]
 

@@ -20,8 +20,8 @@ import zkrq.working.worker
 from tests.behaviour.helpers import FEW_ATTEMPTS, Outcomes, are_sizes, is_empty, stop, working
 from tests.harness import HANG, in_process, new_namespace, settled, stolen, take, until
 from zkrq import local
-from zkrq.checks import Duration
-from zkrq.cluster import Cluster
+from zkrq.base.checks import Duration
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub
 from zkrq.working.outcomes import Counts, Ending, WorkerStatistics
 from zkrq.working.worker import Worker, work

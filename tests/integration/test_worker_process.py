@@ -21,7 +21,7 @@ from anyio.abc import Process
 import zkrq
 from tests.harness import HANG, new_namespace, settled, take
 from zkrq import local
-from zkrq.exits import Exit
+from zkrq.process.exits import Exit
 
 pytestmark = pytest.mark.anyio
 

@@ -12,12 +12,12 @@ from tests.model.awaiting import doze, pause
 from tests.model.rules import Rule
 from tests.model.server import Server
 from tests.model.world import World
+from zkrq.base.errors import Unavailable
+from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
-from zkrq.errors import Unavailable
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.shards import FIRST_VIEW, ShardMap, decode
 from zkrq.protocol.view import ServerId, encode, encode_end
-from zkrq.shards import MAP
 
 FURTHER = ("DEF", "GHI", "JKL")
 """Servers of further shards: those of a shard that was removed are not used again."""

@@ -22,7 +22,7 @@ from tests.model.scripts import QUEUE, Token
 from tests.model.server import TIMED_OUT, Request, Server
 from tests.model.spreading import SECONDS, Namer, Operator, Patient, Spreader, Spreading, Steady
 from tests.model.world import Links, World
-from zkrq import clock
+from zkrq.base import clock
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.shards import ShardName
 from zkrq.protocol.view import ServerId

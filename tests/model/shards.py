@@ -19,10 +19,15 @@ from tests.model.rules import Rule
 from tests.model.runner import TRIES, Client
 from tests.model.scripts import QUEUE
 from tests.model.world import World
-from zkrq.codecs import JSON
-from zkrq.errors import OutcomeUnknown, Receipt, Unavailable, ZkrqError
-from zkrq.events import Events
-from zkrq.observing import Observers
+from zkrq.base.codecs import JSON
+from zkrq.base.errors import OutcomeUnknown, Receipt, Unavailable, ZkrqError
+from zkrq.base.events import Events
+from zkrq.base.settings import Settings
+from zkrq.base.tasks import Tasks
+from zkrq.client.resharding import Resharding
+from zkrq.client.shard import Shard
+from zkrq.client.shards import Shards
+from zkrq.consuming.observing import Observers
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.pusher import Options, Push, Pusher
 from zkrq.protocol import calls
@@ -36,11 +41,6 @@ from zkrq.protocol.steps import Answers, Ask, Failure, NotNow, Operation
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 from zkrq.replication.replicas import PushResults, Replicas
 from zkrq.replication.runner import Runner, translate
-from zkrq.resharding import Resharding
-from zkrq.settings import Settings
-from zkrq.shard import Shard
-from zkrq.shards import Shards
-from zkrq.tasks import Tasks
 
 T = TypeVar("T")
 

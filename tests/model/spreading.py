@@ -16,9 +16,9 @@ from tests.model.repair import Repairer
 from tests.model.scripts import Token
 from tests.model.server import content_of
 from tests.model.shards import AlteredResharding, KnownShards, Pushing
+from zkrq.base.errors import ZkrqError
+from zkrq.base.ids import MARK
 from zkrq.coordination.coordinator import Versioned
-from zkrq.errors import ZkrqError
-from zkrq.ids import MARK
 from zkrq.protocol.calls import Put
 from zkrq.protocol.shards import ShardName, ShardState
 

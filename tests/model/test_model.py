@@ -117,7 +117,7 @@ OVER_SHARDS = {
     Rule.MAP_RAISES_THE_EPOCH: 12,
     Rule.REMEMBERED_IDS_KEEP_A_HOME: 30,
 }
-"""Rules about several shards, each with a seed that is known.  Any change of ``zkrq/resharding.py`` shifts the seeds,
+"""Rules about several shards, each with a seed that is known.  Any change of ``resharding.py`` shifts the seeds,
 because the model runs it.  No seed is known of the others among ``SHARD_RULES``, which need a push in the few steps
 between an operator's last look and what the operator does about it."""
 

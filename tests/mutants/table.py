@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "shard-is-used-again-after-its-end",
-        "zkrq/resharding.py",
+        "zkrq/client/resharding.py",
         "if await self._has_ended(entry.register):\n            raise",
         "if False:\n            raise",
         "a shard whose removal has ended its view is not used again",
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "second-shard-opens-before-homes-are-settled",
-        "zkrq/resharding.py",
+        "zkrq/client/resharding.py",
         "await self._settle_homes()",
         "pass",
         "a queue that was there before the second shard has its home where its items are",
@@ -154,7 +154,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "calls-cover-the-shards-of-any-map",
-        "zkrq/shards.py",
+        "zkrq/client/shards.py",
         "if self.first.view.map > self.map.number:",
         "if False:",
         "a call that concerns all shards covers those of which the client has not heard",
@@ -162,7 +162,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pause-leaves-the-map-as-it-is",
-        "zkrq/administration.py",
+        "zkrq/client/administration.py",
         "await shards.change(renewed)",
         "pass",
         "a shard does not open with pauses that were copied before others changed",
@@ -170,7 +170,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "shard-opens-on-a-map-that-was-renewed",
-        "zkrq/shards.py",
+        "zkrq/client/shards.py",
         "swap(MAP, encode(wanted), version)",
         "swap(MAP, encode(wanted), self._version)",
         "what was prepared for a change of the map is prepared again if the map has changed",
@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pause-looks-at-the-first-shard-once",
-        "zkrq/administration.py",
+        "zkrq/client/administration.py",
         "if now is state:",
         "if True:",
         "of a pause and a resume at the same time one holds on all shards",
@@ -186,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "refused-removal-changes-the-view",
-        "zkrq/resharding.py",
+        "zkrq/client/resharding.py",
         "            await self._check_empty(await self._use(name, entry.register), force=force)\n",
         "            pass\n",
         "claims in a shard that is not empty yet expire while its removal is tried",
@@ -683,7 +683,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "certificate-of-any-host-will-do",
-        "zkrq/tls.py",
+        "zkrq/base/tls.py",
         "context.check_hostname = self.check_hostname",
         "context.check_hostname = False",
         "another server with a certificate of the same authority is not the server that is meant",

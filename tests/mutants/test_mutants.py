@@ -30,7 +30,7 @@ def test_names_are_unique() -> None:
 
 
 def test_a_line_that_is_gone_is_an_error() -> None:
-    mutant = Mutant("none", "zkrq/errors.py", "no such line", "", "", Suite("tests/unit"))
+    mutant = Mutant("none", "zkrq/base/errors.py", "no such line", "", "", Suite("tests/unit"))
     with copy_of_tree() as root, pytest.raises(LookupError, match="stands 0 times"):
         mutant.write(root)
 

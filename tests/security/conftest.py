@@ -11,7 +11,7 @@ import pytest
 from tests.security import certificates
 from tests.security.certificates import Certificates
 from zkrq import local
-from zkrq.errors import Unavailable
+from zkrq.base.errors import Unavailable
 
 
 @dataclass(frozen=True, slots=True)

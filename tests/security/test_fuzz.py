@@ -24,15 +24,15 @@ import zkrq.sync
 from tests.harness import HANG, SESSION_TIMEOUT, in_process, new_namespace
 from tests.proxy import Connection, Proxy
 from zkrq import local
-from zkrq.addresses import join_hosts, name_servers
+from zkrq.base.settings import Settings
+from zkrq.base.tasks import Tasks
+from zkrq.client.addresses import join_hosts, name_servers
+from zkrq.client.environment import VARIABLES, complete, variable_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.environment import VARIABLES, complete, variable_of
 from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
 from zkrq.replication.server import Server
 from zkrq.replication.urls import address, check_url, redact, with_credentials_of, without_credentials
-from zkrq.settings import Settings
-from zkrq.tasks import Tasks
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
 

@@ -14,11 +14,11 @@ from tests.harness import HANG, command, new_namespace, until
 from tests.load import Load
 from tests.security import rights
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.base.credentials import Credentials, Source
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.credentials import Credentials, Source
 from zkrq.replication.urls import Dialler
-from zkrq.settings import Settings
 
 pytestmark = pytest.mark.anyio
 

@@ -28,7 +28,7 @@ from tests.harness import (
 )
 from tests.security import rights
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.protocol import scripts
 from zkrq.protocol.server_info import questions
 

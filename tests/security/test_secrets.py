@@ -25,7 +25,7 @@ from tests.harness import HANG, SESSION_TIMEOUT, command, new_namespace, settled
 from tests.load import Load
 from tests.security import rights
 from zkrq import local
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import ZooKeeperLink
 

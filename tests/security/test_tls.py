@@ -19,8 +19,8 @@ from tests.load import Load
 from tests.security.conftest import Secured
 from tests.snippets import execute, pointed, snippet
 from zkrq import local
-from zkrq.cluster import Cluster
-from zkrq.tls import TLS, read_tls
+from zkrq.base.tls import TLS, read_tls
+from zkrq.client.cluster import Cluster
 
 pytestmark = pytest.mark.anyio
 

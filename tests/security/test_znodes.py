@@ -13,10 +13,10 @@ import zkrq
 from tests.harness import HANG, SESSION_TIMEOUT, new_namespace, settled, until
 from tests.load import Load
 from zkrq import local
-from zkrq.cluster import Cluster, client_of
+from zkrq.base.credentials import Credentials
+from zkrq.client.cluster import Cluster, client_of
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import Right, ZooKeeperLink
-from zkrq.credentials import Credentials
 from zkrq.producing.placement import write_home
 from zkrq.protocol.shards import FIRST
 

@@ -10,7 +10,7 @@ from tests.simulation.ensemble import GHOST
 from tests.simulation.ledger import Item, Outcome
 from tests.simulation.world import CALL_LIMIT, Client, Lane
 from zkrq import Cancellation, Queue, Statistics
-from zkrq.items import Item as SeenItem
+from zkrq.client.items import Item as SeenItem
 
 RESUME_TRIES = 4
 

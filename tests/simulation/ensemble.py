@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from tests.simulation.loop import PROCESS, WORLD, Loop, Process
 from tests.simulation.trace import Trace
+from zkrq.base.errors import Unavailable
 from zkrq.coordination.coordinator import SessionState, Versioned, session_of
 from zkrq.coordination.memory import MARGIN, NEVER_WRITTEN, Hub, MemoryCoordinator
-from zkrq.errors import Unavailable
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from tests.simulation.sharding import SimShard
 from tests.simulation.wire import Break, Path
 from tests.simulation.world import CALL_LIMIT, COMMAND_TIMEOUT, SESSION_TIMEOUT, Client, World
 from zkrq import ConfigError
-from zkrq.cluster import Cluster
+from zkrq.client.cluster import Cluster
 from zkrq.protocol.shards import ShardState
 from zkrq.protocol.view import View
 

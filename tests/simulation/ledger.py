@@ -20,10 +20,10 @@ from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
 from zkrq import Claim, QueueFull, Receipt
-from zkrq.claims import lease_of
+from zkrq.client.items import Item as SeenItem
+from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
 from zkrq.consuming.leases import Leases
-from zkrq.items import Item as SeenItem
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Decision, item_id
 from zkrq.protocol.deciding import Decided

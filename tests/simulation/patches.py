@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.simulation.loop import PROCESS, Loop
-from zkrq import ids
-from zkrq.claims import Claim, lease_of
+from zkrq.base import ids
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.protocol.records import VERSION_BYTES
 
 EPOCH = 1_790_000_000.0

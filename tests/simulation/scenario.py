@@ -24,7 +24,8 @@ from tests.simulation.servers import ProcessState
 from tests.simulation.trace import Trace
 from tests.simulation.workload import Workload
 from tests.simulation.world import CALL_LIMIT, Client, Lane, World
-from zkrq import Cancellation, Queue, Receipt, clock
+from zkrq import Cancellation, Queue, Receipt
+from zkrq.base import clock
 from zkrq.protocol.shards import ShardState
 
 ALONE_SHARE = 0.15

@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 
 from tests.simulation.ensemble import SimHub
 from tests.simulation.servers import ProcessState, SimServer
+from zkrq.client.shards import MAP
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState
 from zkrq.protocol.shards import decode as decode_map
 from zkrq.protocol.view import Life, NoView, ServerId, View, decode
-from zkrq.shards import MAP
 
 SECOND: Final = ShardName("b")
 """The shard that comes and goes."""

@@ -19,8 +19,9 @@ from tests.simulation.setting import Setting, Shape
 from tests.simulation.trace import Trace
 from tests.simulation.wire import Break
 from tests.simulation.world import CLAIM_TIMEOUT, NAMESPACE, Client, World
-from zkrq import Cancellation, OutcomeUnknown, Queue, clock, new_id
-from zkrq.claims import lease_of
+from zkrq import Cancellation, OutcomeUnknown, Queue, new_id
+from zkrq.base import clock
+from zkrq.consuming.claims import lease_of
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.copying import PAGE_ITEMS

@@ -31,11 +31,11 @@ from zkrq import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.cluster import Cluster
+from zkrq.base.retry import constant
+from zkrq.base.settings import Settings
+from zkrq.client.cluster import Cluster
 from zkrq.protocol.shards import FIRST
 from zkrq.protocol.view import View
-from zkrq.retry import constant
-from zkrq.settings import Settings
 
 T = TypeVar("T")
 

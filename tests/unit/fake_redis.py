@@ -9,13 +9,13 @@ from typing import Any
 
 import hiredis
 
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Call, Install, Rows, Seal
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.server import Server
 from zkrq.replication.wire import ErrorReply, Wire
-from zkrq.tasks import Tasks
 
 INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
 ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}

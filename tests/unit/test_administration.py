@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.administration import Cancellation, _check_ids, _pages  # pyright: ignore[reportPrivateUsage]
-from zkrq.checks import MAX_DURATION
-from zkrq.errors import ConfigError
-from zkrq.limits import DEAD_LETTERS_MAX, DeadLetters
+from zkrq.base.checks import MAX_DURATION
+from zkrq.base.errors import ConfigError
+from zkrq.base.limits import DEAD_LETTERS_MAX, DeadLetters
+from zkrq.client.administration import Cancellation, _check_ids, _pages  # pyright: ignore[reportPrivateUsage]
 
 # -- cancel --------------------------------------------------------------------------------------------------------
 

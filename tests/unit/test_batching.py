@@ -7,7 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 
 import pytest
 
-from zkrq.errors import Closed, OutcomeUnknown
+from zkrq.base.errors import Closed, OutcomeUnknown
+from zkrq.base.tasks import Tasks
 from zkrq.replication import batching
 from zkrq.replication.batching import (
     FURTHER_BYTES,
@@ -18,7 +19,6 @@ from zkrq.replication.batching import (
     MAX_IN_FLIGHT,
     Batcher,
 )
-from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.checks import (
+from zkrq.base.checks import (
     MAX_DURATION,
     MAX_ID,
     MAX_NAME,
@@ -23,8 +23,8 @@ from zkrq.checks import (
     check_moment,
     check_name,
 )
-from zkrq.errors import ConfigError
-from zkrq.ids import new_id
+from zkrq.base.errors import ConfigError
+from zkrq.base.ids import new_id
 
 
 def refused(check: Callable[..., object], value: object, **options: Any) -> str:

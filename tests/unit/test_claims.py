@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from zkrq.claims import Claim, lease_of
+from zkrq.base.events import Events
+from zkrq.base.loop import Home
+from zkrq.base.retry import Again
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import Grant, Lease, Verb
-from zkrq.events import Events
-from zkrq.home import Home
-from zkrq.observing import Observers
+from zkrq.consuming.observing import Observers
 from zkrq.protocol.records import Bundle, Record, Row, State, Version, pack
-from zkrq.retry import Again
 
 pytestmark = pytest.mark.anyio
 

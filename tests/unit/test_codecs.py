@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.codecs import JSON, RAW
-from zkrq.errors import CodecError
+from zkrq.base.codecs import JSON, RAW
+from zkrq.base.errors import CodecError
 
 json_items = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq import credentials
-from zkrq.addresses import join_hosts, name_servers
+from zkrq.base import credentials
+from zkrq.base.credentials import Source
+from zkrq.base.errors import ConfigError
+from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.cli.connection import CONNECTION
-from zkrq.credentials import Source
-from zkrq.environment import VARIABLES, complete, read_flag, read_servers, variable_of
-from zkrq.errors import ConfigError
-from zkrq.settings import DEFAULTS, Settings
+from zkrq.client.addresses import join_hosts, name_servers
+from zkrq.client.environment import VARIABLES, complete, read_flag, read_servers, variable_of
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 

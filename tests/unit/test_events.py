@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq.events import SHOWN, ClaimsLost, Event, Events, LoopBlocked, ServerFull, SessionResumed, event_types
+from zkrq.base.events import SHOWN, ClaimsLost, Event, Events, LoopBlocked, ServerFull, SessionResumed, event_types
 from zkrq.protocol.shards import FIRST, ShardName
 
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 import pytest
 
 from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SILENCE, Redis, ask, fleet_of
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Count
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.wire import ErrorReply
-from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

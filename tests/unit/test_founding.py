@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.by_hand import A, B, C, Hand, answer, life, view_of
+from zkrq.base.settings import Settings
 from zkrq.protocol.calls import Enrol
 from zkrq.protocol.clocks import CLOCK_WARNING, PUT_WINDOW
 from zkrq.protocol.founding import AHEAD_PAUSE, TRIES, Beginning, Founding, Location
@@ -15,7 +16,6 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import Failure, Invalid, Log, NoNamespace, NothingDone, Wait, WriteRegister
 from zkrq.protocol.view import FOUNDING, Life, ServerId, plan
-from zkrq.settings import Settings
 
 WHOLE = view_of(A, B, C)
 UNREACHABLE, UNFIT, DENIED = answer(Status.UNREACHABLE), answer(Status.UNFIT), answer(Status.DENIED)

@@ -11,7 +11,7 @@ import pytest
 import zkrq.testing
 from tests.every import every
 from tests.harness import until
-from zkrq.health import ServerHealth, lost_redundancy, place_of
+from zkrq.client.health import ServerHealth, lost_redundancy, place_of
 from zkrq.protocol.view import Life, ServerId, View
 
 NOW = datetime(2026, 11, 23, 16, 0, tzinfo=UTC)

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.checks import MAX_ID
-from zkrq.ids import Ids, made_at_ms, new_id, new_id_at, new_ids_at
+from zkrq.base.checks import MAX_ID
+from zkrq.base.ids import Ids, made_at_ms, new_id, new_id_at, new_ids_at
 
 moments = st.integers(0, 16**11 - 1)  # until the year 2527
 
 FORK = """
 import json, os
-from zkrq.ids import new_id, new_ids_at
+from zkrq.base.ids import new_id, new_ids_at
 before = [new_id(), *new_ids_at(0, 2)]
 read, write = os.pipe()
 if os.fork() == 0:

@@ -6,7 +6,7 @@ An import counts wherever it stands: for types only, inside a function, or by na
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from importlib.util import resolve_name
 from pathlib import Path
@@ -92,6 +92,51 @@ def _cycle(graph: Mapping[str, set[str]]) -> list[str]:
 
 def test_imports_have_no_cycle() -> None:
     assert " -> ".join(reversed(_cycle(_graph(ROOT)))) == ""
+
+
+FLOORS: Mapping[str, Collection[str]] = {
+    "protocol": (),
+    "base": ("protocol",),
+    "coordination": ("protocol", "base"),
+    "replication": ("protocol", "base", "coordination"),
+    "repair": ("protocol", "base", "coordination", "replication"),
+    "consuming": ("protocol", "base", "coordination", "replication"),
+    "producing": ("protocol", "base", "coordination", "replication", "consuming"),
+    "working": ("protocol", "base", "consuming"),
+    "local": ("base",),
+    "client": (
+        "protocol", "base", "coordination", "replication", "repair", "consuming", "producing", "working", "local",
+    ),
+}  # fmt: skip
+"""Which rooms each room may import, besides itself, from the bottom up.
+
+``producing`` uses the observers of ``consuming``, which see pushes as well as claims.  A module that lies loose in the
+package has the name under which users import it, and stands above all of these, as every other room does.
+"""
+
+FACES = ("sync", "testing", "process", "serve", "cli", "top")
+"""The rooms above: clients of the library like any other, each of which may import those before it, and modules on top.
+"""
+
+
+def _room(module: str) -> str:
+    _, room, *_ = (*module.split("."), "top")
+    return room if (ROOT / room).is_dir() else "top"
+
+
+def _allowed(room: str) -> Collection[str]:
+    return FLOORS[room] if room in FLOORS else {*FLOORS, *FACES[: FACES.index(room)], "top"}
+
+
+def test_a_room_imports_what_is_below_it() -> None:
+    arrows = {(module, target) for module, targets in _graph(ROOT).items() for target in targets}
+    strange = {(a, b) for a, b in arrows if _room(a) != _room(b) and _room(b) not in _allowed(_room(a))}
+    assert strange == set()
+
+
+def test_what_is_on_top_is_what_users_import() -> None:
+    names = {path.stem for path in ROOT.glob("*.py")}
+    assert names == {"__init__", "__main__", "kombu", "logs", "opentelemetry", "prometheus", "taskiq", "typed"}
 
 
 def test_protocol_imports_itself_and_pure_parts_of_the_standard_library() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 import zkrq
 import zkrq.testing
-from zkrq.logs import JsonFormatter, Log
+from zkrq.base.log import Log
+from zkrq.logs import JsonFormatter
 
 
 def test_a_line_of_json_has_what_was_given_and_the_traceback() -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from tests.unit.by_hand import A, B, C, view_of
 from tests.unit.fake_redis import Redis, fleet_of
+from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.events import Event, Events, NotWritable, ViewChanged
+from zkrq.base.tasks import Tasks
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.errors import ConfigError, Unavailable
-from zkrq.events import Event, Events, NotWritable, ViewChanged
 from zkrq.protocol.view import View, accuse, encode, evict, extend
 from zkrq.replication.membership import Membership
-from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zkrq.pauses import doubled
+from zkrq.base.pauses import doubled
 
 
 def test_pauses_until_the_longest() -> None:

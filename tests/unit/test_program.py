@@ -14,10 +14,10 @@ import pytest
 
 import zkrq
 import zkrq.testing
+from zkrq.base.errors import ConfigError
 from zkrq.cli.worker import load
-from zkrq.errors import ConfigError
-from zkrq.exits import Exit
-from zkrq.notify import READY, notify
+from zkrq.process.exits import Exit
+from zkrq.process.notify import READY, notify
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
 
@@ -74,7 +74,7 @@ def test_run_checks_before_it_connects() -> None:
 def test_what_was_imported_is_kept_from_the_garbage_collector_while_a_program_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("zkrq.program.fastest_loop", lambda: None)  # the clock of tests is asyncio's
+    monkeypatch.setattr("zkrq.process.program.fastest_loop", lambda: None)  # the clock of tests is asyncio's
     frozen: list[int] = []
 
     async def handle(item: object) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq import clock
-from zkrq.checks import MAX_DURATION, MAX_ID
-from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
-from zkrq.ids import Ids, new_ids_at
+from zkrq.base import clock
+from zkrq.base.checks import MAX_DURATION, MAX_ID
+from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
+from zkrq.base.ids import Ids, new_ids_at
 from zkrq.producing.pusher import (
     PUT_BYTES,
     Options,

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SEAL, SILENCE, Redis, Replies, ask, fleet_of
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.request import LATE_SECONDS
 from zkrq.replication.wire import ErrorReply, pack
-from zkrq.tasks import Tasks
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.errors import ConfigError
-from zkrq.retry import Again, Backoff, GiveUp, Reject, Retry, RetryLater, constant, exponential, linear
+from zkrq.base.errors import ConfigError
+from zkrq.base.retry import Again, Backoff, GiveUp, Reject, Retry, RetryLater, constant, exponential, linear
 
 failures = st.integers(1, 2**32)
 chances = st.floats(0, 1, exclude_max=True)

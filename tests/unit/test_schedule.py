@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.every import every
-from zkrq.checks import Duration
-from zkrq.errors import ConfigError
-from zkrq.ids import made_at_ms, new_id_at
-from zkrq.producing.schedules import EPOCH, id_of, latest, next_moments, read_schedule
+from zkrq.base.checks import Duration
+from zkrq.base.errors import ConfigError
+from zkrq.base.ids import made_at_ms, new_id_at
+from zkrq.client.schedules import EPOCH, id_of, latest, next_moments, read_schedule
 
 HOUR = timedelta(hours=1)
 

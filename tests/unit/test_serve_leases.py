@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from zkrq.base.errors import ClaimLost
 from zkrq.consuming.lease import Verb
-from zkrq.errors import ClaimLost
 from zkrq.serve.leases import ClientLease
 
 

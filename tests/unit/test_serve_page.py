@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.every import every
-from zkrq.consumers import Consumer
-from zkrq.flow import Flow
-from zkrq.health import Health, ServerHealth
-from zkrq.inspection import Sizes, Statistics
+from zkrq.client.consumers import Consumer
+from zkrq.client.flow import Flow
+from zkrq.client.health import Health, ServerHealth
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.shards import ShardStatus
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.repair.progress import Progress
 from zkrq.serve import curves
@@ -26,7 +27,6 @@ from zkrq.serve.page import (
     show_rate,
 )
 from zkrq.serve.watching import Look
-from zkrq.shards import ShardStatus
 
 
 def test_history_keeps_the_last_minutes_of_the_queues_that_are_there() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.every import every
-from zkrq import errors
-from zkrq.errors import ConfigError, ZkrqError
+from zkrq.base import errors
+from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.problems import INTERNAL, KINDS, kind_of
 from zkrq.serve.security import (
     SESSION_SECONDS,

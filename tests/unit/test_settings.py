@@ -12,8 +12,8 @@ import pytest
 
 import zkrq
 from tests.every import every
-from zkrq.errors import ConfigError
-from zkrq.settings import (
+from zkrq.base.errors import ConfigError
+from zkrq.base.settings import (
     AS_DECLARED,
     DEFAULTS,
     MAX_DESCRIPTION,

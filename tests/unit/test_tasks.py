@@ -8,9 +8,9 @@ import logging
 import anyio
 import pytest
 
-import zkrq.tasks
-from zkrq.errors import Closed
-from zkrq.tasks import Rounds, Tasks, see_through, wait_ended, wait_set
+import zkrq.base.tasks
+from zkrq.base.errors import Closed
+from zkrq.base.tasks import Rounds, Tasks, see_through, wait_ended, wait_set
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +138,7 @@ async def test_cancelled_before_it_began_it_leaves_nothing() -> None:
 async def test_loop_that_fails_is_started_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(zkrq.tasks, "RESTART_PAUSE", 0.0)
+    monkeypatch.setattr(zkrq.base.tasks, "RESTART_PAUSE", 0.0)
     runs, thrice = 0, asyncio.Event()
 
     async def stumble() -> None:

@@ -24,8 +24,8 @@ from typing_extensions import TypedDict
 
 from tests.every import every
 from zkrq import typed
-from zkrq.codecs import JSON, Codec
-from zkrq.errors import CodecError, ConfigError
+from zkrq.base.codecs import JSON, Codec
+from zkrq.base.errors import CodecError, ConfigError
 
 WHEN = datetime(2024, 2, 29, 12, 30, tzinfo=UTC)
 SECRET = "hunter2-not-for-the-logs"

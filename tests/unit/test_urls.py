@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from redis.asyncio.connection import parse_url
 
 from tests.every import every
-from zkrq.credentials import Source
-from zkrq.errors import ConfigError
+from zkrq.base.credentials import Source
+from zkrq.base.errors import ConfigError
+from zkrq.base.tls import TLS
 from zkrq.replication.urls import Dialler, address, check_url, dial, redact, with_credentials_of, without_credentials
 from zkrq.replication.wire import RedisWire
-from zkrq.tls import TLS
 
 URLS = [
     "redis://localhost",

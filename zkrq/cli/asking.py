@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Flag, Incomplete
 from zkrq.cli.stdin import stdin_lines
-from zkrq.errors import ConfigError
-from zkrq.exits import Exit
+from zkrq.process.exits import Exit
 
 YES = Flag("yes", "do not ask", bool, False)
 """The flag of every command that asks."""

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zkrq.errors import ZkrqError
-from zkrq.exits import Exit
+from zkrq.base.errors import ZkrqError
+from zkrq.process.exits import Exit
 
 
 class Line(NamedTuple):

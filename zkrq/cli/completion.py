@@ -10,8 +10,8 @@ from argparse import Namespace
 from importlib import import_module
 from typing import Any
 
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Line, Lines
-from zkrq.errors import ConfigError
 
 SHELLS = ("bash", "zsh")
 

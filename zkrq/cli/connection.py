@@ -5,11 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from zkrq.base.settings import DEFAULTS
 from zkrq.cli.command import Flag, attribute
-from zkrq.cluster import Cluster
-from zkrq.connecting import connect
-from zkrq.environment import VARIABLES
-from zkrq.settings import DEFAULTS
+from zkrq.client.cluster import Cluster
+from zkrq.client.connecting import connect
+from zkrq.client.environment import VARIABLES
 
 
 def setting(name: str, help: str, metavar: str | None = None) -> Flag:

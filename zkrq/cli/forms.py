@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from typing import NamedTuple
 
+from zkrq.base.codecs import JSON
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Flag
-from zkrq.codecs import JSON
-from zkrq.errors import ConfigError
 
 
 class Form(NamedTuple):

@@ -7,10 +7,10 @@ import json
 from argparse import Namespace
 from typing import Any
 
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
-from zkrq.errors import ConfigError
-from zkrq.items import Item
+from zkrq.client.items import Item
 
 QUEUE = {"queue": "the queue's name"}
 """The argument of every command that works on one queue."""

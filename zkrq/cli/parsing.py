@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import zkrq
 from zkrq.cli.command import Command, Flag, attribute
 from zkrq.cli.connection import CONNECTION
-from zkrq.environment import read_flag, variable_of
-from zkrq.exits import Exit
+from zkrq.client.environment import read_flag, variable_of
+from zkrq.process.exits import Exit
 
 JSON = Flag("json", "print JSON", bool)
 

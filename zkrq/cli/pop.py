@@ -9,17 +9,17 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
 
-from zkrq.claims import Claim
+from zkrq.base.codecs import RAW
+from zkrq.base.errors import ZkrqError
+from zkrq.base.limits import DeadLetters
+from zkrq.base.retry import Retry
 from zkrq.cli.command import Command, Flag, Incomplete, Line, Lines, count
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
 from zkrq.cli.items import QUEUE
-from zkrq.codecs import RAW
-from zkrq.errors import ZkrqError
-from zkrq.exits import Exit
-from zkrq.limits import DeadLetters
-from zkrq.queue import Queue
-from zkrq.retry import Retry
+from zkrq.client.queue import Queue
+from zkrq.consuming.claims import Claim
+from zkrq.process.exits import Exit
 
 POP_AT_ONCE = 100
 """Items claimed together, at most."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib.util import find_spec
 
-from zkrq.errors import ZkrqError
+from zkrq.base.errors import ZkrqError
 
 LOOK_SECONDS = 0.5
 """Seconds between two looks at what is left."""

@@ -6,14 +6,14 @@ import sys
 from argparse import Namespace
 from typing import Any
 
+from zkrq.base.codecs import RAW
+from zkrq.base.errors import ConfigError, Receipt
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
 from zkrq.cli.items import QUEUE
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
-from zkrq.codecs import RAW
-from zkrq.errors import ConfigError, Receipt
 
 
 async def _push(args: Namespace) -> Lines:

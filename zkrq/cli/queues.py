@@ -9,7 +9,7 @@ from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.items import QUEUE, item_line
 from zkrq.cli.servers import meet_servers, server_lines, server_value
-from zkrq.inspection import Sizes, shards_left_out
+from zkrq.client.inspection import Sizes, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:

@@ -16,12 +16,12 @@ from argparse import Namespace
 from contextlib import aclosing, suppress
 from typing import cast
 
+from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, shards, top, trying, worker
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
-from zkrq.errors import ConfigError, ZkrqError
-from zkrq.exits import Exit
-from zkrq.program import fastest_loop
+from zkrq.process.exits import Exit
+from zkrq.process.program import fastest_loop
 
 COMMANDS = (
     *trying.COMMANDS,

@@ -7,13 +7,13 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
-from zkrq.checks import check_count, check_duration, check_posix
+from zkrq.base.checks import check_count, check_duration, check_posix
+from zkrq.base.errors import ConfigError
+from zkrq.base.retry import Retry
 from zkrq.cli.command import Command, Flag
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.worker import LOGGING, logging_of
-from zkrq.errors import ConfigError
-from zkrq.program import run_until_signal
-from zkrq.retry import Retry
+from zkrq.process.program import run_until_signal
 
 TOKEN = "ZKRQ_SERVE_TOKEN"  # noqa: S105 (the name of a variable)
 

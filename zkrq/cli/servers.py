@@ -6,9 +6,9 @@ from argparse import Namespace
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
-from zkrq.cluster import Cluster, client_of
-from zkrq.connecting import founder
-from zkrq.health import Health, ServerHealth
+from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.connecting import founder
+from zkrq.client.health import Health, ServerHealth
 from zkrq.protocol.shards import FIRST
 
 

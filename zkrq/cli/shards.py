@@ -7,16 +7,16 @@ from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
 
+from zkrq.base.errors import Unavailable
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.progress import progress
-from zkrq.cluster import Cluster
-from zkrq.environment import read_servers
-from zkrq.errors import Unavailable
-from zkrq.inspection import Sizes
+from zkrq.client.cluster import Cluster
+from zkrq.client.environment import read_servers
+from zkrq.client.inspection import Sizes
+from zkrq.client.shards import ShardStatus
 from zkrq.protocol.shards import ShardState
-from zkrq.shards import ShardStatus
 
 DRAIN_LOOK_SECONDS = 1.0
 """Seconds between two looks at what is left in a draining shard: each asks for every queue there."""

@@ -10,19 +10,19 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.tasks import together
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.servers import meet_servers
-from zkrq.cluster import Cluster, client_of
-from zkrq.consumers import Consumer
-from zkrq.errors import ConfigError, ZkrqError
-from zkrq.health import Health
-from zkrq.inspection import Statistics, shards_left_out
+from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.consumers import Consumer
+from zkrq.client.health import Health
+from zkrq.client.inspection import Statistics, shards_left_out
+from zkrq.client.shard import Shard
+from zkrq.client.shards import ShardStatus
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Status
-from zkrq.shard import Shard
-from zkrq.shards import ShardStatus
-from zkrq.tasks import together
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

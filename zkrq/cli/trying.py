@@ -10,12 +10,12 @@ import sys
 from argparse import Namespace
 
 from zkrq import local
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.cli import demo
 from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.connecting import found
-from zkrq.environment import complete, variable_of
-from zkrq.errors import ConfigError, ZkrqError
-from zkrq.settings import DEFAULTS, Settings
+from zkrq.client.connecting import found
+from zkrq.client.environment import complete, variable_of
 
 SNIPPET = """\
 Servers of your own, empty, until Ctrl-C.  In a shell:

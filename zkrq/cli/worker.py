@@ -16,14 +16,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
-from zkrq.checks import check_count, check_posix
+from zkrq.base.checks import check_count, check_posix
+from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Flag
 from zkrq.cli.connection import open_cluster
-from zkrq.cli.supervisor import PARENT, PROBES, Supervisor
-from zkrq.errors import ConfigError
-from zkrq.listening import Address, read_address
 from zkrq.logs import JsonFormatter
-from zkrq.program import MakeWorker, run_program
+from zkrq.process.listening import Address, read_address
+from zkrq.process.program import MakeWorker, run_program
+from zkrq.process.supervisor import PARENT, PROBES, Supervisor
 
 MOST_PROCESSES = 1_000
 

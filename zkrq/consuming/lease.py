@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 from weakref import ref
 
-from zkrq.errors import ClaimLost, ZkrqError
-from zkrq.home import Home
+from zkrq.base.errors import ClaimLost, ZkrqError
+from zkrq.base.loop import Home
+from zkrq.base.retry import Again
+from zkrq.base.tasks import wait_ended
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import Bundle, Record, is_alone, unpack
-from zkrq.retry import Again
-from zkrq.tasks import wait_ended
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""

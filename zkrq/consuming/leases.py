@@ -10,21 +10,21 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from zkrq.base.errors import ZkrqError
+from zkrq.base.events import ClaimsLost, DeadLettersDropped, Events
+from zkrq.base.limits import DeadLetters
+from zkrq.base.log import Log
+from zkrq.base.loop import Home, running_loop
+from zkrq.base.reasons import REASON_MAX
+from zkrq.base.retry import Again, Retry
+from zkrq.base.tasks import Tasks
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
+from zkrq.consuming.observing import Observers
 from zkrq.consuming.pace import CLAIM_MAX
-from zkrq.errors import ZkrqError
-from zkrq.events import ClaimsLost, DeadLettersDropped, Events
-from zkrq.home import Home, running_loop
-from zkrq.limits import DeadLetters
-from zkrq.logs import Log
-from zkrq.observing import Observers
 from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
-from zkrq.reasons import REASON_MAX
 from zkrq.replication.batching import Batcher
 from zkrq.replication.replicas import Replicas
-from zkrq.retry import Again, Retry
-from zkrq.tasks import Tasks
 
 EXTEND_AT = 2 / 3
 """Part of ``claim_timeout``: a claim is extended when less than this is left ..."""

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Generic, Protocol, TypeVar
 
-from zkrq.claims import Claim
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.base.loop import Home, running_loop
+from zkrq.consuming.claims import Claim
 from zkrq.consuming.pace import AHEAD_SECONDS, Pace, PrefetchLimit
 from zkrq.consuming.turns import PROBE_SECONDS, Standing, asked_of, is_spared
-from zkrq.errors import Closed, ZkrqError
-from zkrq.home import Home, running_loop
 
 T = TypeVar("T")
 

@@ -17,8 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from zkrq.claims import Claim, lease_of
-from zkrq.codecs import Codec
+from zkrq.base.codecs import Codec
+from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
+from zkrq.base.events import DeadLettersDropped, Events
+from zkrq.base.limits import DeadLetters
+from zkrq.base.log import Log
+from zkrq.base.pauses import doubled
+from zkrq.base.tasks import Tasks, wait_ended, wait_set
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.leases import Leases
@@ -26,17 +32,11 @@ from zkrq.consuming.line import Line, Waiter
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS, Standing
 from zkrq.consuming.wakeups import Wakeups
-from zkrq.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
-from zkrq.events import DeadLettersDropped, Events
-from zkrq.limits import DeadLetters
-from zkrq.logs import Log
-from zkrq.pauses import doubled
 from zkrq.protocol import calls
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
 from zkrq.protocol.records import State, clock_of
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import Tasks, wait_ended, wait_set
 
 T = TypeVar("T")
 

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from zkrq.claims import Claim
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.consuming.claims import Claim
 from zkrq.consuming.line import Line, Waiter
 from zkrq.consuming.pace import PrefetchLimit
-from zkrq.errors import Closed, ZkrqError
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from zkrq.events import Events, WakeupsRefused
+from zkrq.base.events import Events, WakeupsRefused
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.keys import key
 from zkrq.protocol.replies import Verdict
 from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
 from zkrq.replication.server import Server
-from zkrq.tasks import Tasks
 
 RETRY_SECONDS = 0.5
 """Seconds before a failed subscription is retried."""

@@ -19,7 +19,7 @@ from difflib import SequenceMatcher
 from types import TracebackType
 from typing import Protocol, Self
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 
 
 class SessionState(enum.Enum):

@@ -21,9 +21,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
+from zkrq.base.errors import Closed, Unavailable
 from zkrq.coordination.coordinator import VIEW, Listener, Session, SessionState, Versioned, owner_id, session_of
 from zkrq.coordination.lifecycle import Lifecycle
-from zkrq.errors import Closed, Unavailable
 
 _log = logging.getLogger(__name__)
 

@@ -31,8 +31,8 @@ from typing import BinaryIO, Literal
 
 import anyio
 
-from zkrq.checks import check_posix
-from zkrq.errors import ConfigError, Unavailable
+from zkrq.base.checks import check_posix
+from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.local import guard
 
 # All in seconds.

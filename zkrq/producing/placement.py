@@ -8,8 +8,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
+from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ConfigError, Unavailable
 from zkrq.protocol import shards
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState
 from zkrq.replication.replicas import Replicas

@@ -22,10 +22,10 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from zkrq import clock
-from zkrq.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
-from zkrq.codecs import Codec
-from zkrq.errors import (
+from zkrq.base import clock
+from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
+from zkrq.base.codecs import Codec
+from zkrq.base.errors import (
     Closed,
     CodecError,
     ConfigError,
@@ -37,8 +37,9 @@ from zkrq.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.ids import check_push_id, new_id_at, new_ids_at
-from zkrq.observing import Observers
+from zkrq.base.ids import check_push_id, new_id_at, new_ids_at
+from zkrq.base.tasks import Tasks, together
+from zkrq.consuming.observing import Observers
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
 from zkrq.protocol.calls import Put, bundle_and_position
@@ -48,7 +49,6 @@ from zkrq.protocol.shards import ShardName
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, MAX_IN_FLIGHT, Batcher, own
 from zkrq.replication.replicas import Done, Duplicate, Known, Pushed, PushResults
 from zkrq.replication.runner import MapChanged
-from zkrq.tasks import Tasks, together
 
 T = TypeVar("T")
 M = TypeVar("M")

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from zkrq.errors import Receipt, Receipts, ZkrqError
+from zkrq.base.errors import Receipt, Receipts, ZkrqError
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import BUNDLE_MAX
 from zkrq.replication.replicas import Done, Duplicate, Pushed

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zkrq.pauses import doubled
+from zkrq.base.pauses import doubled
 from zkrq.protocol.view import ServerId, View
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0

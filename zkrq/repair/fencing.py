@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import TypeVar
 
+from zkrq.base.errors import Closed, Unavailable, ZkrqError
+from zkrq.base.events import Events, OwnerFenced
+from zkrq.base.tasks import Rounds
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import Closed, Unavailable, ZkrqError
-from zkrq.events import Events, OwnerFenced
 from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import Rounds
 
 T = TypeVar("T")
 

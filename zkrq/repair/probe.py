@@ -10,11 +10,11 @@ import asyncio
 import logging
 import random
 
+from zkrq.base.errors import ZkrqError
+from zkrq.base.tasks import Rounds
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import ZkrqError
 from zkrq.protocol import calls
 from zkrq.replication.replicas import Replicas
-from zkrq.tasks import Rounds
 
 PROBE_SECONDS = 10.0
 """Seconds between two probes while all servers of the view are connected."""

@@ -13,9 +13,10 @@ import random
 import secrets
 from collections.abc import Mapping
 
+from zkrq.base.errors import Unavailable, ZkrqError
+from zkrq.base.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
+from zkrq.base.tasks import Rounds
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.errors import Unavailable, ZkrqError
-from zkrq.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.protocol import recovery
 from zkrq.protocol.catchup import CatchUp, dismiss_eligible
 from zkrq.protocol.recovery import Recovery, Stuck
@@ -29,7 +30,6 @@ from zkrq.repair.progress import Meter, Progress
 from zkrq.replication.causes import Causes
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.server import Server
-from zkrq.tasks import Rounds
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks; if all servers are in sync and connected, a look asks none of them."""

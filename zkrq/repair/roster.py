@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from functools import partial
 
-from zkrq.errors import ConfigError, Unavailable, ZkrqError
+from zkrq.base.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.enrolment import enrolment

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
-from zkrq.errors import Closed, OutcomeUnknown, Unavailable
-from zkrq.tasks import Tasks
+from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
+from zkrq.base.tasks import Tasks
 
 MAX_BATCH = 500
 """Calls in one batch: as many as one script executes in a few milliseconds."""

@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
 
-from zkrq.errors import Closed
+from zkrq.base.errors import Closed
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Cut, Gone
 from zkrq.replication.membership import Membership
-from zkrq.tasks import Tasks
 
 CUT_SECONDS = 0.2
 """Seconds during which payloads to drop are gathered."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from zkrq.events import Events, ServerFull, ServerHasRoom
+from zkrq.base.events import Events, ServerFull, ServerHasRoom
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import ServerId, View
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
+from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.events import Events, NotWritable, ViewChanged
 from zkrq.coordination.coordinator import VIEW, Coordinator
-from zkrq.errors import ConfigError, Unavailable
-from zkrq.events import Events, NotWritable, ViewChanged
 from zkrq.protocol.steps import Register
 from zkrq.protocol.view import NoView, View, ViewChange, decode, encode, encode_end
 from zkrq.replication.fleet import Fleet

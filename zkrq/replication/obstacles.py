@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from zkrq.events import Events, ServerUnusableHere
+from zkrq.base.events import Events, ServerUnusableHere
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.steps import Obstacles

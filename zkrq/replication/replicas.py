@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TypeVar
 
-from zkrq.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
+from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided

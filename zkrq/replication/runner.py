@@ -15,9 +15,8 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
-from zkrq import clock
-from zkrq.coordination.coordinator import no_namespace
-from zkrq.errors import (
+from zkrq.base import clock
+from zkrq.base.errors import (
     ClaimLost,
     ConfigError,
     NotEnoughReplicas,
@@ -26,7 +25,9 @@ from zkrq.errors import (
     Unavailable,
     ZkrqError,
 )
-from zkrq.events import Events, ServerEvicted
+from zkrq.base.events import Events, ServerEvicted
+from zkrq.base.settings import Settings
+from zkrq.coordination.coordinator import no_namespace
 from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
@@ -80,7 +81,6 @@ from zkrq.protocol.view import View
 from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.membership import Membership
 from zkrq.replication.obstacles import KnownObstacles
-from zkrq.settings import Settings
 
 T = TypeVar("T")
 

@@ -17,8 +17,9 @@ from functools import partial
 from types import UnionType
 from typing import cast
 
-from zkrq import clock
-from zkrq.errors import Closed
+from zkrq.base import clock
+from zkrq.base.errors import Closed
+from zkrq.base.tasks import Tasks
 from zkrq.protocol.clocks import Reading
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
@@ -28,7 +29,6 @@ from zkrq.replication.link import Link, ServerError, failure
 from zkrq.replication.patience import patience
 from zkrq.replication.urls import dial, redact
 from zkrq.replication.wire import Dial, ErrorReply, pack
-from zkrq.tasks import Tasks
 
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from zkrq.credentials import Source
-from zkrq.errors import ConfigError
+from zkrq.base.credentials import Source
+from zkrq.base.errors import ConfigError
+from zkrq.base.tls import TLS
 from zkrq.replication.wire import Wire, read_url, wires
-from zkrq.tls import TLS
 
 
 @dataclass(frozen=True, slots=True)

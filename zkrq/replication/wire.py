@@ -21,12 +21,12 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from zkrq.credentials import Source
-from zkrq.errors import ConfigError, Unavailable
-from zkrq.handshakes import read_alert, speaks_plainly, speaks_tls
+from zkrq.base.credentials import Source
+from zkrq.base.errors import ConfigError, Unavailable
+from zkrq.base.handshakes import read_alert, speaks_plainly, speaks_tls
+from zkrq.base.tls import TLS
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.replication.patience import patience
-from zkrq.tls import TLS
 
 if TYPE_CHECKING:
     from redis._parsers import _AsyncHiredisParser as DefaultParser  # pyright: ignore[reportPrivateUsage]

@@ -11,9 +11,9 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from zkrq.administration import Cancellation
-from zkrq.cluster import Cluster
-from zkrq.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.base.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.client.administration import Cancellation
+from zkrq.client.cluster import Cluster
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     Bury,

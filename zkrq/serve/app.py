@@ -14,9 +14,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 import zkrq
-from zkrq.cluster import Cluster
-from zkrq.errors import ZkrqError
-from zkrq.retry import Retry
+from zkrq.base.errors import ZkrqError
+from zkrq.base.retry import Retry
+from zkrq.client.cluster import Cluster
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
 from zkrq.serve.holding import Holding

@@ -16,14 +16,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from zkrq.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
-from zkrq.claims import Claim
-from zkrq.codecs import JSON
-from zkrq.errors import CodecError, Receipt
-from zkrq.inspection import Statistics
-from zkrq.items import Item, ItemState
+from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
+from zkrq.base.codecs import JSON
+from zkrq.base.errors import CodecError, Receipt
+from zkrq.base.reasons import REASON_MAX
+from zkrq.client.inspection import Statistics
+from zkrq.client.items import Item, ItemState
+from zkrq.consuming.claims import Claim
 from zkrq.protocol.records import PRIORITIES
-from zkrq.reasons import REASON_MAX
 from zkrq.serve.problems import Happened
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 
 HEAD_SECONDS = 10.0
 """Seconds for the head of a request: of the first one from the opening of the connection, else from its first byte."""

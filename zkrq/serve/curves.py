@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from zkrq.flow import NO_FLOW, Flow, Passed
-from zkrq.inspection import Statistics
+from zkrq.client.flow import NO_FLOW, Flow, Passed
+from zkrq.client.inspection import Statistics
 
 HISTORY_SECONDS = 900.0
 """Seconds of the past that a curve shows."""

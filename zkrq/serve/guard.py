@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from zkrq.errors import ZkrqError
+from zkrq.base.errors import ZkrqError
 from zkrq.serve.problems import (
     NOT_JSON,
     TIMEOUT,

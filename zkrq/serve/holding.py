@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from zkrq.checks import Duration
-from zkrq.claims import Claim
+from zkrq.base.checks import Duration
+from zkrq.base.errors import ClaimLost, ZkrqError
+from zkrq.base.retry import RetryLater
+from zkrq.base.tasks import Tasks, wait_set
+from zkrq.consuming.claims import Claim
 from zkrq.consuming.lease import Verb
-from zkrq.errors import ClaimLost, ZkrqError
-from zkrq.retry import RetryLater
 from zkrq.serve.leases import ClientLease
 from zkrq.serve.problems import Busy
-from zkrq.tasks import Tasks, wait_set
 
 HELD_MAX = 10_000
 """Claims that one server holds for its clients; requests that wait when it is reached may still add theirs."""

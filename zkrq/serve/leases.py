@@ -12,8 +12,8 @@ A client that gets no answer repeats its request, so a repeated settling of the 
 
 from __future__ import annotations
 
+from zkrq.base.errors import ClaimLost
 from zkrq.consuming.lease import Verb
-from zkrq.errors import ClaimLost
 
 
 class ClientLease:

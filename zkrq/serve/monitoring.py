@@ -12,9 +12,9 @@ import logging
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from zkrq.cluster import Cluster
-from zkrq.errors import NotEnoughReplicas, ZkrqError
-from zkrq.probes import READY_SECONDS, has_metrics
+from zkrq.base.errors import NotEnoughReplicas, ZkrqError
+from zkrq.client.cluster import Cluster
+from zkrq.process.probes import READY_SECONDS, has_metrics
 
 _log = logging.getLogger("zkrq.serve")
 

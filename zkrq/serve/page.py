@@ -21,12 +21,12 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import HTMLResponse, RedirectResponse, StreamingResponse
 
-from zkrq.checks import check_name
-from zkrq.cluster import Cluster
-from zkrq.errors import ConfigError, ZkrqError
-from zkrq.health import Health
-from zkrq.inspection import Sizes, Statistics, shards_left_out
-from zkrq.queue import Queue
+from zkrq.base.checks import check_name
+from zkrq.base.errors import ConfigError, ZkrqError
+from zkrq.client.cluster import Cluster
+from zkrq.client.health import Health
+from zkrq.client.inspection import Sizes, Statistics, shards_left_out
+from zkrq.client.queue import Queue
 from zkrq.serve.curves import Curve, Rate, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
 from zkrq.serve.queues import Queues

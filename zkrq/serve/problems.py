@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from zkrq.errors import (
+from zkrq.base.errors import (
     ClaimLost,
     Closed,
     CodecError,

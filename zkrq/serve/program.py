@@ -20,15 +20,15 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
-from zkrq.cluster import Cluster
-from zkrq.errors import ConfigError
-from zkrq.retry import Retry
+from zkrq.base.errors import ConfigError
+from zkrq.base.retry import Retry
+from zkrq.base.tasks import see_through
+from zkrq.client.cluster import Cluster
 from zkrq.serve.app import make_app
 from zkrq.serve.connections import HEAD_SECONDS, Connection, Places, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.security import Policy, policy_for
 from zkrq.serve.watching import Watching
-from zkrq.tasks import see_through
 
 IDLE_SECONDS = 75
 """Seconds for which an idle connection is kept."""

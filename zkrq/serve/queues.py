@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from zkrq.cluster import Cluster
-from zkrq.codecs import RAW
-from zkrq.queue import Queue
-from zkrq.retry import Retry
+from zkrq.base.codecs import RAW
+from zkrq.base.retry import Retry
+from zkrq.client.cluster import Cluster
+from zkrq.client.queue import Queue
 
 
 class Queues:

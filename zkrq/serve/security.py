@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 from zkrq.serve.problems import FORBIDDEN, MISDIRECTED, UNAUTHORIZED, Kind
 
 LEAST_TOKEN = 16

@@ -13,15 +13,15 @@ from datetime import datetime
 from types import TracebackType
 from typing import Self
 
-from zkrq import clock
-from zkrq.cluster import Cluster
-from zkrq.consumers import Consumer
-from zkrq.errors import ZkrqError
-from zkrq.health import Health
-from zkrq.inspection import Statistics
+from zkrq.base import clock
+from zkrq.base.errors import ZkrqError
+from zkrq.base.tasks import Tasks, wait_set
+from zkrq.client.cluster import Cluster
+from zkrq.client.consumers import Consumer
+from zkrq.client.health import Health
+from zkrq.client.inspection import Statistics
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
-from zkrq.tasks import Tasks, wait_set
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks while a page is open."""

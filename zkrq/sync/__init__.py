@@ -20,8 +20,8 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import ParamSpec
 
-from zkrq import cluster, connecting
-from zkrq.errors import WrongLoop
+from zkrq.base.errors import WrongLoop
+from zkrq.client import cluster, connecting
 from zkrq.sync.claims import Claim
 from zkrq.sync.cluster import Cluster
 from zkrq.sync.portal import Portal

@@ -14,8 +14,8 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from zkrq import claims
-from zkrq.checks import Duration, Headers
+from zkrq.base.checks import Duration, Headers
+from zkrq.consuming import claims
 from zkrq.consuming.lease import Verb
 from zkrq.sync.portal import Opened
 

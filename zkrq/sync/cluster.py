@@ -7,18 +7,19 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from zkrq import cluster, deliveries, queue
-from zkrq.checks import Duration, check_name
-from zkrq.codecs import Codec
-from zkrq.consumers import Consumer
-from zkrq.health import Health
-from zkrq.inspection import Sizes, Statistics
-from zkrq.limits import DeadLetters
-from zkrq.observing import Observer
+from zkrq.base.checks import Duration, check_name
+from zkrq.base.codecs import Codec
+from zkrq.base.limits import DeadLetters
+from zkrq.base.retry import Retry
+from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS
+from zkrq.client import cluster, queue
+from zkrq.client.consumers import Consumer
+from zkrq.client.health import Health
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.shards import ShardStatus
+from zkrq.consuming import deliveries
+from zkrq.consuming.observing import Observer
 from zkrq.protocol.view import View
-from zkrq.retry import Retry
-from zkrq.settings import AS_DECLARED, QUEUE_DEFAULTS
-from zkrq.shards import ShardStatus
 from zkrq.sync.claims import Claim
 from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue, find_of

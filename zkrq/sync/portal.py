@@ -23,10 +23,10 @@ from typing import Protocol, TypeVar, cast
 
 from anyio.from_thread import start_blocking_portal
 
-from zkrq.cluster import Cluster
-from zkrq.errors import Closed, Unavailable, WrongLoop, ZkrqError
-from zkrq.home import running_loop
-from zkrq.observing import Observer
+from zkrq.base.errors import Closed, Unavailable, WrongLoop, ZkrqError
+from zkrq.base.loop import running_loop
+from zkrq.client.cluster import Cluster
+from zkrq.consuming.observing import Observer
 
 R = TypeVar("R")
 S = TypeVar("S")

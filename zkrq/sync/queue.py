@@ -7,13 +7,13 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, TypeVar
 
-from zkrq import queue
-from zkrq.administration import Cancellation
-from zkrq.checks import Duration, Headers
-from zkrq.cluster import Cluster
-from zkrq.errors import Receipt, Receipts, ZkrqError
-from zkrq.inspection import Sizes, Statistics
-from zkrq.items import Item, ItemState
+from zkrq.base.checks import Duration, Headers
+from zkrq.base.errors import Receipt, Receipts, ZkrqError
+from zkrq.client import queue
+from zkrq.client.administration import Cancellation
+from zkrq.client.cluster import Cluster
+from zkrq.client.inspection import Sizes, Statistics
+from zkrq.client.items import Item, ItemState
 from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.portal import Portal
 from zkrq.sync.receipts import JoinedReceipts, join_errors

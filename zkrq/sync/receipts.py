@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from itertools import chain
 
-from zkrq.errors import OutcomeUnknown, Receipt, Receipts, ZkrqError
+from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts, ZkrqError
 
 
 class JoinedReceipts(Receipts):

@@ -15,10 +15,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from weakref import WeakSet
 
-from zkrq import clock as wall
-from zkrq.checks import Duration, check_duration, check_moment
-from zkrq.errors import ConfigError
-from zkrq.tasks import in_threads
+from zkrq.base import clock as wall
+from zkrq.base.checks import Duration, check_duration, check_moment
+from zkrq.base.errors import ConfigError
+from zkrq.base.tasks import in_threads
 
 REST_TIMEOUT = 10.0
 """Seconds of real time within which the event loop must become idle."""

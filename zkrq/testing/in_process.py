@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 
 import hiredis
 
-from zkrq.checks import check_count, check_id
-from zkrq.cluster import Cluster
+from zkrq.base.checks import check_count, check_id
+from zkrq.base.errors import ConfigError
+from zkrq.base.events import Event
+from zkrq.base.settings import DEFAULTS, Settings
+from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.errors import ConfigError
-from zkrq.events import Event
 from zkrq.replication.wire import Dial, Wire
-from zkrq.settings import DEFAULTS, Settings
 from zkrq.testing.clock import Clock, running_clock
 from zkrq.testing.redis import lua
 from zkrq.testing.redis.server import MiniRedis

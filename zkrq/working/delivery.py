@@ -12,11 +12,11 @@ from typing import Any, TypeAlias, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zkrq.claims import Claim, lease_of
-from zkrq.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.logs import Log
-from zkrq.retry import Reject, RetryLater
-from zkrq.tasks import in_threads
+from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.base.log import Log
+from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.tasks import in_threads
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
 T = TypeVar("T")

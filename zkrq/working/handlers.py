@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
-from zkrq.claims import Claim
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
+from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
 

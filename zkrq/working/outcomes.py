@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from zkrq.claims import Claim
+from zkrq.consuming.claims import Claim
 from zkrq.consuming.lease import Verb
 
 

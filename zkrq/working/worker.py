@@ -27,12 +27,11 @@ from typing import Any, Protocol, Self, TypeVar
 
 import anyio
 
-from zkrq.checks import Duration, check_count, check_duration
-from zkrq.claims import Claim, lease_of
-from zkrq.errors import Closed, ConfigError, Unavailable, ZkrqError
-from zkrq.inspection import servers_of
-from zkrq.logs import Log
-from zkrq.tasks import on_loop, see_through, wait_ended
+from zkrq.base.checks import Duration, check_count, check_duration
+from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.base.log import Log
+from zkrq.base.tasks import on_loop, see_through, wait_ended
+from zkrq.consuming.claims import Claim, lease_of
 from zkrq.working.delivery import After, Before, Delivery, Handling
 from zkrq.working.handlers import Handler, name_of, read_handler
 from zkrq.working.outcomes import WorkerStatistics, add_up
@@ -202,7 +201,7 @@ class Worker:
             text = "the worker %s: queues: %s; concurrency %d%s"
             begins = "begins a burst" if burst else "begins"
             names = ", ".join(f"{served.queue.name} ({served.handling.name})" for served in mine)
-            known = [servers_of(served.queue) for served in mine]
+            known = [tell() for served in mine if (tell := getattr(served.queue, "_in_sync", None))]
             servers = next((f"; servers in sync: {text}" for text in known if text), "")
             self._log.info(text, begins, names, self._slots.count, servers, extra={"cluster": cluster})
 

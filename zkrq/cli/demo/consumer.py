@@ -22,13 +22,13 @@ from typing import Any
 
 import anyio
 
-from zkrq.claims import Claim
+from zkrq.base.errors import ClaimLost, OutcomeUnknown, Unavailable
+from zkrq.base.events import Event
 from zkrq.cli.demo.tally import Report
 from zkrq.cli.demo.words import sentence
-from zkrq.connecting import connect
-from zkrq.errors import ClaimLost, OutcomeUnknown, Unavailable
-from zkrq.events import Event
-from zkrq.queue import Queue
+from zkrq.client.connecting import connect
+from zkrq.client.queue import Queue
+from zkrq.consuming.claims import Claim
 
 QUEUE = "demo"
 SESSION_TIMEOUT = 3.0

@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import anyio
 
+from zkrq.base.errors import Unavailable
 from zkrq.cli.demo import consumer
 from zkrq.cli.demo.tally import Report, Tally
-from zkrq.errors import Unavailable
 
 CONNECT_TIMEOUT = 30.0
 """Seconds within which every consumer must have connected."""

@@ -23,20 +23,20 @@ from typing import Any
 import anyio
 
 from zkrq import local
+from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
+from zkrq.base.events import Event
+from zkrq.base.ids import new_id
+from zkrq.base.settings import Settings
 from zkrq.cli.command import count
 from zkrq.cli.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
 from zkrq.cli.demo.crew import ConsumerProcess, crew
 from zkrq.cli.demo.display import Display, Snapshot
 from zkrq.cli.demo.tally import Report, Result, Tally
 from zkrq.cli.demo.words import sentence
-from zkrq.cluster import Cluster
-from zkrq.connecting import connect
+from zkrq.client.cluster import Cluster
+from zkrq.client.connecting import connect
+from zkrq.client.queue import Queue
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
-from zkrq.events import Event
-from zkrq.ids import new_id
-from zkrq.queue import Queue
-from zkrq.settings import Settings
 
 SERVERS = 3
 CONSUMERS = 3

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import zkrq
-from zkrq.cli.demo.tally import Result
-from zkrq.events import (
+from zkrq.base.events import (
     ClaimsLost,
     DeclaredDead,
     Event,
@@ -18,6 +17,7 @@ from zkrq.events import (
     SessionSuspended,
     ViewChanged,
 )
+from zkrq.cli.demo.tally import Result
 
 
 def sentence(event: Event, who: str) -> str | None:

@@ -23,7 +23,11 @@ from typing import Self, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from zkrq.checks import check_kind
+from zkrq.base.checks import check_kind
+from zkrq.base.credentials import Credentials, Source
+from zkrq.base.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
+from zkrq.base.tasks import see_through, supervise, wait_set
+from zkrq.base.tls import TLS
 from zkrq.coordination.coordinator import VIEW, Listener, Session, SessionState, Versioned, no_namespace, owner_id
 from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper import hosts as _hosts
@@ -40,10 +44,6 @@ from zkrq.coordination.zookeeper.link import (
     ZooKeeperLink,
 )
 from zkrq.coordination.zookeeper.session import ZooKeeperSession
-from zkrq.credentials import Credentials, Source
-from zkrq.errors import Closed, ConfigError, PayloadTooLarge, Unavailable
-from zkrq.tasks import see_through, supervise, wait_set
-from zkrq.tls import TLS
 
 MIN_SESSION_TIMEOUT = 0.1  # seconds
 MAX_SESSION_TIMEOUT = 24 * 3600.0  # seconds

@@ -12,7 +12,7 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 
 DEFAULT_PORT = 2181
 MAX_PORT = 65535

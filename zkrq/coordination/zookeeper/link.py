@@ -24,9 +24,9 @@ from aiozk.connection import Connection, size_struct
 from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
+from zkrq.base.credentials import Login
+from zkrq.base.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks_tls
 from zkrq.coordination.zookeeper.hosts import Address
-from zkrq.credentials import Login
-from zkrq.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks_tls
 
 HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
 HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it for finding another server

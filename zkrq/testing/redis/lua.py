@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, cast
 
-from zkrq.errors import ConfigError
+from zkrq.base.errors import ConfigError
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis import packing
 from zkrq.testing.redis.replies import SimpleString, number_text

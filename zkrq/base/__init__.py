@@ -1,0 +1,1 @@
+"""What every room uses: errors, events, ids, clock, checks, codecs, settings, tasks.  Nothing here knows a server."""

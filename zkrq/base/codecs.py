@@ -1,0 +1,124 @@
+"""Encode items as bytes, and decode them."""
+
+from __future__ import annotations
+
+import json
+import json.encoder
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol, TypeVar, cast
+
+from zkrq.base.errors import CodecError
+
+T = TypeVar("T")
+
+
+class Codec(Protocol[T]):
+    """Encode items as bytes and decode them.
+
+    Both methods may raise any exception for what they cannot do; the queue raises ``CodecError`` from it.  ``name`` is
+    for people.  An item that cannot be decoded goes to the dead letters with its bytes kept.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, item: T, /) -> bytes: ...
+
+    def decode(self, data: bytes, /) -> T: ...
+
+
+class _Json:
+    """Everything that ``json`` can write, except NaN and infinities; dict keys must be strings, tuples come back as
+    lists."""
+
+    name = "json"
+
+    def __init__(self) -> None:
+        self._usual, self._parts = _make_encoders()
+        self._decode = json.JSONDecoder().decode
+        # As `raw_decode`, without a call of Python.
+        self._scan: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
+
+    def __repr__(self) -> str:
+        return "zkrq.JSON"
+
+    def encode(self, item: Any, /) -> bytes:
+        try:
+            text = "".join(self._parts(item, 0)) if self._parts else self._usual(item)
+        except RecursionError:
+            raise ValueError("Circular reference detected, or nested too deeply") from None
+        if _WAS_PERHAPS_NO_STRING.search(text):
+            _check_keys(item)
+        return text.encode()
+
+    def decode(self, data: bytes, /) -> Any:
+        text = data.decode()
+        if text[:1] in "{[":  # written by this codec: there is no whitespace to look for
+            try:
+                item, end = self._scan(text, 0)
+            except StopIteration:  # the usual decoder says what is wrong
+                return self._decode(text)
+            if end == len(text):
+                return item
+        return self._decode(text)
+
+
+def _make_encoders() -> tuple[Callable[[Any], str], Callable[[Any, int], Iterable[str]] | None]:
+    """Return the documented encoder, and a twice as fast one that is not made anew for each item.
+
+    The second one is not a documented part of ``json``: None if it is not as it was in Python 3.11.
+    """
+    usual = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    sample: dict[str, list[Any]] = {"a": [1, "ä", None, 0.5, {}]}
+    try:
+        make: Any = vars(json.encoder)["c_make_encoder"]
+        parts: Callable[[Any, int], Iterable[str]] = make(
+            None, usual.default, vars(json.encoder)["encode_basestring"], None, ":", ",", False, False, False
+        )
+        alike = "".join(parts(sample, 0)) == usual.encode(sample)
+    except (KeyError, TypeError):
+        return usual.encode, None
+    return usual.encode, parts if alike else None
+
+
+_WAS_PERHAPS_NO_STRING = re.compile(r'"(?:[-0-9][^"]*|true|false|null)":')
+"""Matches keys that may not have been strings: ``json`` turns numbers, booleans and None into strings, and two keys may
+become one."""
+
+
+def _check_keys(item: object) -> None:
+    """Raise ``TypeError`` for a dict key that is not a string."""
+    if isinstance(item, dict):
+        for key in cast("dict[object, object]", item):
+            if not isinstance(key, str):
+                raise TypeError(f"keys must be strings, not {type(key).__name__}: they would come back as strings")
+        item = cast("dict[object, object]", item).values()
+    elif not isinstance(item, list | tuple):
+        return
+    for inner in cast("Iterable[object]", item):
+        _check_keys(inner)
+
+
+class _Raw:
+    """Bytes, stored unchanged."""
+
+    name = "raw"
+
+    def __repr__(self) -> str:
+        return "zkrq.RAW"
+
+    def encode(self, item: bytes, /) -> bytes:
+        if not isinstance(item, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise CodecError(f"zkrq.RAW takes bytes, not {type(item).__name__}")
+        return bytes(item)
+
+    def decode(self, data: bytes, /) -> bytes:
+        return data
+
+
+JSON: Codec[Any] = _Json()
+"""The default codec: everything that ``json`` can write."""
+
+RAW: Codec[bytes] = _Raw()
+"""Bytes, stored unchanged."""

@@ -1,0 +1,142 @@
+"""Hold the settings of a client and of a queue, each as one frozen value that is checked when it is made.
+
+Only this module knows the meaning, unit, default and bounds of a setting.  ``connect()``, ``found()``, ``embedded()``,
+``zkrq.testing`` and ``Cluster.queue()`` take settings as keyword arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
+
+from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
+from zkrq.base.codecs import JSON, Codec
+from zkrq.base.errors import ConfigError
+from zkrq.base.events import Event
+from zkrq.base.limits import DeadLetters
+from zkrq.base.retry import Retry
+from zkrq.protocol.clocks import PUT_WINDOW
+
+MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
+"""Seconds; an operation must end long before servers refuse its push as too late."""
+
+MAX_DESCRIPTION = 200
+"""Characters of a client's description; the rest is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Settings of one client.  Raises ``ConfigError`` for bad values."""
+
+    namespace: str = "zkrq"
+    """Name of the namespace: a folder in ZooKeeper, a prefix of all keys in Redis."""
+
+    found: bool = False
+    """Whether to found the namespace if it does not exist; otherwise that is an error."""
+
+    min_replicas: int | None = None
+    """Least number of in-sync servers with which a push succeeds, fixed when the namespace is founded.
+
+    None: as it was founded; to found it: 2, or 1 if there is one server.
+    """
+
+    description: str | None = None
+    """Text that describes this process in ``consumers()``; None: host and process id."""
+
+    session_timeout: float = 10.0
+    """Seconds until ZooKeeper ends the session of a silent client and other clients give its claims back."""
+
+    command_timeout: float = 2.0
+    """Seconds until a Redis server that does not answer a command counts as dead."""
+
+    operation_timeout: float = 15.0
+    """Seconds for which a push or an ack is retried before it raises; at most ``MAX_OPERATION_TIMEOUT``."""
+
+    on_event: Callable[[Event], object] | None = None
+    """Called with every ``zkrq.Event``, on the event loop; must not block."""
+
+    def __post_init__(self) -> None:
+        check_name("namespace", self.namespace)
+        if self.min_replicas is not None:
+            check_count("min_replicas", self.min_replicas, least=1)
+        if self.description is not None:
+            check_text("description", self.description)
+        check_duration("session_timeout", self.session_timeout, positive=True)
+        check_duration("command_timeout", self.command_timeout, positive=True)
+        check_duration("operation_timeout", self.operation_timeout, positive=True)
+        if self.operation_timeout > MAX_OPERATION_TIMEOUT:
+            raise ConfigError(f"operation_timeout is {self.operation_timeout:g} s: at most {MAX_OPERATION_TIMEOUT:g} s")
+
+    def check_servers(self, count: int) -> None:
+        """Raise ``ConfigError`` if ``min_replicas`` can never be met by this many servers."""
+        if self.min_replicas is not None:
+            check_count("min_replicas", self.min_replicas, least=1, most=count)
+
+    def describe(self) -> str:
+        """Return the description, at most ``MAX_DESCRIPTION`` characters of it."""
+        return (self.description or f"{socket.gethostname()}:{os.getpid()}")[:MAX_DESCRIPTION]
+
+
+DEFAULTS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Settings of one queue in one process.  Raises ``ConfigError`` for bad values."""
+
+    codec: Codec[Any] = JSON
+    """Encodes items for a push, decodes them for a claim."""
+
+    claim_timeout: float = 30.0
+    """Seconds until an unextended claim expires; zkrq extends claims while the process runs."""
+
+    retry: Retry | None = None
+    """Policy after a failure; None: ``Retry()``."""
+
+    dead_letters: DeadLetters | None = None
+    """How many dead letters are kept, and for how long; None: ``DeadLetters()``."""
+
+    max_size: int | None = None
+    """Greatest number of items queued, scheduled and claimed; None: no limit."""
+
+    max_payload_bytes: int = 1 << 20
+    """Greatest size of one encoded item, in bytes."""
+
+    def __post_init__(self) -> None:
+        check_lease("claim_timeout", self.claim_timeout)
+        check_count("max_payload_bytes", self.max_payload_bytes, least=1)
+        if self.max_size is not None:
+            check_count("max_size", self.max_size, least=1)
+        check_kind("retry", self.retry, Retry)
+        check_kind("dead_letters", self.dead_letters, DeadLetters)
+
+    def updated(self, options: Mapping[str, Any]) -> Self:
+        """Return these settings with others for the options that are given."""
+        given = {name: value for name, value in options.items() if value is not AS_DECLARED}
+        if "claim_timeout" in given:
+            given["claim_timeout"] = in_seconds(given["claim_timeout"])
+        return replace(self, **given)
+
+    def difference(self, other: QueueSettings) -> str | None:
+        """Name the first option that is not the same in the other settings, with both values; None: all are."""
+        for field in fields(self):
+            one, another = getattr(self, field.name), getattr(other, field.name)
+            if one != another:
+                return f"{field.name}={one!r}, not {another!r}"
+        return None
+
+
+class _AsDeclared:
+    """The type of ``AS_DECLARED``."""
+
+    def __repr__(self) -> str:
+        return "AS_DECLARED"
+
+
+AS_DECLARED: Final[Any] = _AsDeclared()
+"""Stands for an option of a queue that is not given: as this process has declared the queue, or else the default."""
+
+QUEUE_DEFAULTS = QueueSettings()

@@ -1,0 +1,181 @@
+"""Own background tasks: start them, restart them after an error, end them; and wait for begun work to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import anyio
+
+from zkrq.base.errors import Closed
+
+STOP_TIMEOUT = 5.0
+"""Seconds that cancelled tasks have to end."""
+
+T = TypeVar("T")
+
+RESTART_PAUSE = 1.0
+"""Seconds until a background loop that failed is started again."""
+
+in_threads: set[asyncio.Task[object]] = set()
+"""Tasks of all event loops that wait for a handler in a thread; a test's clock waits for those of its loop."""
+
+on_loop: dict[asyncio.Task[None], str] = {}
+"""Names of handlers in progress on event loops, by their tasks: one of them is to blame if its loop is blocked."""
+
+_log = logging.getLogger("zkrq")
+
+
+class Tasks:
+    """A task group for background work: ``async with`` owns it; a task that fails is logged and does not stop the
+    others.
+
+    The group lives in a task of its own, so that it may be entered and left in different tasks of the user.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._group: asyncio.TaskGroup | None = None
+        self._runner: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        opened = asyncio.get_running_loop().create_future()
+        self._runner = asyncio.create_task(self._run(opened), name=f"{self._name}: tasks")
+        try:
+            await opened
+        except BaseException:  # cancelled before it began
+            self._runner.cancel()
+            raise
+        return self
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            if not opened.done():
+                opened.set_result(None)
+            await asyncio.get_running_loop().create_future()  # until cancelled
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        runner, self._group = self._runner, None
+        if runner is None:
+            return
+        runner.cancel()
+        await wait_ended([runner], STOP_TIMEOUT)
+        if not runner.done():
+            _log.error("%s: tasks did not end within %s s", self._name, STOP_TIMEOUT)
+
+    def start(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T | None]:
+        """Run ``work`` until it ends or the group is left.  Raises ``Closed``."""
+        if self._group is None:
+            work.close()
+            raise Closed(f"{self._name} is closed")
+        name = f"{self._name}: {name}"
+        return self._group.create_task(_guard(work, name), name=name)
+
+    def supervise(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
+        """Run ``work`` until the group is left; start it again when it fails or returns."""
+        return self.start(supervise(work, f"{self._name}: {name}"), name)
+
+
+async def supervise(work: Callable[[], Coroutine[object, object, None]], name: str) -> None:
+    """Run ``work`` until cancelled or ``Closed``; if another error ends it, log that and start it again."""
+    while True:
+        try:
+            await work()
+        except Closed:
+            return
+        except Exception:
+            _log.exception("%s failed and is started again in %.1f s", name, RESTART_PAUSE)
+        await asyncio.sleep(RESTART_PAUSE)
+
+
+async def _guard(work: Coroutine[object, object, T], name: str) -> T | None:
+    try:
+        return await work
+    except Exception:
+        _log.exception("%s failed", name)
+        return None
+
+
+async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:
+    """Wait for all of these and return their results; a single one without a task of its own."""
+    every = list(awaitables)
+    return [await every[0]] if len(every) == 1 else await asyncio.gather(*every)
+
+
+class Rounds:
+    """Repeat one action, after a pause or as soon as it is asked for."""
+
+    def __init__(
+        self,
+        act: Callable[[], Coroutine[object, object, None]],
+        *,
+        seconds: float | None,
+        stretched: Callable[[], float] = lambda: 1.0,
+        delay: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Repeat ``act``.  ``seconds``: the pause after each round, unless ``call`` ends it; None: until ``call`` does.
+        ``stretched``: how many times that pause is, asked before each.
+        ``delay``: seconds before a round that ``call`` asked for."""
+        self._act = act
+        self._seconds = seconds
+        self._stretched = stretched
+        self._delay = delay
+        self._called = asyncio.Event()
+
+    def call(self) -> None:
+        """Start the next round as soon as the present one has ended."""
+        self._called.set()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        while True:
+            self._called.clear()
+            await self._act()
+            if await wait_set(self._called, self._seconds and self._seconds * self._stretched()):
+                await asyncio.sleep(self._delay())
+
+
+async def wait_set(event: asyncio.Event, seconds: float | None) -> bool:
+    """Wait until the event is set, at most this many seconds (None: forever); return whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
+
+
+async def wait_ended(futures: Iterable[asyncio.Future[Any]], seconds: float) -> None:
+    """Wait until all of these have ended, at most this many seconds.
+
+    Cancel scopes of anyio, which cancel again and again, do not end the wait; ``cancel()`` of the waiting task does.
+    """
+    if waited := list(futures):
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait(waited, timeout=seconds)
+
+
+async def see_through(task: asyncio.Task[Any], *, cancelled: Callable[[], object] = lambda: None) -> None:
+    """Wait until the task has ended, even if the caller is cancelled meanwhile; only then raise the cancellation.
+
+    ``cancelled`` is called at each cancellation of the caller.  Anyio cancels again and again; a shield absorbs that.
+    Raises what the task raised, unless the task itself was cancelled.
+    """
+    cancellation: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancellation = error
+                cancelled()
+    failure = None if task.cancelled() else task.exception()
+    if cancellation:
+        raise cancellation from failure
+    if failure:
+        raise failure

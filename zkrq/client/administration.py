@@ -1,0 +1,278 @@
+"""Change a queue without claiming from it: pause and clear it, cancel items, discard and redrive dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from zkrq.base import clock
+from zkrq.base.checks import check_id, check_rate
+from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.client.inspection import Inspection, may_have, read_statistics
+from zkrq.client.shard import Shard
+from zkrq.protocol import calls
+from zkrq.protocol.clocks import PUT_WINDOW_MS
+from zkrq.protocol.deciding import Decided
+from zkrq.protocol.records import REQUEUED, State, unpack
+from zkrq.protocol.shards import renewed
+from zkrq.replication.replicas import Replicas
+
+T = TypeVar("T")
+
+CHANGED_AT_ONCE = 150
+"""Items that one call clears, cancels, discards or redrives: some milliseconds of a server's time."""
+
+PAUSE_TRIES = 10
+"""Times that ``pause`` and ``resume`` have the shards follow the first one while others change it."""
+
+DELETE_ROUNDS = 10
+"""Times that ``delete`` begins again because items were pushed, or changed their state, meanwhile."""
+
+
+class Cancellation(enum.Enum):
+    """Tell what ``cancel`` found.  True if there was an item."""
+
+    REMOVED = "removed"
+    """The item was ready, scheduled or a dead letter, and is removed."""
+    SIGNALLED = "signalled"
+    """The item was claimed and is removed.  Its claim is lost, and its handler is told to stop."""
+    NOT_FOUND = "not found"
+    """No item has that id: it was never pushed, or it is done."""
+
+    def __bool__(self) -> bool:
+        return self is not Cancellation.NOT_FOUND
+
+
+class Administration(Inspection[T]):
+    """Provide the part of a queue that changes items without claiming them."""
+
+    async def pause(self) -> None:
+        """Stop new claims from the queue, in every process, until ``resume``.
+
+        Pushes continue, and so does the work on claimed items, including those claimed ahead (``prefetch``).  The pause
+        is stored with the queue, so it outlives this process and any server.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, pause again.
+        """
+        await self._set_paused(State.PAUSED)
+
+    async def resume(self) -> None:
+        """Allow claims again.  Does nothing if the queue is not paused.  Raises as ``pause`` does."""
+        await self._set_paused(State.GONE)
+
+    async def _set_paused(self, state: State) -> None:
+        """Change the first shard, then have the others follow it, even if somebody else has changed it meanwhile.
+
+        A new shard takes no pushes yet, and gets the pauses of the first one: again if the map has changed meanwhile.
+        """
+        self._parts.check_open()
+        shards, first = self._everywhere.shards, self._everywhere.shards.first
+        await shards.all_used()
+        await self._pause(state, first.replicas)
+        try:
+            await shards.all_used()
+            if any(entry.is_new for entry in shards.map.shards.values()):
+                await shards.change(renewed)
+            for _ in range(PAUSE_TRIES):
+                await self._everywhere.each(partial(self._pause, state), {first})
+                if len(shards.map.used) == 1:
+                    return
+                now = State.PAUSED if (await read_statistics(first.replicas, self.name)).paused else State.GONE
+                if now is state:
+                    return
+                state = now
+        except Unavailable as error:
+            raise OutcomeUnknown(f"not every shard of queue {self.name!r} could be told; repeat: {error}") from error
+        raise OutcomeUnknown(f"queue {self.name!r} is paused and resumed by others all the time; repeat")
+
+    async def _pause(self, state: State, replicas: Replicas) -> None:
+        """Pause or resume one shard."""
+        await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
+
+    async def clear(self) -> int:
+        """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
+
+        Items pushed after the start of this call stay, so it ends even while producers push.  The start is taken from
+        the clock of this process or that of the queue's primary, whichever is later; an item whose producer's clock
+        is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
+        Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        self._parts.check_open()
+        before_ms = clock.now_ms()
+        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms)))
+
+    async def _clear(self, replicas: Replicas, before_ms: int) -> int:
+        """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
+        removed, cursor = 0, b""
+        while True:
+            leading = replicas.primary(self.name)
+            call = _new_call()
+            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor))
+            removed += decided.reply.removed + _done(decided, call, State.GONE.value)
+            executed_before, _, before_ms, after, _ = decided.reply
+            if replicas.primary(self.name) != leading:
+                cursor = b"s"  # a cursor is valid on one server only, so another one starts over
+            elif executed_before or after:
+                cursor = after
+            else:
+                return removed
+
+    async def delete(self) -> int:
+        """Remove the queue: all its items in any state, and its pause; return how many items.
+
+        Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
+        repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older
+        disk in a recovery.  An ``id`` of the caller's that is pushed by a later call is a new item.  The queue is no
+        longer in ``statistics()``.  What Redis remembers of it goes by itself within about a quarter of an hour, or,
+        while a server is caught up or fewer than ``min_replicas`` are in sync, after that has ended.
+
+        Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does, also of an ``id``
+        that was removed (by the clocks of the producer and of the queue's primary), and a consumer that is waiting:
+        stop these first.  The fencing tokens of an id that returns are greater than all before, for as long as a
+        removed id is remembered (ten minutes).  If the call fails or is cancelled, some items may be left: delete
+        again.  Raises ``Unavailable``, ``OutcomeUnknown``.
+        """
+        self._parts.check_open()
+        removed = sum(await self._everywhere.each(self._empty))
+        await self.resume()
+        await self._everywhere.each(lambda replicas: replicas.delete(self.name))
+        return removed
+
+    async def _empty(self, replicas: Replicas) -> int:
+        """Remove all items of a shard; return how many."""
+        removed = 0
+        for _ in range(DELETE_ROUNDS):
+            late_ms = clock.now_ms() + PUT_WINDOW_MS  # also those of producers whose clock is ahead
+            removed += await self._clear(replicas, late_ms)
+            removed += await self._discard(replicas, None) + await self._cancel_claimed(replicas)
+            if not any(await replicas.ask(calls.Count(self.name))):
+                break
+        return removed
+
+    async def _cancel_claimed(self, replicas: Replicas) -> int:
+        removed = 0
+        for _ in range(0, (await replicas.ask(calls.Count(self.name))).claimed, CHANGED_AT_ONCE):
+            ids = [item.id for item in await self._peek(replicas, CHANGED_AT_ONCE, "claimed")]
+            call = _new_call()
+            decided = await replicas.decide(calls.Cancel(self.name, State.CLAIMED.value, 0, call, ids))
+            removed += decided.reply.states.count(State.CLAIMED.value.encode())
+            removed += _done(decided, State.CLAIMED.value + call, State.GONE.value)
+        return removed
+
+    async def cancel(self, id: str) -> Cancellation:
+        """Remove one item in any state; the result is false if no item has that id.
+
+        The holder of a claimed item is notified immediately: its claim is lost and its handler stopped.  If the
+        notification does not arrive, this happens when the claim is next extended or settled.
+        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
+        """
+        check_id("id", id)
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known, [id]):
+            for shard in shards:
+                if may_have(shard, id) and (found := await self._everywhere.on(shard, partial(self._cancel, id))):
+                    return found
+        return Cancellation.NOT_FOUND
+
+    async def _cancel(self, id: str, replicas: Replicas) -> Cancellation:
+        decided = await replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [id]))
+        (was,) = decided.reply.states
+        if was == State.CLAIMED.value.encode():
+            return Cancellation.SIGNALLED
+        if was == State.GONE.value.encode():
+            return Cancellation.NOT_FOUND
+        if not was and not decided.carried and decided.repeated:
+            raise OutcomeUnknown(f"no item {id} was found, but an earlier attempt may run after its push; cancel again")
+        return Cancellation.REMOVED if was or decided.carried else Cancellation.NOT_FOUND
+
+    async def discard(self, ids: Sequence[str] | None = None) -> int:
+        """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
+
+        Ids of other items are skipped.  Raises as ``cancel`` does; some letters may be removed by then.
+        """
+        return await self._in_turn(ids, self._discard)
+
+    async def _in_turn(
+        self, ids: Sequence[str] | None, act: Callable[[Replicas, Sequence[str] | None], Awaitable[int]]
+    ) -> int:
+        """Do something with the dead letters of these ids (None: all) on one shard after the other; return the sum.
+
+        Raises ``ConfigError``, ``Unavailable``, ``Closed``, ``WrongLoop``, and what ``act`` does.
+        """
+        named = None if ids is None else _check_ids(ids)
+        self._parts.check_open()
+        changed, known = 0, set[Shard]()
+        while shards := await self._everywhere.further(known, named or ()):
+            for shard in shards:
+                some = None if named is None else [id for id in named if may_have(shard, id)]
+                if some is None or some:
+                    changed += await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some)) or 0
+        return changed
+
+    async def _discard(self, replicas: Replicas, ids: Sequence[str] | None) -> int:
+        removed = 0
+        left = (await replicas.ask(calls.Count(self.name))).dead
+        for count, some in _pages(ids, CHANGED_AT_ONCE, left):
+            call = _new_call()
+            decided = await replicas.decide(calls.Cancel(self.name, State.DEAD.value, count, call, some))
+            removed += decided.reply.states.count(State.DEAD.value.encode())
+            removed += _done(decided, State.DEAD.value + call, State.GONE.value)
+        return removed
+
+    async def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
+        """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
+
+        They are ready immediately and start with no attempts.  ``rate``: at most this many per second, None: no limit.
+        Ids of other items are skipped, and so are letters whose key is taken by another item.  If the call fails or is
+        cancelled, the rest stay dead letters.  Raises as ``cancel`` does.
+        """
+        if rate is not None:
+            check_rate("rate", rate)
+        return await self._in_turn(ids, partial(self._redrive, rate=rate))
+
+    async def _redrive(self, replicas: Replicas, ids: Sequence[str] | None, *, rate: float | None) -> int:
+        revived = passed_over = 0
+        left = (await replicas.ask(calls.Count(self.name))).dead
+        page = CHANGED_AT_ONCE if rate is None else max(1, min(CHANGED_AT_ONCE, round(rate / 10)))
+        for count, some in _pages(ids, page, left):
+            call = _new_call()
+            decided = await replicas.decide(calls.Redrive(self.name, passed_over, count, call, some))
+            now = len(decided.reply.ids) + _done(decided, call, REQUEUED)
+            revived += now
+            passed_over += 0 if decided.reply.executed_before else max(0, count - now)
+            if rate is not None:
+                await asyncio.sleep(count / rate)
+        return revived
+
+
+def _done(decided: Decided[Any], token: str, states: str) -> int:
+    """Count what the call of this token did in an attempt before the view changed."""
+    return sum(unpack(record).done_by(token, states) for record in decided.carried.values())
+
+
+def _check_ids(ids: Sequence[str]) -> Sequence[str]:
+    """Return the ids.  Raises ``ConfigError`` unless they are a list of ids."""
+    if isinstance(ids, str):
+        raise ConfigError(f"ids is the str {ids!r}, must be a list of ids")
+    if not isinstance(ids, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"ids must be a list of ids, not {type(ids).__name__}")
+    return [check_id("id", id) for id in ids]
+
+
+def _new_call() -> str:
+    """Return a fresh id for one call of a script, so that a server executes the call once."""
+    return secrets.token_hex(4)
+
+
+def _pages(ids: Sequence[str] | None, page: int, dead: int) -> Iterator[tuple[int, Sequence[str]]]:
+    """Split the ids into pages of at most ``page``, each with its length.
+
+    Without ids (None), yield empty pages whose lengths add up to ``dead``.
+    """
+    for start in range(0, dead if ids is None else len(ids), page):
+        some = () if ids is None else ids[start : start + page]
+        yield min(page, dead - start) if ids is None else len(some), some

@@ -1,0 +1,412 @@
+"""Run one client of a namespace: its connections, its view, its queues and its background work.
+
+``Cluster`` is its public face.  A client is also the listener of its coordinator: it passes every change on to the
+parts that need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+from weakref import ReferenceType, ref
+
+import anyio
+
+from zkrq.base import clock
+from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
+from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
+from zkrq.base.limits import DeadLetters
+from zkrq.base.loop import Home
+from zkrq.base.retry import Retry
+from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
+from zkrq.base.stalls import watch_for_stalls
+from zkrq.base.tasks import Tasks, on_loop, see_through
+from zkrq.client.everywhere import Everywhere
+from zkrq.client.health import Health, ServerHealth, lost_redundancy
+from zkrq.client.parts import QueueParts, QueueShard
+from zkrq.client.queue import Queue
+from zkrq.client.resharding import Resharding
+from zkrq.client.schedules import Schedules
+from zkrq.client.shard import NOT_OPEN, Shard
+from zkrq.client.shards import Given, Shards
+from zkrq.consuming.identity import Identity
+from zkrq.consuming.leases import Leases
+from zkrq.consuming.line import Line
+from zkrq.consuming.observing import Observers
+from zkrq.consuming.prefetch import Prefetcher
+from zkrq.coordination.coordinator import Coordinator, Session, SessionState
+from zkrq.producing.pusher import Pusher
+from zkrq.protocol import calls
+from zkrq.protocol.shards import ShardState
+from zkrq.protocol.view import ServerId
+from zkrq.replication.wire import Dial
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds that closing spends on handing back claims and on removing payloads of finished items.
+
+Claims that are left then come back when the session has ended.
+"""
+
+_log = logging.getLogger("zkrq")
+
+
+IDLE_SECONDS = 60.0
+"""Seconds between two looks for queues in which there is nothing to do; those that are not used either are dropped."""
+
+IDLE_MAX = 1_000
+"""Queues in use by this client; where there are more, those that are idle and not used are dropped immediately."""
+
+DROPPED_MAX = 10_000
+"""Dropped queues of which something is remembered: their options, and that this client has claimed there."""
+
+
+@dataclass(slots=True)
+class OpenQueue:
+    """A queue in use by this client: its public face while the program refers to it, its inside, and its settings."""
+
+    queue: ReferenceType[Queue[Any]]
+    parts: QueueParts[Any]
+    settings: QueueSettings
+    was_idle: bool = False
+    """Whether it was idle, and the program had no reference to it, at the last look."""
+
+
+class Client:
+    """Own the parts of a client, open and close them."""
+
+    def __init__(self, servers: Given, coordinator: Coordinator, settings: Settings, *, dial: Dial) -> None:
+        self.settings: Final = settings
+        self.coordinator: Final = coordinator
+        namespace = self.namespace = settings.namespace
+        self.events: Final = Events(settings.on_event)
+        self.observers: Final = Observers(self.events)
+        self.tasks: Final = Tasks(f"zkrq {namespace}")
+        self.home: Final = Home()
+        self.shards: Final = Shards(
+            servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
+        )
+        self.resharding: Final = Resharding(self.shards, coordinator, settings)
+        self.schedules: Final = Schedules(self.tasks)
+        self.identity: Final = Identity(coordinator, settings.describe())
+        self.queues: Final = dict[str, OpenQueue]()
+        self._declared = dict[str, QueueSettings]()
+        """Settings of queues that were dropped."""
+        self._crowded = IDLE_MAX
+        self._retired = dict[str, None]()
+        """Queues that were dropped, and in which this client has claimed."""
+        self._seq = 0
+        """Greatest number of a claim request in a queue that was dropped."""
+        self.is_open = False
+        self._was_open = False
+        self._entered = False
+        self._session_state = SessionState.CONNECTED
+        self._stack = AsyncExitStack()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def shard(self) -> Shard:
+        """The first shard."""
+        return self.shards.first
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
+        if not self.is_open:
+            raise Closed() if self._was_open else Closed(NOT_OPEN)
+        self.home.check()
+
+    # -- opening and closing -------------------------------------------------------------------------------------------
+
+    async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
+        """Connect and start the background work.
+
+        ``recover_with``: servers to continue with if no in-sync server is left.  Returns whether they were used. Raises
+        ``ConfigError`` for problems to correct, ``Unavailable`` for those that may pass, ``Closed`` at a second call.
+        """
+        if self._entered:
+            raise Closed("a cluster is opened once: make another one with connect()")
+        self._entered = True
+        self.home.settle()
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.tasks)
+            await stack.enter_async_context(self.shards)
+            await stack.enter_async_context(self.coordinator)
+            recovered = await self.shards.join(recover_with)
+            self.coordinator.subscribe(self)
+            self.shard.start()
+            self.tasks.supervise(self.shards.run, "follow the shard map")
+            if self.settings.found:
+                await self.resharding.found_given()
+                self.tasks.start(self.resharding.keep_adding(), "add the shards that were given")
+            self.tasks.supervise(self._rest_now_and_then, "end what is idle")
+            self.tasks.supervise(partial(watch_for_stalls, self._report_stall), "watch the event loop")
+            self._stack = stack.pop_all()
+        self.is_open = self._was_open = True
+        return recovered
+
+    async def aclose(self) -> None:
+        """Close once, to the end even if the caller is cancelled; does nothing unless open."""
+        if self._closing is None:
+            if not self.is_open:
+                return
+            self.home.check()
+            self.is_open = False
+            self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
+        await see_through(self._closing)
+
+    async def _close(self) -> None:
+        every = [opened.parts for opened in self.queues.values()]
+        for parts in every:
+            parts.stop()
+        try:
+            with anyio.move_on_after(CLOSE_TIMEOUT):
+                await asyncio.gather(*(parts.aclose() for parts in every))
+                shards = self.shards.open.values()
+                names = {**self._retired, **self.queues}
+                await asyncio.gather(*(self._retire(shard, queue) for shard in shards for queue in names))
+                await asyncio.gather(*(shard.cutter.flush() for shard in shards))
+        finally:
+            for parts in every:
+                parts.abandon()
+            await self._stack.aclose()
+
+    async def _retire(self, shard: Shard, queue: str) -> None:
+        """Remove every trace of this client's owner id from a queue, if there is any: a queue that it only pushed to,
+        or that was deleted, has none, and stays as it is."""
+        owner = self.identity.owner
+        if owner is None:
+            return
+        try:
+            if owner in await shard.replicas.names(calls.Owners(queue)):
+                await shard.replicas.fence(queue, owner)
+        except ZkrqError as error:
+            _log.info("queue %s: %s", queue, error, extra={"cluster": self.namespace, "queue": queue})
+
+    # -- queues --------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str, options: Mapping[str, Any]) -> Queue[Any]:
+        """Return the queue of this name, made at the first call.  Raises ``ConfigError`` if an option differs later."""
+        if name not in self.queues and len(self.queues) >= self._crowded:
+            self._rest(at_once=True)
+        opened = self.queues.get(name)
+        declared = opened.settings if opened else self._declared.get(name)
+        settings = (declared or QUEUE_DEFAULTS).updated(options)
+        if declared and (difference := declared.difference(settings)):
+            raise ConfigError(
+                f"queue {name!r} is in use here with {difference}: give the same options, or none for those it has"
+            )
+        queue = opened.queue() if opened else None
+        if queue is None:
+            parts = opened.parts if opened else self._make_parts(name, settings)
+            queue = Queue(parts)
+            self.queues[name] = OpenQueue(ref(queue), parts, settings)
+            self._declared.pop(name, None)
+        return queue
+
+    async def _rest_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(IDLE_SECONDS)
+            self._rest()
+
+    def _rest(self, *, at_once: bool = False) -> None:
+        """End the work in the background of idle queues; drop those that the program does not refer to either.
+
+        They are dropped at the second look, or ``at_once``.  A queue comes back when it is asked for again.  A wake-up
+        that arrives for a dropped one is lost, and other consumers find the item when they look by themselves.
+        """
+        for name, opened in tuple(self.queues.items()):
+            is_idle = opened.parts.rest() and opened.queue() is None
+            if is_idle and (opened.was_idle or at_once):
+                self._drop(name, opened)
+            opened.was_idle = is_idle
+        self._crowded = max(IDLE_MAX, 2 * len(self.queues))
+
+    def _drop(self, name: str, opened: OpenQueue) -> None:
+        del self.queues[name]
+        for shard in self.shards.open.values():
+            shard.wakeups.forget(name)
+        prefetchers = [shard.prefetcher for shard in opened.parts.shards]
+        self._seq = max(self._seq, *(prefetcher.seq for prefetcher in prefetchers))
+        if opened.settings != QUEUE_DEFAULTS:
+            _remember(self._declared, name, opened.settings)
+        if any(prefetcher.looks for prefetcher in prefetchers):
+            _remember(self._retired, name, None)
+
+    def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
+        pusher: Pusher[Any] = Pusher(
+            name,
+            codec=settings.codec,
+            placement=self.shards.placement,
+            tasks=self.tasks,
+            max_payload_bytes=settings.max_payload_bytes,
+            max_size=settings.max_size,
+            observers=self.observers,
+        )
+        line: Line[Any] = Line(self.home)
+        parts: QueueParts[Any] = QueueParts(
+            name, self.namespace, settings.codec, self.home, pusher, line, Everywhere(self.shards)
+        )
+        parts.use([self._make_shard(name, settings, line, shard) for shard in self.shards.open.values()])
+        return parts
+
+    def _make_shard(self, queue: str, settings: QueueSettings, line: Line[Any], shard: Shard) -> QueueShard[Any]:
+        """Make the part of a queue that is on one shard."""
+        dead_letters = settings.dead_letters or DeadLetters()
+        leases = Leases(
+            shard.replicas,
+            cluster=self.namespace,
+            queue=queue,
+            claim_timeout=settings.claim_timeout,
+            retry=settings.retry or Retry(),
+            dead_letters=dead_letters,
+            tasks=self.tasks,
+            events=self.events,
+            is_certain=self.identity.is_certain,
+            home=self.home,
+            observers=self.observers,
+        )
+        prefetcher: Prefetcher[Any] = Prefetcher(
+            shard.replicas,
+            leases,
+            shard.wakeups,
+            cluster=self.namespace,
+            queue=queue,
+            codec=settings.codec,
+            dead_letters=dead_letters,
+            identity=self.identity,
+            declared_dead=self._declared_dead,
+            tasks=self.tasks,
+            events=self.events,
+            line=line,
+            away=lambda: shard.away,
+            seq=self._seq,
+        )
+        shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
+        return QueueShard(shard.name, shard.replicas, leases, prefetcher)
+
+    def _shards_changed(self) -> None:
+        """Let every queue use the shards that are open now."""
+        for name, opened in self.queues.items():
+            parts, settings = opened.parts, opened.settings
+            known = {shard.name: shard for shard in parts.shards}
+            parts.use(
+                [
+                    known[shard.name] if shard.name in known else self._make_shard(name, settings, parts.line, shard)
+                    for shard in self.shards.open.values()
+                ]
+            )
+
+    # -- health --------------------------------------------------------------------------------------------------------
+
+    def health(self) -> Health:
+        """Report what this client knows, without asking a server."""
+        view, trouble = self.shard.view, self.trouble()
+        servers: dict[str, ServerHealth] = {}
+        warnings, now, several = list[str](), clock.now(), len(self.shards.map.shards) > 1
+        for shard in self.shards.open.values():
+            servers |= shard.server_health()
+            lost = lost_redundancy(shard.view, servers, now, shard.name if several else "")
+            if shard.needs_recovery:
+                trouble.append(shard.needs_recovery)
+            if shard.view.writable:
+                warnings += lost
+            else:
+                trouble += lost
+        ok = self.is_open and not trouble and all(shard.view.writable for shard in self.shards.open.values())
+        return Health(ok, self.coordinator.session.state.value, view.epoch, servers, tuple(trouble), tuple(warnings))
+
+    def trouble(self) -> list[str]:
+        """Return what keeps this client, and perhaps no other, from its servers and shards."""
+        trouble = [text for shard in self.shards.open.values() for text in shard.trouble]
+        if len(self.shards.map.shards) > 1:
+            joining, given = ShardState.JOINING.value, self.shards.given
+            known = self.shards.status()
+            away = [status.away for name, status in known.items() if status.state != joining or name in given]
+            trouble += (reason for reason in away if reason)
+        return trouble
+
+    async def ping(self) -> None:
+        """Ask whether a push and a claim could be made now; see ``Cluster.ping``."""
+        await self._ask_for_room()
+        if self.identity.owner is None:  # ZooKeeper is needed to enter this consumer before its first claim
+            await self.coordinator.alive()
+
+    async def _ask_for_room(self) -> None:
+        """Return if one of the shards that take pushes would take one.  Raises what the last one did."""
+        open_ones = [shard for name, shard in self.shards.open.items() if name in self.shards.map.open]
+        shards = sorted(open_ones, key=lambda shard: shard.away is not None)
+        for shard in shards:
+            try:
+                return await shard.ask_for_room()
+            except (NotEnoughReplicas, Unavailable):
+                if shard is shards[-1]:
+                    raise
+        raise Unavailable("no shard that takes pushes can be reached")
+
+    def _report_stall(self, seconds: float) -> None:
+        """Report that the event loop was blocked, and what is at risk since."""
+        now = asyncio.get_running_loop().time()
+        every = [leases for opened in self.queues.values() for leases in opened.parts.leases]
+        held, expired = sum(map(len, every)), sum(leases.expired(now) for leases in every)
+        uncertain = self.coordinator.valid_until <= now
+        loop = asyncio.get_running_loop()
+        names = tuple(sorted({name for task, name in on_loop.copy().items() if task.get_loop() is loop}))
+        self.events.tell(LoopBlocked(self.namespace, seconds, held, expired, uncertain, names), logging.WARNING)
+
+    # -- the coordinator's listener ------------------------------------------------------------------------------------
+
+    def register_changed(self, register: str) -> None:
+        """Read the register that was written: the shard map, or a view."""
+        self.shards.register_changed(register)
+
+    def consumers_changed(self) -> None:
+        """Look for orphans: a consumer came or went."""
+        for shard in self.shards.open.values():
+            shard.consumers_changed()
+
+    def leading_changed(self, leading: bool) -> None:
+        """Look at everything after winning the election, because the leader acts first."""
+        for shard in self.shards.open.values() if leading else ():
+            shard.leads()
+
+    def session_changed(self, session: Session) -> None:
+        """Report the state of the session; lose all claims when it is over."""
+        before, self._session_state = self._session_state, session.state
+        match session.state:
+            case SessionState.SUSPENDED:
+                self.events.tell(SessionSuspended(self.namespace, session.id), logging.WARNING)
+            case SessionState.LOST:
+                self.events.tell(SessionLost(self.namespace, session.id), logging.WARNING)
+                self._lose_all(self.identity.end(session.id), "the ZooKeeper session is over")
+            case SessionState.CONNECTED:
+                if before is SessionState.SUSPENDED:
+                    self.events.tell(SessionResumed(self.namespace, session.id))
+                self.consumers_changed()
+            case SessionState.CONNECTING | SessionState.CLOSED:
+                pass
+
+    def _declared_dead(self, owner: str) -> None:
+        """Continue under a new owner id, after another client fenced this one and a server refused its claim
+        request."""
+        if self.identity.replace(owner):
+            self.events.tell(DeclaredDead(self.namespace, owner), logging.WARNING)
+            self._lose_all(owner, "this consumer was declared dead")
+
+    def _lose_all(self, owner: str, reason: str) -> None:
+        for opened in self.queues.values():
+            for leases in opened.parts.leases:
+                leases.lose_all(owner, reason)
+
+
+def _remember(dropped: dict[str, T], name: str, value: T) -> None:
+    """Note something about a dropped queue, and forget the one that was noted first where there are too many."""
+    dropped.pop(name, None)
+    if len(dropped) >= DROPPED_MAX:
+        del dropped[next(iter(dropped))]
+    dropped[name] = value

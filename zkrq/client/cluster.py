@@ -1,0 +1,399 @@
+"""Provide the namespace that users see: its queues, its consumers, its servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, tzinfo
+from operator import attrgetter
+from types import MappingProxyType, TracebackType
+from typing import Any, Self, TypeVar, cast, overload
+
+from zkrq.base.checks import Duration, check_id, check_name
+from zkrq.base.codecs import Codec
+from zkrq.base.errors import ConfigError
+from zkrq.base.limits import DeadLetters
+from zkrq.base.retry import Retry
+from zkrq.base.settings import AS_DECLARED, Settings
+from zkrq.base.tasks import together
+from zkrq.client.addresses import RedisServers, check_shard, name_servers
+from zkrq.client.client import Client
+from zkrq.client.consumers import Consumer, count_claims
+from zkrq.client.health import Health
+from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
+from zkrq.client.queue import Queue, check_pop
+from zkrq.client.schedules import MAX_CATCH_UP, Recurring
+from zkrq.client.shards import ShardStatus
+from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.observing import Observer
+from zkrq.consuming.several import Several
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.protocol import calls
+from zkrq.protocol.shards import FIRST, ShardName
+from zkrq.protocol.view import ServerId, View
+from zkrq.replication.replicas import Replicas
+from zkrq.replication.urls import address, check_url, dial
+from zkrq.replication.wire import Dial
+
+T = TypeVar("T")
+
+READ_AT_ONCE = 100
+"""Queues whose statistics are asked for at the same time: one command for those with the same primary."""
+
+OPEN_CHECK_SECONDS = 1.0
+"""Seconds between checks that the cluster is still open, while a call waits for a server to be in sync."""
+
+
+class Cluster:
+    """A namespace on N Redis servers.  ``queue()`` gives access to the items.
+
+    ``async with`` opens and closes it, or ``open`` and ``aclose`` where the two are called in different places, by a
+    framework for instance.  It is opened once: to connect again, make another one.
+    """
+
+    def __init__(
+        self,
+        servers: Mapping[str, str],
+        coordinator: Coordinator,
+        settings: Settings,
+        *,
+        dial: Dial = dial,
+        shards: Mapping[ShardName, Mapping[str, str]] = MappingProxyType({}),
+    ) -> None:
+        """``servers``: of the first shard; ``shards``: of others, for those whose servers need URLs of their own."""
+        settings.check_servers(len(servers))
+        self.namespace = settings.namespace
+        self._client = Client({FIRST: servers, **shards}, coordinator, settings, dial=dial)
+
+    def __repr__(self) -> str:
+        opened = self._client.is_open
+        state = f"epoch {self.view.epoch}, {len(self.view.members)} in sync" if opened else "not open"
+        return f"<Cluster {self.namespace!r} {state}>"
+
+    async def open(self) -> Self:
+        """Connect.  ``aclose`` must follow: until then, background tasks run and the session is alive.
+
+        If this raises or is cancelled, everything is closed.  Raises ``ConfigError`` for problems to correct,
+        ``Unavailable`` for problems that may pass, and ``Closed`` if it was opened before.
+        """
+        await self._client.open()
+        return self
+
+    async def __aenter__(self) -> Self:
+        """Open; see ``open``."""
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop claiming, end every ``pop``, hand back claims, end the session.  Bounded in time and idempotent.
+
+        Finish running work first: a handler loses a claim that it still holds.
+        """
+        await self._client.aclose()
+
+    # -- queues ------------------------------------------------------------------------------------------------------
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[T],
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
+        max_payload_bytes: int = ...,
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(
+        self,
+        name: str,
+        *,
+        claim_timeout: Duration = ...,
+        retry: Retry | None = ...,
+        dead_letters: DeadLetters | None = ...,
+        max_size: int | None = ...,
+        max_payload_bytes: int = ...,
+    ) -> Queue[Any]: ...
+
+    def queue(
+        self,
+        name: str,
+        *,
+        codec: Codec[Any] = AS_DECLARED,
+        claim_timeout: Duration = AS_DECLARED,
+        retry: Retry | None = AS_DECLARED,
+        dead_letters: DeadLetters | None = AS_DECLARED,
+        max_size: int | None = AS_DECLARED,
+        max_payload_bytes: int = AS_DECLARED,
+    ) -> Queue[Any]:
+        """Return the queue of that name; a queue need not be created.
+
+        ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
+        expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
+        (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
+        ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
+        claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
+        an encoded item, default 1 MiB.
+
+        The first call for a name declares the queue in this process, and the same name returns the same object.  Later
+        calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
+        this process: give all processes the same ones.
+        """
+        self._client.check_open()
+        check_name("the queue's name", name)
+        options = {
+            "codec": codec,
+            "claim_timeout": claim_timeout,
+            "retry": retry,
+            "dead_letters": dead_letters,
+            "max_size": max_size,
+            "max_payload_bytes": max_payload_bytes,
+        }
+        return self._client.queue(name, options)
+
+    def pop(
+        self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True
+    ) -> Deliveries[T]:
+        """Iterate over claims of several queues, which take turns: ``async for claim in cluster.pop(emails, reports)``.
+
+        ``claim.queue`` is the queue's name.  ``prefetch``: items claimed ahead from each queue.  ``wait=False``: one
+        queue after the other, until nothing is ready in any.  Otherwise as ``Queue.pop``.  Raises ``ConfigError``
+        without a queue, or for one of another cluster.
+        """
+        self._client.check_open()
+        if not queues:
+            raise ConfigError("name at least one queue to pop from")
+        opened = [self._client.queues.get(queue.name) for queue in queues]
+        parts = [each.parts for each, queue in zip(opened, queues, strict=True) if each and each.queue() is queue]
+        if len(parts) < len(queues):
+            raise ConfigError("a queue to pop from belongs to another cluster")
+        check_pop(prefetch, limit)
+        lines = [each.line for each in parts]
+        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait, queues=queues)
+
+    def every(
+        self,
+        when: Duration | str,
+        queue: Queue[T],
+        item: T | Callable[[datetime], T],
+        *,
+        name: str | None = None,
+        offset: Duration = 0.0,
+        zone: tzinfo | str | None = None,
+        catch_up: Duration = MAX_CATCH_UP,
+        priority: int = 0,
+    ) -> Recurring[T]:
+        """Push ``item``, or the result of ``item(moment)``, at every moment: once, no matter how many processes declare
+        it.
+
+        ``when``: seconds between two moments (multiples of it since 1970, plus ``offset``), or a cron expression (extra
+        ``cron``; in the time zone ``zone``, which may be a name such as "Europe/Berlin", None: UTC). ``name``
+        identifies the schedule, None: derived from the schedule and the item; every process must declare the same.
+        ``item(moment)`` must return the same in every process: use the moment, not the clock or random numbers. After a
+        sleep the last missed moment is pushed late, if it is at most ``catch_up`` seconds old (1 to 240). Ends with the
+        cluster, with ``cancel()``, or with ``async with``.
+        Raises ``ConfigError`` for bad arguments.
+        """
+        self._client.check_open()
+        return self._client.schedules.declare(
+            when, queue, item, name=name, offset=offset, zone=zone, catch_up=catch_up, priority=priority
+        )
+
+    async def queues(self) -> list[str]:
+        """List all queues that ever had an item, and some that only had consumers.
+
+        One that was emptied or deleted goes within about a quarter of an hour.  Raises ``Unavailable``.
+        """
+        self._client.check_open()
+        found = await together(replicas.names(calls.Queues()) for replicas in self._everywhere())
+        return found[0] if len(found) == 1 else sorted({name for names in found for name in names})
+
+    def _everywhere(self) -> Sequence[Replicas]:
+        """Return the servers of the shards that are there; of all shards if none is."""
+        here, _ = self._client.shards.reachable()
+        return [shard.replicas for shard in here]
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    @property
+    def view(self) -> View:
+        """Which servers of the first shard are in sync, as this client knows it.
+
+        Raises ``Closed`` if the cluster was never opened.
+        """
+        return self._client.shard.view
+
+    async def consumers(self) -> Mapping[str, Consumer]:
+        """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.
+
+        Raises ``Unavailable``, also if ZooKeeper does not answer.
+        """
+        claims = await count_claims(self._everywhere(), await self.queues())
+        alive = await self._client.coordinator.consumers()
+        return {owner: Consumer(text, claims.get(owner, {})) for owner, text in alive.items()}
+
+    async def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
+        """Sum up these queues, None: every queue that ever had an item and was not deleted.  Raises ``Unavailable``."""
+        self._client.check_open()
+        names = await self.queues() if queues is None else list(dict.fromkeys(queues))
+        used = self._client.queues
+
+        def read(name: str) -> Awaitable[Statistics]:
+            return read_all_statistics(self._client.shards, name, used[name].parts.held if name in used else 0)
+
+        found: dict[str, Statistics] = {}
+        for start in range(0, len(names), READ_AT_ONCE):
+            some = names[start : start + READ_AT_ONCE]
+            found |= zip(some, await asyncio.gather(*map(read, some)), strict=True)
+        return found if queues is not None else {name: told for name, told in found.items() if not told.deleted}
+
+    @property
+    def queues_in_use(self) -> tuple[str, ...]:
+        """Names of the queues that this process has asked for by ``queue``, and that it holds or has used lately."""
+        return tuple(self._client.queues)
+
+    def health(self) -> Health:
+        """Report what this client knows, without asking a server.  Raises ``Closed`` if it was never opened."""
+        return self._client.health()
+
+    async def ping(self) -> None:
+        """Ask every in-sync server whether a push and a claim could be made now.  Nothing is written.
+
+        Returns if so.  Raises what they would raise: ``NotEnoughReplicas``, ``Unavailable``, ``ConfigError``; the
+        first ones only after ``operation_timeout`` if a server that does not answer has to be evicted first.
+        """
+        self._client.check_open()
+        await self._client.ping()
+
+    def observe(self, observer: Observer) -> Callable[[], None]:
+        """Let an observer see what this client does: metrics, traces, hooks.  May be called before the cluster is open.
+
+        What the observer does not override costs nothing.  Returns a function that removes it.
+        """
+        return self._client.observers.add(observer)
+
+    # -- servers -------------------------------------------------------------------------------------------------------
+
+    async def add_server(self, url: str, *, name: str | None = None, force: bool = False, shard: str = FIRST) -> str:
+        """Add a Redis server to the namespace; return its name once it is in sync.
+
+        ``name``: its name, None: host and port.  ``shard``: the one that gets another copy of its items.  All that the
+        server holds of this namespace is wiped.  One that belongs to another deployment of the same name is refused,
+        unless ``force`` takes it over.  Other clients find its URL in the view, without user and password: they use
+        those of the first server that they were given.  If this call is cancelled, the server is still caught up.
+        Raises ``ConfigError`` for a server that cannot be used, ``Unavailable`` if it or ZooKeeper does not answer.
+        """
+        client = self._client
+        client.check_open()
+        check_url(url)
+        id = ServerId(check_id("a server's name", name) if name is not None else address(url))
+        used = client.shards.find(check_shard(shard))
+        for other in client.shards.open.values():
+            if other is not used and id in other.view.servers:
+                raise ConfigError(f"there is a server {id} in shard {other.name}: use another name")
+        await used.roster.add(id, url, force=force)
+        used.repairer.want(id)
+        while not await used.roster.wait_in_sync(id, OPEN_CHECK_SECONDS):
+            client.check_open()
+        return id
+
+    async def remove_server(self, name: str) -> None:
+        """Remove a server from the namespace, dead or alive; its data stays on it, and no client asks it again.
+
+        To replace a dead server, add the new one first.  Raises ``ConfigError`` for an unknown name, or if too few
+        servers would be left; ``Unavailable`` without ZooKeeper: the server may be removed.
+        """
+        self._client.check_open()
+        await self._client.shards.with_server(ServerId(name)).roster.remove(ServerId(name))
+
+    # -- shards --------------------------------------------------------------------------------------------------------
+
+    @property
+    def shards(self) -> Mapping[str, ShardStatus]:
+        """The shards of this namespace by name, as this client knows them.
+
+        Raises ``Closed`` if the cluster was never opened.
+        """
+        return self._client.shards.status()
+
+    async def add_shard(self, name: str, redis: RedisServers, *, min_replicas: int | None = None) -> None:
+        """Add a shard of these servers to the namespace; when this returns, it takes its part of the pushes.
+
+        ``name``: 1 to 32 of a-z, 0-9, ``_`` and ``-``.  ``redis``, ``min_replicas``: as for ``connect``.  Its servers
+        must be reachable by all clients, which find them by themselves, and hold nothing of this namespace.  A shard
+        that is draining takes pushes again.  If this fails or is cancelled, call it again.
+        Raises ``ConfigError`` for servers that cannot be used, ``Unavailable`` if one of them, the first shard or
+        ZooKeeper does not answer, ``OutcomeUnknown``.
+        """
+        self._client.check_open()
+        await self._client.resharding.add(check_shard(name), name_servers(redis), min_replicas)
+
+    async def drain_shard(self, name: str) -> None:
+        """Push no more plain items to a shard; consumers empty it.  ``shard_sizes`` shows what is left.
+
+        Items with an ``id`` or a ``key``, and those of queues with a ``max_size``, still go there if it is the home of
+        their queue: nobody else could know whether such an item is there already.  If this fails or is cancelled, call
+        it again.
+        Raises ``ConfigError`` for an unknown name, and for the only shard that takes pushes; ``Unavailable``.
+        """
+        self._client.check_open()
+        await self._client.resharding.drain(check_shard(name))
+
+    async def remove_shard(self, name: str, *, force: bool = False) -> None:
+        """Remove a draining shard in which nothing is left; its servers are free then, once they were flushed.
+
+        ``force``: also within 300 seconds after ``drain_shard``, and while the shard remembers ids of removed items of
+        queues whose home it was; a push that is repeated under such an id may put its item into the queue again, and
+        one of an item that was placed there raises ``ConfigError``.
+        Raises ``ConfigError``, and changes nothing, if an item is left or it is too early; ``Unavailable``: it may be
+        closed to pushes, so call it again.
+        """
+        self._client.check_open()
+        await self._client.resharding.remove(check_shard(name), force=force)
+
+    async def shard_sizes(self, name: str) -> Mapping[str, Sizes]:
+        """Count what is left in a shard, of every queue that has an item there.  Raises ``ConfigError``,
+        ``Unavailable``."""
+        self._client.check_open()
+        replicas = self._client.shards.find(check_shard(name)).replicas
+        found = {
+            queue: (await read_statistics(replicas, queue)).sizes for queue in await replicas.names(calls.Queues())
+        }
+        return {queue: sizes for queue, sizes in found.items() if any(sizes)}
+
+    # -- after a disaster ----------------------------------------------------------------------------------------------
+
+    async def recover(self, servers: Sequence[str]) -> None:
+        """Continue with the data of these servers after all in-sync ones were lost, without waiting for the others.
+
+        For operators, if the namespace does not recover by itself.  Items that only the other servers held are lost,
+        which is logged.  Servers without data start empty.  Call it instead of entering ``async with``, or inside; for
+        servers of another shard than the first one inside.
+        Raises ``ConfigError`` if a server of the view is alive, or for an unknown name; ``Unavailable``.
+        """
+        named = frozenset(map(ServerId, servers))
+        if self._client.is_open:
+            self._client.check_open()
+            if await self._client.shards.recover(named):
+                return
+            if len(shards := {self._client.shards.with_server(id) for id in named}) > 1:
+                raise ConfigError("these servers belong to several shards: recover one after the other")
+            for shard in shards:
+                await shard.repairer.recover_with(named)
+            return
+        try:
+            if not await self._client.open(recover_with=named):
+                raise ConfigError("nothing to recover: a server of the view is alive")
+        finally:
+            await self.aclose()
+
+
+client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
+"""Return the client inside a cluster, for internal use."""

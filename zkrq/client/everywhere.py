@@ -1,0 +1,74 @@
+"""Do something on every shard on which items of a queue may be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from zkrq.base.errors import OutcomeUnknown, Unavailable
+from zkrq.client.shard import Shard
+from zkrq.client.shards import Shards
+from zkrq.protocol.shards import shard_of
+from zkrq.replication.replicas import Replicas
+
+R = TypeVar("R")
+
+
+class Everywhere:
+    """Find the shards for calls that concern all of them, even if this client has not heard of each yet.
+
+    A shard takes pushes only after the servers of the first one were told, with a new epoch, that there is another map
+    (``View.map``).  So a call there that began later has this client read the newer view, and then the map: after each
+    round it looks whether there are further shards.  That costs ZooKeeper nothing while the shards stay as they are.
+    """
+
+    def __init__(self, shards: Shards) -> None:
+        self.shards: Final = shards
+
+    async def further(self, known: set[Shard], ids: Sequence[str] = ()) -> Sequence[Shard]:
+        """Return the shards that are not in ``known`` yet, and add them.
+
+        ``ids``: of the items in question; some of them may name shards of which this client has not heard.
+        Raises ``Unavailable`` if a shard is away.
+        """
+        if {shard_of(id) for id in ids} - {None} - self.shards.map.shards.keys():
+            await self.shards.refresh()
+        found = [shard for shard in await self.shards.all_used() if shard not in known]
+        known.update(found)
+        return found
+
+    @asynccontextmanager
+    async def unless_removed(self, shard: Shard) -> AsyncGenerator[None]:
+        """Ignore that calls to a shard fail, if it was removed: nothing was left in it."""
+        try:
+            yield
+        except (OutcomeUnknown, Unavailable):
+            if not await self.shards.is_left(shard):
+                raise
+
+    async def on(self, shard: Shard, act: Callable[[Replicas], Awaitable[R]]) -> R | None:
+        """Do something on one shard; return None if it was removed.  Raises what ``act`` does."""
+        async with self.unless_removed(shard):
+            return await act(shard.replicas)
+        return None
+
+    async def each(self, act: Callable[[Replicas], Awaitable[R]], known: set[Shard] | None = None) -> Sequence[R]:
+        """Do something on all shards at once, except those in ``known``; return the results.
+
+        Returns when all calls have ended.  Raises ``Unavailable`` if a shard is away, and what ``act`` does: of several
+        errors one that says that something may have happened.
+        """
+        results: list[R] = []
+        known = set() if known is None else known
+        while shards := await self.further(known):
+            if len(shards) == 1:
+                ended: Sequence[R | BaseException | None] = [await self.on(shards[0], act)]
+            else:
+                ended = await asyncio.gather(*(self.on(shard, act) for shard in shards), return_exceptions=True)
+            errors = [error for error in ended if isinstance(error, BaseException)]
+            for error in sorted(errors, key=lambda error: not isinstance(error, OutcomeUnknown)):
+                raise error
+            results += [result for result in ended if result is not None and not isinstance(result, BaseException)]
+        return results

@@ -1,0 +1,260 @@
+"""Read a queue without claiming from it: count its items, look at them, follow its figures."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar, get_args
+
+from zkrq.base.checks import check_count, check_id
+from zkrq.base.errors import ConfigError
+from zkrq.base.tasks import together
+from zkrq.client.flow import NO_FLOW, Flow
+from zkrq.client.items import Item, ItemState, items_of
+from zkrq.client.parts import QueueParts
+from zkrq.client.shard import Shard
+from zkrq.client.shards import Shards, ShardStatus
+from zkrq.protocol import calls
+from zkrq.protocol.shards import shard_of
+from zkrq.replication.replicas import Replicas
+
+T = TypeVar("T")
+
+SEEN_AT_ONCE = 500
+"""Items that one call of a script reads, or removes by id."""
+
+SCAN_PAGE = 100
+"""Bundles that one call reads in a scan."""
+
+
+class Sizes(NamedTuple):
+    """Count the items of a queue: ready, scheduled for later, claimed, and dead letters.
+
+    An item that has outlived its ``ttl`` is none of these, although it is stored until a consumer next asks for items.
+    """
+
+    ready: int
+    scheduled: int
+    claimed: int
+    dead: int
+
+
+class Statistics(NamedTuple):
+    """Sum up a queue, as its primaries know it: one in each shard.
+
+    ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
+    ``keyed`` and ``expiring``: items that have a key, and items that have a time to live, over or not.
+    ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
+    ``held``: claims of this process, including those claimed ahead.
+    ``flow``: items that came and left; those of two looks tell what passed between them.
+    ``away``: shards that could not be asked, and are not in these figures.
+    ``deleted``: whether the queue was deleted, and no item has come since.
+    """
+
+    sizes: Sizes
+    paused: bool
+    oldest_ready: float | None
+    keyed: int
+    expiring: int
+    tombstones: int
+    held: int
+    flow: Flow = NO_FLOW
+    away: tuple[str, ...] = ()
+    deleted: bool = False
+
+
+class Inspection(Generic[T]):
+    """Provide the part of a queue that only reads."""
+
+    def __init__(self, parts: QueueParts[T]) -> None:
+        """Make a queue for the client; users get queues from ``Cluster.queue``."""
+        self.name = parts.name
+        self.cluster = parts.cluster
+        """Name of the namespace."""
+        self._parts = parts
+        self._codec = parts.codec
+        self._everywhere = parts.everywhere
+
+    @property
+    def held(self) -> int:
+        """Number of claims that this process holds, including those claimed ahead."""
+        return self._parts.held
+
+    async def size(self) -> Sizes:
+        """Count the items by state, as the queue's primary does.  Raises ``Unavailable``."""
+        self._parts.check_open()
+        counts = await self._everywhere.each(lambda replicas: replicas.ask(calls.Count(self.name)))
+        return Sizes(*map(sum, zip(*((of.ready, of.scheduled, of.claimed, of.dead) for of in counts), strict=True)))
+
+    async def statistics(self) -> Statistics:
+        """Sum up the queue.  The cost does not grow with its items.
+
+        Shards that are away are left out, and named in ``away``.  Raises ``Unavailable``.
+        """
+        self._parts.check_open()
+        return await read_all_statistics(self._everywhere.shards, self.name, self.held)
+
+    async def get(self, id: str) -> Item[T] | None:
+        """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
+        check_id("id", id)
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known, [id]):
+            for shard in shards:
+                if may_have(shard, id) and (item := await self._everywhere.on(shard, partial(self._get, id))):
+                    return item
+        return None
+
+    async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:
+        """Look up an item on one shard."""
+        places = calls.stored_at(id)
+        found, _ = await replicas.ask(calls.Read(self.name, list(places)))
+        for copied in found:
+            for item in items_of(copied, self._codec, [places[copied.id.decode()]]):
+                if item.id == id:
+                    return item
+        return None
+
+    async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
+        """Return the first ``n`` items of one state, in their order.  Nothing changes.
+
+        ``n`` is at most 500.  Fewer items are returned if they are large.  Raises ``Unavailable``.
+        """
+        check_count("n", n, least=1, most=SEEN_AT_ONCE)
+        _check_state(state)
+        self._parts.check_open()
+        found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state))
+        return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
+
+    async def _peek(self, replicas: Replicas, n: int, state: ItemState) -> list[Item[T]]:
+        """Return the first items of one shard."""
+        places, (found, _) = await replicas.ask(calls.Peek(self.name, state, n))
+        wanted: dict[bytes, list[int]] = {}
+        for bundle, position in places:
+            wanted.setdefault(bundle, []).append(position)
+        known = {item.id: item for copied in found for item in items_of(copied, self._codec, wanted[copied.id])}
+        ids = (id.decode() for id, _ in places)
+        named = (calls.item_id(id, position) for id, (_, position) in zip(ids, places, strict=True))
+        return [
+            item
+            for (bundle, _), id in zip(places, named, strict=True)
+            if (item := known.get(id) or known.get(bundle.decode()))
+        ]
+
+    async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
+        """Iterate over all items in no particular order, page by page; ``state``: only over those in that state.
+
+        An item that exists during the whole scan is yielded at least once.  After a change of the primary the scan
+        starts over, so items may be yielded twice.  Raises ``Unavailable``.
+        """
+        if state is not None:
+            _check_state(state)
+        self._parts.check_open()
+        known = set[Shard]()
+        while shards := await self._everywhere.further(known):
+            for shard in shards:
+                async with self._everywhere.unless_removed(shard):
+                    async for item in self._scan(shard.replicas):
+                        if state in (None, item.state):
+                            yield item
+
+    async def _scan(self, replicas: Replicas) -> AsyncGenerator[Item[T]]:
+        """Iterate over all items of one shard."""
+        async for (_, found, beyond), _ in replicas.pages(calls.Page(self.name, calls.START, SCAN_PAGE)):
+            while True:
+                for copied in found:
+                    for item in items_of(copied, self._codec):
+                        yield item
+                if not beyond:
+                    break
+                found, beyond = await replicas.ask(calls.Read(self.name, beyond))
+
+    def _in_sync(self) -> str:
+        """Say which servers the queue is on, as far as its client knows, for the line that a worker logs."""
+        views = [shard.view for shard in self._everywhere.shards.open.values()]
+        members = [id for view in views for id in view.members]
+        return f"{', '.join(members)} ({len(members)} of {sum(len(view.servers) for view in views)})"
+
+    async def dead_letters(self, n: int = 100) -> list[Item[T]]:
+        """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
+        return await self.peek(n, "dead")
+
+
+def _due(item: Item[Any]) -> tuple[int, datetime]:
+    return -item.priority, item.pushed_at
+
+
+_ORDER: Mapping[ItemState, Callable[[Item[Any]], Any]] = {
+    "ready": _due,
+    "scheduled": lambda item: item.seconds_left or 0.0,  # None: it is due, and stays scheduled until the next claim
+    "claimed": lambda item: item.seconds_left,
+    "dead": lambda item: item.died_at,
+}
+"""By which the items of several shards, each in its order, are merged."""
+
+
+async def read_all_statistics(shards: Shards, queue: str, held: int) -> Statistics:
+    """Read the statistics of a queue from its primaries.  Raises ``Unavailable`` if no shard can be asked."""
+    here, away = shards.reachable()
+    found = await together(read_statistics(shard.replicas, queue) for shard in here)
+    return _add_statistics(found)._replace(held=held, away=away)
+
+
+def shards_left_out(figures: Iterable[Statistics], shards: Mapping[str, ShardStatus]) -> list[str]:
+    """Return the shards whose items are not in these figures, sorted."""
+    away = {name for name, shard in shards.items() if shard.away and len(shards) > 1}
+    return sorted(away.union(*(each.away for each in figures)))
+
+
+def _add_statistics(found: Sequence[Statistics]) -> Statistics:
+    """Add up the statistics of a queue in several shards."""
+    if len(found) == 1:
+        return found[0]
+    waits = [each.oldest_ready for each in found if each.oldest_ready is not None]
+    pushed, removed = sum(each.flow.pushed for each in found), sum(each.flow.removed for each in found)
+    return Statistics(
+        Sizes(*map(sum, zip(*(each.sizes for each in found), strict=True))),
+        any(each.paused for each in found),
+        max(waits, default=None),
+        sum(each.keyed for each in found),
+        sum(each.expiring for each in found),
+        sum(each.tombstones for each in found),
+        0,
+        Flow(pushed, removed, ",".join(each.flow.server for each in found)),
+        deleted=any(each.deleted for each in found) and not pushed and not any(each.paused for each in found),
+    )
+
+
+async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
+    """Read the statistics of a queue in one shard, without this process' claims.  Raises ``Unavailable``."""
+    while True:
+        primary = replicas.primary(queue)
+        told = await replicas.ask(calls.Statistics(queue))
+        if replicas.primary(queue) == primary:  # otherwise another server may have answered
+            break
+    oldest = None if told.waited_ms < 0 else told.waited_ms / 1000
+    sizes = Sizes(told.ready, told.scheduled, told.claimed, told.dead)
+    flow = Flow(told.removed + told.expired + sum(sizes), told.removed, primary)
+    return Statistics(
+        sizes,
+        bool(told.paused),
+        oldest,
+        told.keyed,
+        told.expiring,
+        told.tombstones,
+        0,
+        flow,
+        deleted=bool(told.deleted),
+    )
+
+
+def may_have(shard: Shard, id: str) -> bool:
+    """Tell whether an item of this id may be on a shard: unless the id names another one."""
+    return shard_of(id) in (None, shard.name)
+
+
+def _check_state(state: ItemState) -> None:
+    if state not in get_args(ItemState):
+        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")

@@ -1,0 +1,107 @@
+"""Describe an item to callers that only look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Generic, Literal, TypeVar
+
+from zkrq.base import clock
+from zkrq.base.codecs import Codec
+from zkrq.base.reasons import split as split_reason
+from zkrq.protocol.calls import Copied, item_id, read_notes
+from zkrq.protocol.payloads import split, split_payload
+from zkrq.protocol.records import Record, State, unpack
+
+T = TypeVar("T")
+
+ItemState = Literal["ready", "scheduled", "claimed", "dead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[T]):
+    """One item of a queue as it was when it was read.
+
+    ``item`` is the content, None if it cannot be decoded; ``payload`` has its bytes then.  ``seconds_left``: until the
+    item is due or its claim ends, None for ready items and dead letters.  ``expires_in``: seconds until its ``ttl``
+    ends, None without one.  ``owner``: the owner id of its holder.  ``reason``: why it is dead or failed last;
+    ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
+    there is none.  ``headers``: texts that were pushed with it.  ``attempts`` counts deliveries that were not released,
+    ``failures`` those that failed.
+    """
+
+    id: str
+    item: T | None
+    payload: bytes
+    state: ItemState
+    priority: int
+    attempts: int
+    failures: int
+    pushed_at: datetime
+    seconds_left: float | None
+    owner: str | None
+    reason: str | None
+    key: str | None
+    traceback: str | None
+    died_at: datetime | None
+    expires_in: float | None
+    headers: Mapping[str, str]
+
+
+def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
+    """Describe items of a bundle that was read (``positions`` None: all), except those that were removed, or whose push
+    has not arrived yet."""
+    bundle = unpack(copied.record)
+    if copied.payload is None or bundle.states == State.PAUSED.value:
+        return
+    payloads, notes, since = split(copied.payload), read_notes(copied.notes), float(copied.since)
+    for position in range(len(bundle.states)) if positions is None else positions:
+        payload = payloads[position] if position < len(payloads) else None
+        record = bundle.item(position)
+        if payload is not None and record.state is not State.GONE:
+            id = copied.id.decode() if bundle.is_alone else item_id(copied.id.decode(), position)
+            yield _item(id, record, notes.get(position, ""), since, payload, codec)
+
+
+def _item(id: str, record: Record, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
+    content, headers = split_payload(payload)
+    moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
+    left = (moment_us + since) / 1_000_000
+    state = _state(record, left)
+    reason, traceback = split_reason(note)
+    return Item(
+        id=id,
+        item=_decoded(content, codec),
+        payload=content,
+        state=state,
+        priority=record.priority,
+        attempts=record.attempts,
+        failures=record.failures,
+        pushed_at=datetime.fromtimestamp(record.pushed_at_ms / 1000, UTC),
+        seconds_left=left if state in ("scheduled", "claimed") else None,
+        owner=record.token.rpartition("/")[0] or None if record.state is State.CLAIMED else None,
+        reason=reason,
+        key=record.key or None,
+        traceback=traceback,
+        died_at=clock.now() + timedelta(seconds=left) if state == "dead" else None,
+        expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
+        headers=headers,
+    )
+
+
+def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
+    try:
+        return codec.decode(payload)
+    except Exception:  # of any codec; the bytes are shown instead
+        return None
+
+
+def _state(record: Record, left: float) -> ItemState:
+    match record.state:
+        case State.CLAIMED:
+            return "claimed"
+        case State.DEAD:
+            return "dead"
+        case _:
+            return "scheduled" if left > 0 else "ready"

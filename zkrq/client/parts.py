@@ -1,0 +1,92 @@
+"""Hold the inside of one queue in one client: its pusher, the line of its consumers, and the part of each shard.
+
+``Queue`` is its public face.  The client opens and closes it, adds and removes shards, and reports losses to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from zkrq.base.codecs import Codec
+from zkrq.base.errors import Closed
+from zkrq.base.loop import Home
+from zkrq.client.everywhere import Everywhere
+from zkrq.consuming.leases import Leases
+from zkrq.consuming.line import Line
+from zkrq.consuming.prefetch import Prefetcher
+from zkrq.producing.pusher import Pusher
+from zkrq.protocol.shards import ShardName
+from zkrq.replication.replicas import Replicas
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False, slots=True)
+class QueueShard(Generic[T]):
+    """The part of a queue that is on one shard."""
+
+    name: ShardName
+    replicas: Replicas
+    leases: Leases
+    prefetcher: Prefetcher[T]
+
+
+@dataclass(eq=False, slots=True)
+class QueueParts(Generic[T]):
+    """Own the parts of a queue."""
+
+    name: str
+    cluster: str
+    codec: Codec[T]
+    home: Home
+    pusher: Pusher[T]
+    line: Line[T]
+    everywhere: Everywhere
+    """Finds the shards for calls that concern all of them."""
+    shards: Sequence[QueueShard[T]] = ()
+    is_open: bool = True
+
+    @property
+    def leases(self) -> Sequence[Leases]:
+        """The leases of every shard."""
+        return [shard.leases for shard in self.shards]
+
+    @property
+    def held(self) -> int:
+        """Number of claims that this process holds, including those claimed ahead."""
+        return sum(map(len, self.leases))
+
+    def rest(self) -> bool:
+        """End the work in the background unless there is some; return whether there is none and nothing is held."""
+        idle = [shard.prefetcher.rest() and shard.leases.rest() for shard in self.shards]
+        return all(idle) and not self.line.has_consumers and self.pusher.is_idle
+
+    def check_open(self) -> None:
+        """Raise ``Closed`` after ``stop``, ``WrongLoop`` on another event loop than the cluster's."""
+        self.home.check()
+        if not self.is_open:
+            raise Closed()
+
+    def use(self, shards: Sequence[QueueShard[T]]) -> None:
+        """Use these shards from now on; claims of others stay as they are."""
+        self.shards = shards
+        self.line.use([shard.prefetcher for shard in shards])
+
+    def stop(self) -> None:
+        """Stop claiming and pushing, and end every ``pop``.  Held claims may still be settled."""
+        self.is_open = False
+        self.line.close()
+        self.pusher.stop()
+
+    async def aclose(self) -> None:
+        """Hand back the held claims, and wait for the calls in flight."""
+        await asyncio.gather(*(leases.release_all() for leases in self.leases))
+        await asyncio.gather(self.pusher.aclose(), *(leases.aclose() for leases in self.leases))
+
+    def abandon(self) -> None:
+        """Stop settling, even if ``aclose`` did not end in time: every waiter gets ``Closed``."""
+        for leases in self.leases:
+            leases.stop()

@@ -1,0 +1,193 @@
+"""Provide the queue that users see: push, pop, settle many, work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TypeVar
+
+from zkrq.base.checks import Duration, Headers, check_count, check_duration
+from zkrq.base.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
+from zkrq.base.loop import running_loop
+from zkrq.client.administration import Administration
+from zkrq.client.parts import QueueParts
+from zkrq.consuming.claims import Claim
+from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.lease import Verb
+from zkrq.producing.pusher import read_options
+from zkrq.working.delivery import After, Before
+from zkrq.working.handlers import Handler
+from zkrq.working.worker import work
+
+T = TypeVar("T")
+
+POP_MANY_MAX = 1_000
+"""Claims that one ``pop_many`` may ask for."""
+
+
+class Queue(Administration[T]):
+    """A named queue of items of type ``T``.  Made by ``Cluster.queue``; lives as long as the cluster is open."""
+
+    def __init__(self, parts: QueueParts[T]) -> None:
+        super().__init__(parts)
+        self._home = parts.home
+        self._pusher = parts.pusher
+        self._observers = parts.pusher.observers
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name!r} holding {self.held}>"
+
+    # -- push --------------------------------------------------------------------------------------------------------
+
+    async def push(
+        self,
+        item: T,
+        *,
+        id: str | None = None,
+        key: str | None = None,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        ttl: Duration | None = None,
+        headers: Headers | None = None,
+    ) -> Receipt:
+        """Put one item into the queue.  When this returns, every in-sync server holds it.
+
+        ``delay`` (seconds) or ``at`` (a moment): when the item may first be delivered, None: immediately.
+        ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
+        None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
+        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
+        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once, and at most
+        one receipt says that it is ``new``.  The receipt is ``done`` if the item was already removed; 600 seconds after
+        its removal, the id can be used for a new item.  ``headers``: short texts beside the item, by name, for
+        ``claim.headers``; None: none.
+
+        Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
+        the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
+        ``Unavailable``: nothing happened, retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was
+        written.
+        """
+        if running_loop() is not self._home.loop:
+            raise self._home.elsewhere()
+        seen = None
+        if self._observers.pushes:
+            seen = self._observers.begin_push(self.name, item, id, headers)
+            headers = seen.headers
+        try:
+            call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers))
+            try:
+                receipt = await pushed
+            except OutcomeUnknown as error:
+                error.ids = (call.id,)
+                raise
+        except BaseException as error:
+            if seen:
+                self._observers.end_push(seen, error)
+            raise
+        if seen:
+            self._observers.end_push(seen, receipt)
+        return receipt
+
+    async def push_many(
+        self,
+        items: Iterable[T],
+        *,
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        priority: int = 0,
+        ttl: Duration | None = None,
+        headers: Headers | None = None,
+    ) -> Receipts:
+        """Put many items into the queue, in order; return one receipt each.
+
+        A list is encoded as a whole before the first item is written.  Items of a generator are taken and written about
+        500 at a time, so a million items need little memory; it ends at the first bad item, and so do the ``outcomes``
+        of the error.  If some items cannot be pushed, the others still are, and then the worst error is raised: its
+        ``outcomes`` tell the result of each item, and the ``ids`` of an ``OutcomeUnknown`` name the items that may or
+        may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
+        """
+        self._home.check()
+        seen = None
+        if self._observers.pushes:
+            seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
+            headers = seen.headers
+        try:
+            receipts = await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers))
+        except BaseException as error:
+            if seen:
+                self._observers.end_push(seen, error)
+            raise
+        if seen:
+            self._observers.end_push(seen, receipts)
+        return receipts
+
+    # -- pop -----------------------------------------------------------------------------------------------------------
+
+    def pop(self, *, prefetch: int | None = None, limit: int | None = None, wait: bool = True) -> Deliveries[T]:
+        """Iterate over claims: ``async for claim in queue.pop()``.
+
+        ``prefetch``: items claimed ahead for this loop.  None: as many as it recently took in a tenth of a second;
+        those that it does not take within about a second go back to the queue.  If it is given, that many items stay
+        claimed while a handler is slow, even if other consumers are idle; a handler that waits for one of them waits
+        forever. ``limit``: end after this many claims, and claim no more.  ``wait=False``: end when nothing is ready.
+        Otherwise the loop does not end while the cluster is open.  Items claimed ahead are handed back when the loop is
+        left.
+        """
+        check_pop(prefetch, limit)
+        return Deliveries(self._parts.line, prefetch, limit, wait, queues=(self,))
+
+    async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
+        """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
+
+        Raises ``Unavailable`` if no server answered within ``timeout``.
+        """
+        claims = await self.pop_many(1, timeout=timeout)
+        return claims[0] if claims else None
+
+    async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]:
+        """Wait until items are ready; return at most ``n`` claims, ``[]`` after ``timeout`` seconds (see ``pop_one``).
+
+        Fewer claims are returned if payloads are large, because one call claims about 1 MiB of them.
+        Raises ``Unavailable`` if no server answered within ``timeout``.
+        """
+        check_count("n", n, least=1, most=POP_MANY_MAX)
+        seconds = None if timeout is None else check_duration("timeout", timeout)
+        return await self._parts.line.take(n, patient=seconds != 0, timeout=seconds or None)
+
+    async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
+        """Ack claims together; return those that were lost, ``[]`` if all are done.
+
+        Claims that were acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
+        acked: call it again with the same claims.
+        """
+        given = [claim for claim in dict.fromkeys(claims) if claim.settled is not Verb.ACK]
+        results = await asyncio.gather(*(claim.ack() for claim in given), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, ClaimLost):
+                raise result
+        return [claim for claim, result in zip(given, results, strict=True) if result is not None]
+
+    async def work(
+        self,
+        handler: Handler[T],
+        *,
+        concurrency: int = 10,
+        grace: Duration = 30.0,
+        time_limit: Duration | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> None:
+        """Call ``handler`` for each item until this is cancelled or the cluster is closed; see ``Worker``."""
+        self._home.check()
+        await work(
+            self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
+        )
+
+
+def check_pop(prefetch: int | None, limit: int | None) -> None:
+    """Check the arguments of ``pop``.  Raises ``ConfigError``."""
+    if prefetch is not None:
+        check_count("prefetch", prefetch, most=POP_MANY_MAX)
+    if limit is not None:
+        check_count("limit", limit)

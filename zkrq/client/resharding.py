@@ -1,0 +1,368 @@
+"""Add, drain and remove shards, for operators, while all clients continue."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from zkrq.base import clock
+from zkrq.base.checks import check_count
+from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
+from zkrq.base.settings import Settings
+from zkrq.client.inspection import read_statistics
+from zkrq.client.shard import Shard
+from zkrq.client.shards import LOOK_SECONDS, Shards
+from zkrq.coordination.coordinator import Coordinator
+from zkrq.producing.placement import read_home, write_home
+from zkrq.protocol import calls
+from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.enrolment import enrolment
+from zkrq.protocol.records import State
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.shards import (
+    FIRST,
+    FIRST_VIEW,
+    Entry,
+    ShardMap,
+    ShardName,
+    ShardState,
+    check_same,
+    closed,
+    drained,
+    given_up,
+    joined,
+    opened,
+    rejoined,
+    removed,
+)
+from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
+
+SHARE_TRIES = 10
+"""Times that a queue's pause is copied to a new shard while others change it."""
+
+
+class ShardChange(Protocol):
+    """A ``MapChange`` of one shard, whose name is not bound yet."""
+
+    def __call__(self, map: ShardMap, /, *, name: ShardName, by: str) -> ShardMap: ...
+
+
+class Resharding:
+    """Change which shards a namespace has."""
+
+    def __init__(self, shards: Shards, coordinator: Coordinator, settings: Settings) -> None:
+        self._shards = shards
+        self._coordinator = coordinator
+        self._settings = settings
+
+    # -- with the namespace --------------------------------------------------------------------------------------------
+
+    async def found_given(self) -> None:
+        """Add the shards that this client was given, if the namespace never had others.
+
+        All are in the map before the first is founded.  So what fails here is continued by ``add_begun``.
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        given = {name: servers for name, servers in self._shards.given.items() if name != FIRST}
+        if given and self._shards.map.number == 0:
+            for name, servers in given.items():
+                await self._check_strangers(name, servers, self._settings.min_replicas)
+            for name in given:
+                await self._join(name)
+            await self.add_begun()
+
+    async def add_begun(self) -> None:
+        """Add the shards that this client was given, and that somebody has begun to add.
+
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        for name in self._begun():
+            await self.add(name, self._shards.given[name], self._settings.min_replicas)
+
+    async def keep_adding(self) -> None:
+        """Try to add the shards that were begun until there are none, so that this client opens without them."""
+        while names := self._begun():
+            for name in names:
+                try:
+                    await self.add(name, self._shards.given[name], self._settings.min_replicas)
+                except Closed:
+                    return
+                except ZkrqError as error:
+                    self._shards.note_unfinished(name, error)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _begun(self) -> Sequence[ShardName]:
+        shards = self._shards.map.shards
+        return [name for name in self._shards.given if name in shards and shards[name].is_new]
+
+    # -- by an operator ------------------------------------------------------------------------------------------------
+
+    async def add(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
+        """Add a shard of these servers, or let one that is draining take pushes again; it does when this returns.
+
+        Repeat it if it fails.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        entry = (await self._shards.refresh()).shards.get(name)
+        is_new = entry is None
+        if entry:
+            await self._check_not_ended(name, entry)
+        if entry is None or (entry.is_new and not await self._is_founded(entry.register)):
+            await self._check_strangers(name, servers, min_replicas)
+            entry = await self._join(name)
+        if entry.state is ShardState.JOINING:
+            try:
+                await self._found(name, entry.register, servers, min_replicas)
+            except ConfigError:
+                if is_new and not await self._is_founded(entry.register):
+                    await self._shards.change(partial(given_up, name=name, register=entry.register))
+                raise
+        shard = await self._use(name, entry.register)
+        if set(shard.view.servers) != set(servers):
+            raise ConfigError(f"there is a shard {name!r} already, of {', '.join(shard.view.servers)}")
+        await self._rejoin(shard)
+        if self._shards.map.open == [FIRST]:
+            await self._settle_homes()
+        await self._change(opened, name, entry.register, prepare=partial(self._share_pauses, shard))
+
+    async def _change(
+        self,
+        change: ShardChange,
+        name: ShardName,
+        register: str,
+        *,
+        prepare: Callable[[ShardMap], Awaitable[object]] | None = None,
+    ) -> None:
+        """Change what the map says of one shard; see ``Shards.change``.
+
+        Raises ``ConfigError`` if there is another one of that name now: an operator's call may wait for minutes.
+        """
+
+        def change_same(map: ShardMap, *, by: str) -> ShardMap:
+            check_same(map, name, register)
+            return change(map, name=name, by=by)
+
+        await self._shards.change(change_same, prepare=prepare)
+
+    async def _join(self, name: ShardName) -> Entry:
+        """Enter a shard into the map, unless there is one of that name; return what the map says of it."""
+        register = f"views/{name}-{secrets.token_hex(4)}"
+        return (await self._shards.change(partial(joined, name=name, register=register))).shards[name]
+
+    async def _check_strangers(self, name: ShardName, servers: Mapping[str, str], min_replicas: int | None) -> None:
+        """Check the servers of a new shard before anything is written.  Raises ``ConfigError``."""
+        if min_replicas is not None:
+            check_count("min_replicas", min_replicas, least=1, most=len(servers))
+        await self._shards.open_missing()
+        others = [(other, shard) for other, shard in self._shards.open.items() if other != name]
+        for other, shard in others:
+            if twins := shard.view.servers.keys() & servers.keys():
+                raise ConfigError(f"server {min(twins)} belongs to shard {other}: servers need different names")
+        async with self._shards.make(name, servers, "", self._settings) as shard:
+            met = await shard.fleet.identify(list(shard.fleet.servers))
+            shard.fleet.drop()
+        for id, who in met.items():
+            for other, known in others:
+                if isinstance(who, ServerInfo) and (twin := known.view.id_of(who.run_id)):
+                    raise ConfigError(f"{id} is server {twin} of shard {other}: a shard needs servers of its own")
+
+    async def _found(
+        self, name: ShardName, register: str, servers: Mapping[str, str], min_replicas: int | None
+    ) -> None:
+        """Found the view of a shard that the map names already, so that all who add it found the same one."""
+        settings = replace(self._settings, found=True, min_replicas=min_replicas)
+        async with self._shards.make(name, servers, register, settings) as shard:
+            try:
+                await shard.open()
+            finally:
+                shard.fleet.drop()
+
+    async def _rejoin(self, shard: Shard) -> None:
+        """Take back that a shard was closed, before it takes pushes again.
+
+        Its view is another one then, so a removal that has found nothing in it ends in vain.
+        """
+        entry = self._shards.entry(shard.name)
+        if entry.state is ShardState.CLOSED:
+            await self._change(rejoined, shard.name, shard.register)
+        if entry.state in (ShardState.CLOSED, ShardState.JOINING) and not entry.is_new:  # fails if its view has ended
+            await self._ask_for_map(shard)
+
+    async def _use(self, name: ShardName, register: str) -> Shard:
+        """Return the shard with this view, opened here.  Raises ``Unavailable``."""
+        for is_read in (False, True):
+            if (shard := self._shards.open.get(name)) and shard.register == register:
+                return shard
+            if not is_read:
+                await self._shards.open_missing()
+        raise Unavailable(f"shard {name} cannot be reached: {self._shards.away.get(name, 'it was removed')}")
+
+    async def _settle_homes(self) -> None:
+        """Before the second shard takes pushes: give every queue that there is a home on the first one.
+
+        Clients that know of no map push everything there.  Once its servers ask for one, no such push comes any more.
+        """
+        await self._ask_for_map(self._shards.first)
+        for queue in await self._shards.first.replicas.names(calls.Queues(), everywhere=True):
+            await write_home(self._coordinator, queue, FIRST_VIEW)
+
+    async def _share_pauses(self, shard: Shard, map: ShardMap) -> None:
+        """Pause the queues on a new shard that are paused on the first one, and no others.
+
+        First its servers are told of the new shard.  So a pause or resume that they take later is by a client that
+        knows of it, and changes the map: then the shard is not opened by this one (see ``renewed``).
+
+        Another client may open the shard meanwhile, and then a queue may be paused there as well: first on the first
+        shard, then on this one.  So this one is read before the first one, or a pause that was taken in between would
+        be ended here; and both are read again after a change, because the last writer leaves both in the same state.
+        """
+        if not map.shards[shard.name].is_new:
+            return  # it had items before, so who pauses a queue tells its servers
+        await self._ask_for_map(self._shards.first)
+        first, new = self._shards.first.replicas, shard.replicas
+        for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
+            for _ in range(SHARE_TRIES):
+                known, wanted = [(await read_statistics(each, queue)).paused for each in (new, first)]
+                if wanted == known:
+                    break
+                state = State.PAUSED if wanted else State.GONE
+                await new.decide(calls.Pause(queue, state.value, secrets.token_hex(4)))
+            else:
+                raise Unavailable(f"queue {queue!r} is paused and resumed by others all the time: add the shard again")
+
+    async def _ask_for_map(self, shard: Shard) -> None:
+        """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
+        number, membership = self._shards.map.number, shard.membership
+        while (view := membership.view).map < number:
+            await membership.change(view, partial(ask_for_map, number=number))
+        await shard.replicas.tell_all(calls.Seal())
+
+    async def drain(self, name: ShardName) -> None:
+        """Let a shard take no new items, except in queues whose home it is.
+
+        Raises ``ConfigError``, ``Unavailable``.
+        """
+        await self._shards.refresh()
+        entry = self._shards.entry(name)
+        if entry.is_new:
+            raise ConfigError(f"shard {name} is being added: add it again, or remove it")
+        await self._check_not_ended(name, entry)
+        await self._rejoin(await self._use(name, entry.register))
+        await self._change(partial(drained, now_ms=0), name, entry.register)
+        await self._ask_for_map(await self._use(name, entry.register))
+        await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
+
+    async def remove(self, name: ShardName, *, force: bool) -> None:
+        """Remove a draining shard in which nothing is left.
+
+        One that was never opened is given up: nobody has pushed there.
+        Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
+        """
+        await self._shards.refresh()
+        entry = self._shards.entry(name)
+        if entry.is_new:
+            await self._shards.change(partial(given_up, name=name, register=entry.register))
+            await self._shards.open_missing()
+            return
+        if not await self._has_ended(entry.register):
+            await self._empty_and_end(name, entry, force=force)
+        await self._change(removed, name, entry.register)
+        await self._shards.open_missing()
+
+    async def _empty_and_end(self, name: ShardName, entry: Entry, *, force: bool) -> None:
+        """Make sure that nothing is left in a shard, and that nobody can use it any more: see ``remove``."""
+        if entry.state is ShardState.DRAINING:
+            if not entry.since_ms:
+                await self.drain(name)  # an earlier call has not told its servers
+            # Each change of the view gives claims another lease.  So who asks again and again until the shard is empty
+            # must change nothing, or a claim that nobody extends never expires.
+            await self._check_empty(await self._use(name, entry.register), force=force)
+        await self._change(closed, name, entry.register)
+        shard = await self._use(name, entry.register)
+        view = await self._keep_closed(shard)
+        try:
+            await self._check_empty(shard, force=force)
+        except ConfigError:
+            await self._rejoin(shard)
+            await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
+            raise
+        await self._end(shard, view)
+
+    async def _check_empty(self, shard: Shard, *, force: bool) -> None:
+        """Raise ``ConfigError`` if something is left in a shard, ``Unavailable``."""
+        if left := await self._left_in(shard, force=force):
+            raise ConfigError(f"shard {shard.name} cannot be removed yet: {left}")
+
+    async def _keep_closed(self, shard: Shard) -> View:
+        """Have a closed shard's servers refuse every push; return the view under which they do: see ``_rejoin``.
+
+        Raises ``Unavailable`` if it is used again.
+        """
+        while True:
+            await self._ask_for_map(shard)
+            view, map = shard.view, await self._shards.refresh()
+            entry = map.shards.get(shard.name)
+            if entry is None or entry.register != shard.register or entry.state is not ShardState.CLOSED:
+                raise Unavailable(f"shard {shard.name} is used again, or was removed, by somebody else")
+            if map.number <= view.map:
+                return view
+
+    async def _is_founded(self, register: str) -> bool:
+        """Tell whether there is a view in this register."""
+        data = (await self._coordinator.read(register)).data
+        try:
+            return data is not None and decode(data).epoch > FOUNDING
+        except ValueError:
+            return False
+
+    async def _check_not_ended(self, name: ShardName, entry: Entry) -> None:
+        """Raise ``ConfigError`` if a removal has ended the view of a shard: nobody can use it any more."""
+        if await self._has_ended(entry.register):
+            raise ConfigError(f"shard {name} is being removed, and empty: remove it again, and then add it")
+
+    async def _has_ended(self, register: str) -> bool:
+        """Tell whether a call has ended this view."""
+        data = (await self._coordinator.read(register)).data
+        try:
+            decode(data or b"")
+        except ValueError as error:
+            return isinstance(error, NoView)
+        return False
+
+    async def _end(self, shard: Shard, view: View) -> None:
+        """End a shard's view, if it is still this one, and take its servers out of it.
+
+        A client that still knows the old view then gets nothing there.  One server is enough for that, because an
+        operation needs all of them.  Raises ``Unavailable``.
+        """
+        if not await shard.membership.end(view):
+            raise Unavailable(f"the view of shard {shard.name} has changed meanwhile; call this again")
+        for id, who in (await shard.fleet.identify(list(view.receivers))).items():
+            if isinstance(who, ServerInfo):
+                life = Life(who.run_id, secrets.token_hex(8))
+                ask = enrolment(id, who, view.epoch, life, deployment=view.deployment, holding=True)
+                await shard.fleet.ask(ask.epoch, ask.lives, ask.call, once=ask.once)
+
+    async def _left_in(self, shard: Shard, *, force: bool) -> str | None:
+        """Tell what is left in a shard, None if nothing is."""
+        for queue in await shard.replicas.names(calls.Queues(), everywhere=True):
+            told = await read_statistics(shard.replicas, queue)
+            if any(told.sizes):
+                return f"queue {queue!r} has {sum(told.sizes)} item(s) there"
+            home, _ = await read_home(self._coordinator, queue)
+            if home == shard.register and told.tombstones and not force:
+                return (
+                    f"it is the home of queue {queue!r}, and remembers ids of {told.tombstones} bundle(s) that were "
+                    "removed within the last ten minutes"
+                )
+        now_ms = clock.now_ms()
+        since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
+        if not force and since < PUT_WINDOW:
+            return (
+                f"it has been draining for {since:.0f} s, and for {PUT_WINDOW:g} s somebody may repeat a push that "
+                "went there"
+            )
+        return None

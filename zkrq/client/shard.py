@@ -1,0 +1,243 @@
+"""Run one shard as one client uses it: the connections to its servers, its view, its operations and its repair.
+
+A shard is a set of servers with a view of its own.  A namespace has one, unless others were added.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from zkrq.base import clock
+from zkrq.base.errors import Closed, ZkrqError
+from zkrq.base.events import Events
+from zkrq.base.settings import Settings
+from zkrq.base.tasks import Tasks
+from zkrq.client.health import ServerHealth, place_of
+from zkrq.consuming.wakeups import Wakeups
+from zkrq.coordination.coordinator import VIEW, Coordinator
+from zkrq.protocol.eviction import Evicting
+from zkrq.protocol.founding import Founding, Location
+from zkrq.protocol.operations import OPERATIONS
+from zkrq.protocol.recovery import has_live_member
+from zkrq.protocol.replies import Answer
+from zkrq.protocol.server_info import ServerInfo
+from zkrq.protocol.shards import FIRST, ShardName
+from zkrq.protocol.view import Life, ServerId, View
+from zkrq.protocol.witness import Witness
+from zkrq.repair.fencing import Reaper
+from zkrq.repair.probe import Probe
+from zkrq.repair.repairer import Repairer
+from zkrq.repair.roster import Roster
+from zkrq.replication.attendance import Attendance
+from zkrq.replication.causes import Causes
+from zkrq.replication.cutting import Cutter
+from zkrq.replication.fleet import Fleet
+from zkrq.replication.membership import Membership
+from zkrq.replication.obstacles import KnownObstacles
+from zkrq.replication.replicas import Replicas
+from zkrq.replication.runner import Runner
+from zkrq.replication.server import Server
+from zkrq.replication.urls import redact, without_credentials
+from zkrq.replication.wire import Dial
+
+NOT_OPEN = (
+    "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`, "
+    "or `await cluster.open()`"
+)
+
+_log = logging.getLogger("zkrq")
+
+
+class Shard:
+    """Own the parts of a client that belong to one shard."""
+
+    def __init__(
+        self,
+        name: ShardName,
+        servers: Mapping[str, str],
+        coordinator: Coordinator,
+        settings: Settings,
+        *,
+        events: Events,
+        dial: Dial,
+        register: str = VIEW,
+    ) -> None:
+        """``register``: the one that its view is in."""
+        events = events.of(name)
+        self.name: Final = name
+        self.register: Final = register
+        self._settings = settings
+        namespace = self._namespace = settings.namespace
+        tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
+        make_server = partial(
+            Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=tasks, dial=dial
+        )
+        self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
+        self.membership: Final = Membership(
+            coordinator, self.fleet, namespace=namespace, events=events, register=register
+        )
+        self.witness: Final = Witness(secrets.token_hex(8))
+        self.obstacles: Final = KnownObstacles(self.fleet, namespace=namespace, events=events)
+        self.cutter: Final = Cutter(self.membership, tasks)
+        evicting = Evicting(self.witness, patience=settings.operation_timeout)
+        causes = self._causes = Causes()
+        runner = Runner(
+            self.membership,
+            self.obstacles,
+            evicting,
+            settings=settings,
+            events=events,
+            removed=self.cutter.note,
+            causes=causes,
+        )
+        self._attendance = Attendance(runner, evicting, self.obstacles, namespace=namespace)
+        self.replicas: Final = Replicas(runner, causes=causes)
+        self.wakeups: Final = Wakeups(self.fleet.servers, namespace=namespace, tasks=tasks, events=events)
+        self.reaper: Final = Reaper(coordinator, self.replicas, cluster=namespace, events=events)
+        self.repairer: Final = Repairer(
+            coordinator, self.replicas, self.witness, causes, cluster=namespace, shard=name, events=events
+        )
+        self.probe: Final = Probe(coordinator, self.replicas, cluster=namespace)
+        self.roster: Final = Roster(self.membership, namespace=namespace)
+        self._members: frozenset[ServerId] = frozenset()
+        self._out_since: dict[ServerId, datetime] = {}
+
+    @property
+    def view(self) -> View:
+        """Latest view that this client knows.  Raises ``Closed`` before there is one."""
+        if not self.membership.has_view:  # events are told, and may ask for it, before the client is open
+            raise Closed(NOT_OPEN)
+        return self.membership.view
+
+    # -- opening -------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin; ``open`` follows."""
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the work in the background, and every connection."""
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
+        """Connect, and wait for recovery if no member is alive.
+
+        ``recover_with``: servers to continue with then; empty: waits until the namespace has recovered by itself.
+        Returns whether these were used.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        self.membership.watch(self._follow)
+        if await self._join():
+            return False
+        if recover_with:
+            await self.repairer.recover_with(recover_with)
+            return True
+        await self.repairer.wait_recovered(self._settings.operation_timeout)
+        return False
+
+    async def _join(self) -> bool:
+        """Read the view, or found the namespace if that is allowed.
+
+        Returns whether a member was found in the life that the view names.  Raises ``ConfigError``, ``Unavailable``.
+        """
+        locations = {id: Location(redact(url), without_credentials(url)) for id, url in self.fleet.urls.items()}
+        view, version, identities = await self.replicas.repair(Founding(self._settings, locations).join())
+        for id, who in identities.items():
+            if isinstance(who, ServerInfo):
+                self.witness.meet(id, Life(who.run_id, who.generation))
+        self.membership.begin(view, version)
+        for id in view.receivers:
+            if isinstance(answer := identities.get(id), Answer):
+                self.obstacles.note_failure(id, answer)
+        for id in view.servers.keys() - view.receivers.keys():
+            if isinstance(answer := identities.get(id), Answer):
+                self._causes.outside[id] = answer.reason  # it is in the log already
+        return has_live_member(view, identities)
+
+    def start(self) -> None:
+        """Start the work in the background; it ends with ``async with``."""
+        self._tasks.supervise(self._attendance.run, "answer accusations")
+        self._tasks.supervise(self.probe.run, "probe the servers")
+        self._tasks.supervise(self.reaper.run, "look for orphans")
+        self._tasks.supervise(self.repairer.run, "look after the servers")
+        self._tasks.supervise(self.repairer.scrub_now_and_then, "scrub")
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def view_changed(self) -> None:
+        """Read the view: it was written."""
+        self._tasks.start(self._read_view(), "read the view")
+
+    async def _read_view(self) -> None:
+        try:
+            await self.membership.refresh(self.view)
+        except ZkrqError as error:
+            _log.info("the view could not be read: %s", error, extra={"cluster": self._namespace})
+
+    def _follow(self, view: View) -> None:
+        """Adapt this client to a newer view."""
+        out, now = view.servers.keys() - view.members.keys(), clock.now()
+        left = dict.fromkeys(self._members & out, now)
+        self._out_since = left | {id: since for id, since in self._out_since.items() if id in out}
+        self._members = frozenset(view.members)
+        self.wakeups.listen_only_to(frozenset(view.receivers))
+        self.wakeups.wake_all()
+        self.repairer.view_changed(view)
+        self.probe.view_changed()
+
+    def consumers_changed(self) -> None:
+        """Look for orphans: a consumer came or went."""
+        self.reaper.look()
+        self.probe.look()
+
+    def leads(self) -> None:
+        """Look at everything: this client has won the election, and acts first."""
+        self.consumers_changed()
+        self.repairer.look()
+
+    # -- health --------------------------------------------------------------------------------------------------------
+
+    @property
+    def away(self) -> str | None:
+        """Why nothing can be had of this shard now: no server of it is connected; None if one is."""
+        servers = self.fleet.servers
+        if any(id in servers and servers[id].identity is not None for id in self.view.members):
+            return None
+        return f"shard {self.name} is away: none of its in-sync servers is connected ({', '.join(self.view.members)})"
+
+    @property
+    def trouble(self) -> tuple[str, ...]:
+        """What keeps this client from its servers, as sentences."""
+        return self.obstacles.trouble + self.wakeups.trouble
+
+    @property
+    def needs_recovery(self) -> str:
+        """Why the data of restarted servers is not merged, and what to do; empty if no recovery is needed."""
+        return self._causes.recovery
+
+    def server_health(self) -> dict[str, ServerHealth]:
+        """Report on each server, without asking it."""
+        view, progress, reasons = self.view, self.repairer.progress, self._causes.outside
+        return {
+            id: ServerHealth(
+                place_of(id, view),
+                server.identity is not None,
+                progress.get(id),
+                self.name,
+                self._out_since.get(id),
+                reasons.get(id),
+            )
+            for id, server in sorted(self.fleet.servers.items())
+        }
+
+    async def ask_for_room(self) -> None:
+        """Ask every in-sync server whether something could be pushed now.  Raises what a push would raise."""
+        await self.replicas.run(OPERATIONS.ask_for_room())

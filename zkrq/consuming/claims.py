@@ -1,0 +1,249 @@
+"""A claim: one item in the hands of one consumer, until it is settled, its deadline passes, or its owner dies.
+
+::
+
+    async with claim:           # no exception: ack; an exception: nack or dead letter; cancelled: release
+        await work(claim.item)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast
+
+from zkrq.base import clock
+from zkrq.base.checks import Duration, Headers, check_duration, check_lease, check_text
+from zkrq.base.errors import ZkrqError
+from zkrq.base.loop import running_loop
+from zkrq.base.reasons import reason_of
+from zkrq.base.retry import Reject, RetryLater
+from zkrq.consuming.lease import Grant, Lease, Lost, Verb
+from zkrq.protocol.records import version_of
+
+T = TypeVar("T")
+
+
+class Claim(Generic[T]):
+    """One item that this consumer holds.  Settle it once, or use it as a context manager.
+
+    If the process or any server crashes, the item can be claimed again.
+    """
+
+    __slots__ = ("__weakref__", "_cancelling", "_headers", "_lease", "item")
+
+    def __init__(
+        self, item: T, grant: Grant, position: int, deadline_at: float, headers: Headers | None = None
+    ) -> None:
+        """Make a claim for the prefetcher; users get claims from ``pop``."""
+        self.item = item
+        self._headers = headers
+        self._lease = lease = Lease(self)
+        lease.begin(grant, position, deadline_at)
+        self._cancelling = 0
+
+    def __repr__(self) -> str:
+        lost = self._lease.loss
+        return f"<Claim {self.id} {f'lost: {lost.reason}' if lost else self.settled or 'held'}>"
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    @property
+    def id(self) -> str:
+        """The item's id."""
+        return self._lease.id
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that the item is in."""
+        return self._lease.issuer.queue
+
+    @property
+    def headers(self) -> Headers:
+        """Texts that were pushed with the item, by name."""
+        return self._headers or {}
+
+    @property
+    def owner(self) -> str:
+        """Owner id under which this process claims, as listed by ``cluster.consumers()``."""
+        return self._lease.grant.owner
+
+    @property
+    def key(self) -> str | None:
+        """Key under which the item is unique while it is queued or claimed, or None."""
+        return self._lease.record.key or None
+
+    @property
+    def priority(self) -> int:
+        """Priority from 0 to 9.  Higher is delivered first."""
+        return self._lease.record.priority
+
+    @property
+    def attempts(self) -> int:
+        """Deliveries that count against ``max_attempts``, including this one.
+
+        Failed deliveries count, and so do those that were never settled because the holder died or the deadline passed.
+        Released ones do not.
+        """
+        return self._lease.record.attempts
+
+    @property
+    def failures(self) -> int:
+        """How many earlier deliveries of the item failed."""
+        return self._lease.record.failures
+
+    @property
+    def pushed_at(self) -> datetime:
+        """When the item was pushed, by the producer's clock."""
+        return datetime.fromtimestamp(self._lease.record.pushed_at_ms / 1000, UTC)
+
+    @property
+    def deadline(self) -> datetime:
+        """When the claim ends unless it is extended, by this machine's clock."""
+        left = self._lease.deadline_at - asyncio.get_running_loop().time()
+        return clock.now() + timedelta(seconds=left)
+
+    @property
+    def token(self) -> tuple[int, int]:
+        """Fencing token: a later claim of the same item has a greater one.
+
+        Pass it to a database that refuses writes with a smaller token than it has seen.
+        """
+        return version_of(self._lease.grant.packed)
+
+    @property
+    def settled(self) -> Verb | None:
+        """How the claim was settled, None if it was not."""
+        return self._lease.settled
+
+    @property
+    def holds(self) -> bool:
+        """Whether the claim is neither settled nor lost, as far as is known here."""
+        return self._lease.holds
+
+    @property
+    def lost(self) -> Lost:
+        """False while the claim holds.  ``await claim.lost`` waits for its loss and returns the reason."""
+        return self._lease.lost
+
+    def on_lost(self, callback: Callable[[str], object]) -> None:
+        """Call ``callback(reason)`` on the event loop when the claim is lost, or soon if it is lost already.
+
+        For work that is not inside ``async with claim``, whose body would be cancelled.  Not called once the claim is
+        settled.  A call-back that refers to the claim keeps it, and so has it extended: refer to its id.
+        """
+        self._lease.when_lost(callback)
+
+    # -- settling --------------------------------------------------------------------------------------------------
+
+    async def ack(self) -> None:
+        """Remove the item: the work is done.  When this returns, the item is never delivered again.
+
+        Raises ``ClaimLost`` if the claim no longer holds, ``OutcomeUnknown`` if it may have been acked, and
+        ``Unavailable`` if it was not: ack again.  ``ConfigError`` names a server that does not let this client in: ack
+        again once it does.
+        """
+        await self._lease.settle(Verb.ACK)
+
+    async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
+        """Deliver the item again after ``delay`` seconds, because the work failed.  It queues up after items that are
+        ready.
+
+        None leaves the delay to the queue's retry policy, which may also move the item to the dead letters.
+        Raises as ``ack`` does.
+        """
+        wanted = None if delay is None else check_duration("delay", delay)
+        await self._lease.fail(wanted, check_text("reason", reason or "nack"))
+
+    async def release(self) -> None:
+        """Return the item to its place in the queue.  This counts neither as a failure nor as a delivery.
+
+        Raises as ``ack`` does.
+        """
+        await self._lease.settle(Verb.RELEASE)
+
+    async def bury(self, reason: str) -> None:
+        """Move the item to the dead letters.  Raises as ``ack`` does."""
+        await self._lease.settle(Verb.BURY, 0, check_text("reason", reason))
+
+    async def extend(self, seconds: Duration | None = None) -> None:
+        """Hold the item for ``seconds`` from now, None: for the queue's ``claim_timeout``.
+
+        Needed only to hold the item for longer than the automatic extension does.  Raises as ``ack`` does.
+        """
+        wanted = self._lease.issuer.claim_timeout if seconds is None else check_lease("seconds", seconds)
+        self._lease.check_held()
+        await self._lease.extend(wanted)
+
+    # -- context manager -------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        lease = self._lease
+        loop = running_loop()
+        if loop is None or loop is not lease.grant.issuer.home.loop:
+            raise lease.issuer.home.elsewhere()
+        # As holds_at, without the call.
+        held = lease.settled is None and lease.deadline_at > loop.time() and not lease.loss
+        if not held:
+            lease.lose("it expired before the work began")
+            lease.check_held()
+        lease.delivered = True
+        task = lease.task = asyncio.current_task()
+        assert task is not None
+        self._cancelling = task.cancelling()
+        if lease.grant.issuer.observers.deliveries:
+            lease.grant.issuer.observers.before_delivery(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        lease = self._lease
+        task, lease.task = lease.task, None
+        assert task is not None
+        if lease.grant.issuer.observers.deliveries:
+            lease.grant.issuer.observers.after_delivery(self, error)
+        if lease.struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
+            raise lease.error()
+        if kind is None and not lease.settled and not lease.loss:
+            try:
+                await lease.settle(Verb.ACK)
+            except BaseException:
+                lease.stop_extending()
+                raise
+            return False
+        if lease.settled or lease.loss:
+            if kind is None and lease.loss:
+                raise lease.error()
+            return isinstance(error, RetryLater | Reject)
+        try:
+            return await self._leave(error)
+        finally:
+            # Whatever happened, the claim is not extended any more: at worst it expires and the item is delivered
+            # again.
+            lease.stop_extending()
+
+    async def _leave(self, error: BaseException | None) -> bool:
+        """Settle the claim as the exception says; return whether the exception is swallowed."""
+        match error:
+            case Reject():
+                await self._lease.settle(Verb.BURY, 0, error.reason)
+                return True
+            case RetryLater():
+                await self._lease.fail(error.delay, error.reason or "RetryLater")
+                return True
+            case Exception():
+                try:
+                    await self._lease.fail(None, reason_of(error))
+                except ZkrqError as problem:
+                    error.add_note(f"zkrq: item {self.id} could not be nacked, it comes back by itself: {problem}")
+            case _:
+                await self._lease.hand_back()
+        return False
+
+
+lease_of = cast("Callable[[Claim[Any]], Lease]", attrgetter("_lease"))
+"""Return the lease of a claim, for internal use.  Implemented in C, so a call per item costs almost nothing."""
