@@ -112,10 +112,10 @@ async def test_what_is_pushed_and_acked_during_a_deletion_is_remembered(
     """Also if the queue was empty by then, and all that is left is to note that it was deleted."""
     id, delete = zkrq.new_id(), Replicas.delete
 
-    async def push_before(replicas: Replicas, name: str) -> None:
+    async def push_before(replicas: Replicas, name: str, moment_ms: int) -> None:
         await other.push("x", id=id)
         await (await take(other)).ack()
-        await delete(replicas, name)
+        await delete(replicas, name, moment_ms)
 
     monkeypatch.setattr(Replicas, "delete", push_before)
     async with connect() as another:

@@ -703,8 +703,10 @@ class OneServer(Connection):
     def forget(self, **options: Argument) -> bool:
         return self._ask(calls.Forget(self.queue), options)
 
-    def delete(self, **options: Argument) -> dict[str, Decided]:
-        return read_decided(self._ask(calls.Delete(self.queue), options).flat)
+    def delete(self, moment_ms: int | None = None, **options: Argument) -> dict[str, Decided]:
+        """``moment_ms``: now by default, by the clock of the tests, which is that of the clients."""
+        moment_ms = int(time.time() * 1000) if moment_ms is None else moment_ms
+        return read_decided(self._ask(calls.Delete(self.queue, moment_ms), options).flat)
 
     def retire(self, owner: str) -> None:
         self.ask(calls.Retire(self.queue, owner))

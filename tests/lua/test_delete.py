@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.lua.one_server import DELETED, WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
 from tests.lua.test_push import push_one
 from zkrq.protocol.records import State, Version
@@ -54,6 +56,15 @@ def test_deleted_again_it_is_later(server: OneServer) -> None:
     assert DELETED not in server.contents().records
 
 
+@pytest.mark.parametrize("behind_ms", [0, 60_000])
+def test_what_its_client_pushes_next_is_later(server: OneServer, behind_ms: int) -> None:
+    """Also within the same millisecond, and if the clock of the client is behind that of the server."""
+    moment_ms = now_ms() - behind_ms
+    server.settle(put_and_claim(server, Put("a", pushed_at_ms=moment_ms - 5)).only.settle("ack"))
+    server.delete(moment_ms)
+    assert push_one(server, Put("a", pushed_at_ms=moment_ms)) == "+"
+
+
 def test_an_item_that_comes_makes_the_queue_again(server: OneServer) -> None:
     deleted(server)
     assert server.statistics().deleted
@@ -75,7 +86,7 @@ def test_late_push_of_a_deleted_item_is_done(server: OneServer) -> None:
     """A repeated push names the moment of the first."""
     when = deleted(server)
     assert server.put_told(Put("a", pushed_at_ms=when - 50))[1].keys() == {(1, 0)}
-    for pushed_at_ms in (when - 50, when):
+    for pushed_at_ms in (when - 50, when - 1):
         assert push_one(server, Put("a", pushed_at_ms=pushed_at_ms)) == "D"
     assert server.claim().ids == []
 

@@ -627,7 +627,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deletion-has-no-moment",
         "zkrq/protocol/lua/push.lua",
-        "    and pushed_at > math.max(tombstone.pushed_at, deleted.pushed_at)",
+        "    and pushed_at > tombstone.pushed_at and pushed_at >= deleted.pushed_at",
         "",
         "a push that is repeated after a deletion finds its item removed",
         Suite("tests/behaviour/test_deleting.py", "-k", "repeated_after and testing"),
@@ -635,7 +635,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "deletion-is-not-noted",
         "zkrq/protocol/forgetting.py",
-        "yield from self.decide(Delete(queue))",
+        "yield from self.decide(Delete(queue, moment_ms))",
         "pass",
         "an id of the user's that is pushed after a deletion is another item",
         Suite("tests/behaviour/test_deleting.py", "-k", "makes_the_queue_again and testing"),

@@ -181,6 +181,9 @@ class Load:
     def draw_before_ms(self) -> Word:
         return self._mostly(self.now_us // 1000, 0)
 
+    def draw_moment_ms(self) -> Word:
+        return self.now_us // 1000 - self.rng.choice([0, 0, 5_000])
+
     def draw_lease_ms(self) -> Word:
         return self.rng.choice([1_000, 60_000])
 

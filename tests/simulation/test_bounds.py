@@ -256,7 +256,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
-    "delete": {"": asking(calls.Delete("q"))},
+    "delete": {"": asking(calls.Delete("q", 10**12))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},

@@ -130,7 +130,7 @@ class Administration(Inspection[T]):
         while a server is caught up or fewer than ``min_replicas`` are in sync, after that has ended.
 
         Whatever is pushed meanwhile is removed too, or makes the queue again, as any later push does, also of an ``id``
-        that was removed (by the clocks of the producer and of the queue's primary), and a consumer that is waiting:
+        that was removed (by the clocks of the producer and of this client), and a consumer that is waiting:
         stop these first.  The fencing tokens of an id that returns are greater than all before, for as long as a
         removed id is remembered (ten minutes).  If the call fails or is cancelled, some items may be left: delete
         again.  Raises ``Unavailable``, ``OutcomeUnknown``.
@@ -138,7 +138,8 @@ class Administration(Inspection[T]):
         self._parts.check_open()
         removed = sum(await self._everywhere.each(self._empty))
         await self.resume()
-        await self._everywhere.each(lambda replicas: replicas.delete(self.name))
+        moment_ms = clock.now_ms()
+        await self._everywhere.each(lambda replicas: replicas.delete(self.name, moment_ms))
         return removed
 
     async def _empty(self, replicas: Replicas) -> int:

@@ -66,9 +66,10 @@ class Forgetting(Deciding):
         yield from self.tell(queue, attempt)
         return forgotten
 
-    def delete(self, queue: str) -> Operation[None]:
+    def delete(self, queue: str, moment_ms: int) -> Operation[None]:
         """Let no follower keep an item of a queue that was emptied just now, and decide that the queue was deleted.
 
+        ``moment_ms``: what is pushed at that moment or later is new, by the clocks of the clients.
         Items that were pushed meanwhile stay.  Left in the middle, the items are gone, but the queue is listed, and an
         id of the user's counts as removed.  Raises ``NothingDone``, and what ``decide`` raises.
         """
@@ -82,7 +83,7 @@ class Forgetting(Deciding):
             return {}
 
         yield from self.tell(queue, attempt)
-        yield from self.decide(Delete(queue))
+        yield from self.decide(Delete(queue, moment_ms))
 
     def _affirm_removals(self, view: View, queue: str) -> Operation[None]:
         """Affirm the items of followers, unless the queue has items again: then it is left to the scrub."""

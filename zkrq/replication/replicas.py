@@ -104,12 +104,12 @@ class Replicas:
         """
         return await self.run(self._operations.forget(queue))
 
-    async def delete(self, queue: str) -> None:
+    async def delete(self, queue: str, moment_ms: int) -> None:
         """Have every server remember that a queue was deleted, which was emptied just now.
 
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
-        await self.run(self._operations.delete(queue))
+        await self.run(self._operations.delete(queue, moment_ms))
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""

@@ -105,10 +105,14 @@ class Pause(Decision[Records]):
 
 @dataclass(frozen=True, slots=True)
 class Delete(Decision[Records]):
-    """Remember that the queue was deleted, after it was emptied."""
+    """Remember that the queue was deleted, after it was emptied.
+
+    ``moment_ms``: of the deletion, in milliseconds since 1970, by the clock of the client that deletes.
+    """
 
     script: ClassVar[str] = "delete"
     queue: str
+    moment_ms: int
 
     def read(self, body: Body) -> Records:
         return Records(body[0])

@@ -1,17 +1,20 @@
 #!lua flags=allow-oom
 -- purpose: decide that the queue, which was emptied, has been deleted: a record says so, and is replicated like one of a
--- removed item.  It carries the moment, by this server's clock, and is dropped in time like any tombstone.
+-- removed item.  It is dropped in time like any tombstone.
 -- A queue of which nothing is stored stays unknown.
+-- moment_ms: of the deletion, by the clock of the client that asks for it.  The moments of pushes are by the clocks of
+-- clients, too, so what this client pushes after its call is later, whatever this server's clock says.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead
--- ARGV: epoch generation queue
+-- ARGV: epoch generation queue moment_ms
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 -- include: gate clock record bundle entries lead index notes reply itself
 if redis.call('EXISTS', records, lead) == 0 then return {'OK', {}} end
-local r = open(DELETED) or begin_itself(DELETED)
+local known = open(DELETED)
+local r = known or begin_itself(DELETED)
 touch(r)
-r.pushed_at, r.due = math.max(now_ms, r.pushed_at), now_us
+r.pushed_at, r.due = known and math.max(tonumber(moment_ms), r.pushed_at) or tonumber(moment_ms), now_us
 list_queue()
 commit()
 return {'OK', decisions()}

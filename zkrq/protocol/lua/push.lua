@@ -61,11 +61,12 @@ local function enter(bundle, position, is_alone, before, r, state)
   return before
 end
 
--- Tell whether a deletion of the queue lies between the removal of an item and a later push of its id.
+-- Tell whether a deletion of the queue lies between the removal of an item and a later push of its id.  A push in the
+-- very millisecond of the deletion counts as later: a client may well do both within one.
 local function lies_before_deletion(tombstone, pushed_at)
   local deleted = open(DELETED)
   return deleted and tombstone.due + tombstone.shift <= deleted.due + deleted.shift
-    and pushed_at > math.max(tombstone.pushed_at, deleted.pushed_at)
+    and pushed_at > tombstone.pushed_at and pushed_at >= deleted.pushed_at
 end
 
 local function push(id, packed, payload)
