@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.lua.one_server import (
@@ -320,6 +320,10 @@ def assert_metadata_alike(one: OneServer, two: OneServer, apart_us: float) -> No
 
 
 @given(histories, histories)
+@example(  # some items of a bundle were pushed again here, and all of them are there, by a greater version
+    [Step("put", ("a",)), Step("push", (BUNDLE,), many=1)],
+    [Step("put", (BUNDLE,)), Step("claim", owner="ann", ms=1, many=1)],
+)
 def test_copies_both_ways_give_the_greatest_versions(pair: Pair, history: list[Step], another: list[Step]) -> None:
     """Recovery: per item the greatest version wins, and a payload is had wherever anybody has it."""
     for player, steps in zip(pair.reset(), (history, another), strict=True):

@@ -1,8 +1,9 @@
 """Pack the payloads of a bundle into one string, and take it apart.
 
-A table (four bytes each) says where the first payload begins and where each ends; then follow, for each, the length of
-its headers (two bytes), the headers, and the encoded item.  Servers cut this string without reading the rest, and what
-they cut out has the same form, with a table that counts from the beginning of the whole; ``lua/_payloads.lua`` does so.
+A table (four bytes each) says where the first payload begins and where each ends, and by its highest bits, which are
+missing.  Then follow, for each, the length of its headers (two bytes), the headers, and the encoded item.  Servers cut
+this string without reading the rest, and what they cut out has the same form, with a table that counts from the
+beginning of the whole; ``lua/_payloads.lua`` does so.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def split(packed: bytes, size: int | None = None) -> Sequence[bytes | None]:
     """Take a string of ``size`` payloads apart (None: of a whole bundle); None stands for one that was dropped."""
     if size is None:
         (begin,) = struct.unpack_from("<I", packed)
-        size = begin // 4 - 1
+        size = begin % _CUT // 4 - 1
     table = _table(size)
     ends = table.unpack_from(packed)
     shift = table.size - ends[0] % _CUT  # of a run, it also says whether the payload before was dropped

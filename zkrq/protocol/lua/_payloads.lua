@@ -1,6 +1,7 @@
 -- purpose: take payloads apart.  The payloads of a bundle are one string: a table (four bytes each) of where the first
 -- begins and where each ends, then for each the length of its headers (two bytes), its headers, and the item.  A set
--- highest bit in the table says that a payload was dropped (cut.lua).
+-- highest bit in the table says that a payload was dropped (cut.lua), or never came; in the first entry, that some other
+-- entry has it.
 local CUT = 2147483648
 
 -- Return where a payload ends, and whether it was dropped; position 0: where the first one begins.
@@ -10,7 +11,7 @@ local function end_of(whole, position)
 end
 
 local function count_of(whole)
-  return end_of(whole, 0) / 4 - 1
+  return (end_of(whole, 0)) / 4 - 1
 end
 
 -- Return the payloads of a run in the same form, except that the table counts from the beginning of the whole.
@@ -29,13 +30,14 @@ end
 
 -- Make the payloads of a bundle: those that keep(position) returns; nil: dropped.
 local function payloads_of(size, keep)
-  local length, parts = 4 * (size + 1), {}
-  local ends = {struct.pack('<I4', length)}
+  local length, parts, ends, has_holes = 4 * (size + 1), {}, {}, false
   for position = 1, size do
     local payload = keep(position)
+    has_holes = has_holes or not payload
     length = length + #(payload or '')
     ends[position + 1], parts[position] = struct.pack('<I4', length + (payload and 0 or CUT)), payload or ''
   end
+  ends[1] = struct.pack('<I4', 4 * (size + 1) + (has_holes and CUT or 0))
   return table.concat(ends) .. table.concat(parts)
 end
 
@@ -44,10 +46,12 @@ local function joined(size, whole, other)
   return payloads_of(size, function(position) return payload_at(whole, position) or payload_at(other, position) end)
 end
 
--- Tell whether payloads of items that are not gone are missing.
+-- Tell whether payloads of items that are not gone are missing.  That no item is gone does not show it: the record may be
+-- of another server, which has all payloads, while here some items were refused.
 local function lacks_payloads(r, whole)
   if not whole then return true end
-  local at = string.find(r.states, '[XF]') and string.find(r.states, '[QRCD]')
+  local may_lack = select(2, end_of(whole, 0)) or count_of(whole) < r.size or string.find(r.states, '[XF]')
+  local at = may_lack and string.find(r.states, '[QRCD]')
   while at do
     if at > count_of(whole) or select(2, end_of(whole, at)) then return true end
     at = string.find(r.states, '[QRCD]', at + 1)

@@ -65,21 +65,19 @@ local function otherwise(r, held)
   return table.concat(positions)
 end
 
-local function keep_payload(position, r, payload)
+-- Usually all payloads are there if any are, so only that is asked.  Where items are refused or gone, or were before, by
+-- a record that this one replaces, it may be a part of them.
+local function keep_payload(position, r, before, payload)
   if not string.find(r.states, '[QRCD]') then return end
-  if payload ~= '' then note_size(payload, r.size) end
-  if not string.find(r.states, '[XF]') then
-    if payload ~= '' then
-      complete(r, payload)
-    elseif redis.call('HEXISTS', payloads, r.bundle) == 0 then
-      bare[#bare + 1] = position
-    end
+  if payload == '' and not string.find(r.states, '[XF]') and not (before and string.find(before.states, '[XF]')) then
+    if redis.call('HEXISTS', payloads, r.bundle) == 0 then bare[#bare + 1] = position end
     return
   end
   local whole = redis.call('HGET', payloads, r.bundle)
   if not lacks_payloads(r, whole) then return end
   if payload ~= '' then
-    whole = joined(r.size, whole or payload, payload)
+    note_size(payload, r.size)
+    whole = whole and joined(r.size, whole, payload) or payload
     redis.call('HSET', payloads, r.bundle, whole)
     enter_again(r)
   end
@@ -90,7 +88,8 @@ local at = first
 for position, id in ipairs(ids) do
   local record, texts, since = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
   local payload = whole == '1' and ARGV[at + 4] or ''
-  local held, r = open(id, known[position]), read_record(record, 0)
+  local before, r = open(id, known[position]), read_record(record, 0)
+  local held = before
   r.bundle, r.record = id, record
   if not held or newer(r, held) then
     r.shift = since == '' and now_us - r.clock or since + from_us
@@ -103,7 +102,7 @@ for position, id in ipairs(ids) do
       superseded[n + 1], superseded[n + 2] = position, positions
     end
   end
-  keep_payload(position, held, payload)
+  keep_payload(position, held, before, payload)
   at = at + stride
 end
 list_queue()
