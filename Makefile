@@ -35,8 +35,8 @@ mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be
 model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores.
 	$(PYTHON) -m tests.model --schedules $(SCHEDULES)
 
-fuzz: setup    ## Hostile input of every kind, FUZZ_EXAMPLES=5000 of each by default, about 20 minutes.
-	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest tests/security/test_fuzz.py $(ARGS)
+fuzz: setup    ## Hostile input of every kind, and generated histories, FUZZ_EXAMPLES=5000 of each by default, about 40 minutes.
+	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest -n 2 tests/security/test_fuzz.py tests/lua/test_histories.py tests/lua/test_repair.py $(ARGS)
 
 http: setup    ## Requests that are generated from the HTTP API's schema, HTTP_EXAMPLES=1000 of each kind by default, about 10 minutes.
 	HTTP_EXAMPLES=$(or $(HTTP_EXAMPLES),1000) $(PYTHON) -m pytest tests/integration/test_serve_schema.py $(ARGS)

@@ -1,7 +1,11 @@
-"""One private Redis server for all script tests; every test finds it empty and newly enrolled."""
+"""One private Redis server for all script tests; every test finds it empty and newly enrolled.
+
+``make fuzz`` plays more histories than the tests do: FUZZ_EXAMPLES of each kind.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Generator
 
 import pytest
@@ -10,7 +14,7 @@ from hypothesis import settings
 from tests.lua.one_server import OneServer
 from zkrq import local
 
-settings.register_profile("servers", deadline=None, max_examples=40)
+settings.register_profile("servers", deadline=None, max_examples=int(os.environ.get("FUZZ_EXAMPLES", "40")))
 settings.load_profile("servers")
 
 
