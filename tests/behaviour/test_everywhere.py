@@ -184,14 +184,16 @@ def between(
 ) -> None:
     """Have something done once around one of the changes of the shard map that a client makes."""
     coordinator = client_of(operator).coordinator
-    swap: Change = coordinator.swap
+    swap = coordinator.swap
     numbers: Iterator[int] = iter(range(100))
 
-    async def swap_and_act(register: str, data: bytes, expected: int) -> Versioned | None:
+    async def swap_and_act(
+        register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         number = next(numbers) if register == MAP else None
         if number == at and when == "before":
             await act()
-        written = await swap(register, data, expected)
+        written = await swap(register, data, expected, given=given)
         if number == at and when == "after":
             await act()
         return written

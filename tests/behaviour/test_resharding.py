@@ -38,9 +38,11 @@ def let_die(operator: zkrq.Cluster, at: int, *, written: bool, patch: pytest.Mon
     coordinator = client_of(operator).coordinator
     swap, changes = coordinator.swap, itertools.count()
 
-    async def dying(register: str, data: bytes, expected: int) -> Versioned | None:
+    async def dying(
+        register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         if register != MAP or next(changes) != at:
-            return await swap(register, data, expected)
+            return await swap(register, data, expected, given=given)
         if written:
             await swap(register, data, expected)
         raise Died
@@ -96,7 +98,9 @@ async def test_an_operator_who_was_stalled_leaves_another_shard_of_that_name_alo
         coordinator = client_of(operator).coordinator
         swap, changes = coordinator.swap, itertools.count()
 
-        async def stalling(register: str, data: bytes, expected: int) -> Versioned | None:
+        async def stalling(
+            register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+        ) -> Versioned | None:
             if register == MAP and next(changes) == at:
                 if verb == "drain" and at == 0:
                     await other.drain_shard("b")
@@ -104,7 +108,7 @@ async def test_an_operator_who_was_stalled_leaves_another_shard_of_that_name_alo
                 own.kill("redis-2")
                 with pytest.raises(zkrq.Unavailable):
                     await other.add_shard("b", own.urls("redis-2"))
-            return await swap(register, data, expected)
+            return await swap(register, data, expected, given=given)
 
         monkeypatch.setattr(coordinator, "swap", stalling)
         steps = {
@@ -157,12 +161,14 @@ async def test_a_shard_whose_removal_has_begun_is_not_used_again(
             coordinator = client_of(other).coordinator
             swap, changes = coordinator.swap, itertools.count()
 
-            async def end_and_swap(register: str, data: bytes, expected: int) -> Versioned | None:
+            async def end_and_swap(
+                register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+            ) -> Versioned | None:
                 if register == MAP and next(changes) == 0:
                     let_die(operator, 0, written=False, patch=monkeypatch)
                     with pytest.raises(Died):
                         await operator.remove_shard("b", force=True)
-                return await swap(register, data, expected)
+                return await swap(register, data, expected, given=given)
 
             monkeypatch.setattr(coordinator, "swap", end_and_swap)
             with pytest.raises(zkrq.Unavailable):

@@ -15,7 +15,7 @@ from zkrq.client import resharding
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
 from zkrq.client.shards import Shards
-from zkrq.producing.placement import forget_home
+from zkrq.producing.placement import read_home
 from zkrq.protocol.shards import FIRST, ShardName, ShardState, home, shard_of
 from zkrq.replication.fleet import Fleet
 from zkrq.testing import Servers, TestCluster, servers
@@ -156,7 +156,7 @@ async def test_a_client_that_has_not_heard_of_the_shards_yet_cannot_push_by_the_
         await late.queue("jobs").push("x")
         placement = late._client.shards.placement  # pyright: ignore[reportPrivateUsage]
         old, follow = placement.map, placement.follow
-        placement.follow = lambda _: None  # type: ignore[method-assign]
+        placement.follow = lambda *_: None  # type: ignore[method-assign]
         await early.add_shard("b", own.urls(*SECOND))
         assert placement.map is old
         pushing = [
@@ -242,23 +242,26 @@ async def test_a_client_opens_though_a_shard_is_away_and_finds_it_later(own: Ser
 
 
 async def test_a_drained_shard_is_emptied_and_removed(
-    own: Servers, cluster: TestCluster, queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch
+    own: Servers, cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a queue that is at home on another one: its tombstones are waited for otherwise."""
     monkeypatch.setattr(resharding, "PUT_WINDOW", 10.0)
+    name = next(name for name in map(str, range(100)) if home(name, [FIRST, ShardName("b")]) == FIRST)
+    queue = cluster.queue(name)
     for at in range(40):
         await queue.push(at)
-    before = (await cluster.shard_sizes("b"))["jobs"]
+    before = (await cluster.shard_sizes("b"))[name]
     assert before.ready
     await cluster.drain_shard("b")
     assert cluster.shards["b"].state == "draining"
     for at in range(20):
         await queue.push(at)
-    assert (await cluster.shard_sizes("b"))["jobs"] == before
-    with pytest.raises(zkrq.ConfigError, match="queue 'jobs' has"):
+    assert (await cluster.shard_sizes("b"))[name] == before
+    with pytest.raises(zkrq.ConfigError, match=f"queue '{name}' has"):
         await cluster.remove_shard("b", force=True)
     assert cluster.shards["b"].state == "draining"
     async with connect(own) as other:
-        assert len(await all_of(other.queue("jobs"), 60)) == 60
+        assert len(await all_of(other.queue(name), 60)) == 60
         assert await cluster.shard_sizes("b") == {}
         with pytest.raises(zkrq.ConfigError, match="somebody may repeat a push"):
             await cluster.remove_shard("b")
@@ -273,10 +276,10 @@ async def test_a_drained_shard_is_emptied_and_removed(
         for client in (cluster, other):
             assert list(client.shards) == [FIRST]
             assert client.health().ok
-            await client.queue("jobs").push("x")
-            await client.queue("jobs").push("x", id=f"own-{client is other}")
-            await client.queue("jobs").push("x", key=f"own-{client is other}")
-        assert len(await all_of(other.queue("jobs"), 6)) == 6
+            await client.queue(name).push("x")
+            await client.queue(name).push("x", id=f"own-{client is other}")
+            await client.queue(name).push("x", key=f"own-{client is other}")
+        assert len(await all_of(other.queue(name), 6)) == 6
     with pytest.raises(zkrq.ConfigError, match="there is no shard 'b'"):
         await cluster.drain_shard("b")
 
@@ -505,13 +508,12 @@ async def test_a_shard_that_was_removed_may_be_added_again_and_is_another_one(
     own: Servers, cluster: TestCluster
 ) -> None:
     at_b = [name for name in (f"queue-{n}" for n in range(20)) if home(name, ["b", FIRST]) == "b"][:3]  # type: ignore[list-item]
-    placement = cluster._client.shards.placement  # pyright: ignore[reportPrivateUsage]
     coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
     for name in at_b:
         await cluster.queue(name).push("x", id="mine")
         await all_of(cluster.queue(name), 1)
-    former = placement.map.shards[ShardName("b")].register
     await cluster.drain_shard("b")
+    assert all([(await read_home(coordinator, name))[0] for name in at_b]), "they stay where they are"
     await cluster.remove_shard("b", force=True)
     for name in SECOND:
         own.kill(name)
@@ -520,9 +522,46 @@ async def test_a_shard_that_was_removed_may_be_added_again_and_is_another_one(
     async with connect(own) as other:
         for name in at_b:
             assert (await cluster.queue(name).push("x", id="mine")).new
-            await forget_home(coordinator, name, former)  # by somebody who has not heard of the new one
             assert not (await other.queue(name).push("x", id="mine")).new
             assert await other.queue(name).size() == (1, 0, 0, 0)
+
+
+async def test_a_queue_costs_the_coordinator_nothing_unless_a_change_of_the_shards_would_move_it(
+    own: Servers, cluster: TestCluster
+) -> None:
+    coordinator = cluster._client.coordinator  # pyright: ignore[reportPrivateUsage]
+    names = [f"once-{number}" for number in range(60)]
+
+    async def registered() -> list[str]:
+        return [name for name in names if (await read_home(coordinator, name))[0]]
+
+    for name in names:
+        assert (await cluster.queue(name).push("x", id="mine")).new
+    assert await registered() == []
+    await cluster.drain_shard("b")
+    moving = [name for name in names if home(name, [FIRST, ShardName("b")]) == "b"]
+    assert await registered() == moving, "and these stay where they are"
+    await cluster.add_shard("b", own.urls(*SECOND))
+    await cluster.drain_shard(FIRST)
+    assert sorted(await registered()) == sorted(names)
+    async with connect(own) as other:
+        for name in names:
+            assert not (await other.queue(name).push("x", id="mine")).new
+
+
+async def test_a_shard_that_is_away_keeps_others_from_being_added_and_drained(
+    own: Servers, cluster: TestCluster
+) -> None:
+    """Pushes that do not know of the change could still go there."""
+    queue = cluster.queue("jobs")
+    await queue.push("x", id="mine")
+    kill(own, *SECOND)
+    with pytest.raises(zkrq.Unavailable):
+        await cluster.drain_shard(FIRST)
+    for name in SECOND:
+        own.start(name)
+    await cluster.drain_shard(FIRST)
+    assert not (await queue.push("x", id="mine")).new
 
 
 async def test_scheduled_items_of_several_shards_that_are_due_are_seen(

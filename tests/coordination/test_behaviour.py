@@ -98,6 +98,23 @@ async def test_registers_are_apart(world: World) -> None:
         assert await two.read(OTHER) == Versioned(b"c", 1)
 
 
+@pytest.mark.parametrize("expected", [-1, 0])
+async def test_swap_only_while_another_register_is_unchanged(world: World, expected: int) -> None:
+    async with await world.coordinator() as one, await world.coordinator() as two:
+        await one.swap(VIEW, b"a", -1)
+        if expected == 0:
+            await one.swap(OTHER, b"first", -1)
+        assert await two.swap(OTHER, b"early", expected, given=(VIEW, 1)) is None
+        assert (await one.read(OTHER)).version == expected
+        assert await two.swap(OTHER, b"b", expected + 3, given=(VIEW, 0)) is None
+        world.lose_reply_to(two, b"b")
+        assert await two.swap(OTHER, b"b", expected, given=(VIEW, 0)) == Versioned(b"b", expected + 1)
+        assert await one.read(OTHER) == Versioned(b"b", expected + 1)
+        await one.swap(VIEW, b"later", 0)
+        assert await two.swap(OTHER, b"late", expected + 1, given=(VIEW, 0)) is None
+        assert await one.read(OTHER) == Versioned(b"b", expected + 1)
+
+
 async def test_changes_of_a_register_are_told_to_those_who_follow_it(world: World) -> None:
     """Also of one that is not there yet, and after a cut."""
     async with await world.coordinator() as one, await world.coordinator() as two:

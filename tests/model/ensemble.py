@@ -13,8 +13,8 @@ from tests.model.rules import Rule
 from tests.model.server import Server
 from tests.model.world import World
 from zkrq.base.errors import Unavailable
-from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
+from zkrq.producing.placement import MAP
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.shards import FIRST_VIEW, ShardMap, decode
 from zkrq.protocol.view import ServerId, encode, encode_end
@@ -61,10 +61,13 @@ class Ensemble:
             return Versioned(encode_end("") if world.has_ended else encode(world.view), world.view.epoch)
         return self._registers.get(register, Versioned(None, -1))
 
-    def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    def swap(self, register: str, data: bytes, expected: int, given: tuple[str, int] | None = None) -> Versioned | None:
         """What a compare-and-set returns; None if somebody else was faster."""
         rule = Rule.MAP_BY_COMPARE_AND_SET if register == MAP else Rule.HOME_BY_COMPARE_AND_SET
         known = self.read(register)
+        is_given = given is None or self.read(given[0]).version == given[1]
+        if not is_given and Rule.REGISTERED_UNDER_ITS_MAP in self.first.on:
+            return None
         if known.version == expected or rule not in self.first.on:
             self._registers[register] = Versioned(data, known.version + 1)
             self.first.log(register, data)
@@ -125,7 +128,9 @@ class Coordinator:
         await pause()
         return self._ensemble.read(register)
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         ensemble, world = self._ensemble, self.world
         await pause()
         await doze(world)
@@ -133,14 +138,14 @@ class Coordinator:
         if dice < LOST:
             world.ledger.counts["compare-and-set lost"] += 1
             raise Unavailable("no answer")
-        written = ensemble.swap(register, data, expected)
+        written = ensemble.swap(register, data, expected, given)
         if dice < LOST + UNANSWERED:
             world.ledger.counts["compare-and-set unanswered"] += 1
             raise Unavailable("no answer")
         if dice < LOST + UNANSWERED + REPEATED:
             world.ledger.counts["compare-and-set repeated"] += 1
             await pause()
-            written = ensemble.swap(register, data, expected)
+            written = ensemble.swap(register, data, expected, given)
         return written
 
     def follow(self, register: str) -> None:

@@ -285,8 +285,23 @@ class Rule(enum.Enum):
     )
     HOMES_COME_FIRST = (
         0,
-        "before a second shard takes pushes, every queue that is there gets the first one as its home",
-        "an id that was pushed before there was a map is pushed again, to another shard",
+        "before the shards of the hash change, the homes of the queues that are there are registered",
+        "an id that was pushed before the change is pushed again, to another shard",
+    )
+    REGISTERED_WHILE_SETTLING = (
+        0,
+        "who knows that the map is settling registers a queue's home before it uses it",
+        "a queue that was not listed is used by the old hash, and then by the new one",
+    )
+    REGISTERED_UNDER_ITS_MAP = (
+        0,
+        "a home is registered only while the map by which it was chosen is the present one",
+        "a slow client registers its choice after others have used the new hash",
+    )
+    HASHED_ASK_FOR_THE_MAP = (
+        0,
+        "before the shards of the hash change, the servers of all of them refuse pushes by older maps",
+        "a client that knows an older map pushes to a home by the old hash, after the queues were listed",
     )
     JOINING_TAKES_NOTHING = (
         0,

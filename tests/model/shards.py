@@ -173,6 +173,14 @@ class WatchedReplicas(Replicas):
                     self._ledger.push_returned(put.item_id(position).encode(), self._register)
 
 
+class Hurried(ShardMap):
+    """A map of which a client does not see that it is settling."""
+
+    @property
+    def is_settling(self) -> bool:
+        return False
+
+
 class AlteredPlacement(Placement):
     """Chance chooses among open shards: how busy they are matters to nobody here."""
 
@@ -180,7 +188,7 @@ class AlteredPlacement(Placement):
         super().__init__(cast("Any", coordinator), refresh)
         self._world = world
 
-    def follow(self, map: ShardMap) -> None:
+    def follow(self, map: ShardMap, version: int) -> None:
         states = {
             ShardState.JOINING: (Rule.JOINING_TAKES_NOTHING, ShardState.OPEN),
             ShardState.CLOSED: (Rule.CLOSED_TAKES_NOTHING, ShardState.DRAINING),
@@ -190,7 +198,10 @@ class AlteredPlacement(Placement):
             rule, state = states.get(entry.state, (None, entry.state))
             if rule and rule not in self._world.on:
                 shown[name] = entry._replace(state=state)
-        super().follow(replace(map, shards=shown))
+        shown_map = replace(map, shards=shown)
+        if Rule.REGISTERED_WHILE_SETTLING not in self._world.on:
+            shown_map = Hurried(map.number, shown, map.by)
+        super().follow(shown_map, version)
 
     def choose(self, tried: Collection[ShardName] = ()) -> Target:
         usable = [self.targets[name] for name in self.map.open if name in self.targets and name not in tried]
@@ -278,12 +289,16 @@ class AlteredResharding(Resharding):
     def __init__(self, shards: KnownShards, on: Collection[Rule]) -> None:
         super().__init__(shards, cast("Any", shards.coordinator), SETTINGS)
         self._on = on
+        self._is_settling = False
 
-    async def _settle_homes(self) -> None:
-        if Rule.HOMES_COME_FIRST in self._on:
-            await super()._settle_homes()
+    async def _settle(self, map: ShardMap, version: int, wanted: ShardMap) -> None:
+        self._is_settling = True
+        await super()._settle(map, version, wanted if Rule.HOMES_COME_FIRST in self._on else map)
+        self._is_settling = False
 
     async def _ask_for_map(self, shard: Shard) -> None:
+        if self._is_settling and Rule.HASHED_ASK_FOR_THE_MAP not in self._on:
+            return
         closed = self._shards.map.shards[shard.name].state is ShardState.CLOSED
         if not closed or Rule.REMOVAL_ASKS_FOR_THE_MAP in self._on:
             await super()._ask_for_map(shard)

@@ -192,8 +192,10 @@ class Mortal(Coordinator):
             raise Died
         return found
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
-        written = await super().swap(register, data, expected)
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
+        written = await super().swap(register, data, expected, given=given)
         if self.world.chance(self.DIES):
             raise Died
         return written

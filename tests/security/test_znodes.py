@@ -15,6 +15,7 @@ from tests.load import Load
 from zkrq import local
 from zkrq.base.credentials import Credentials
 from zkrq.client.cluster import Cluster, client_of
+from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import Right, ZooKeeperLink
 from zkrq.producing.placement import write_home
@@ -113,7 +114,8 @@ async def test_a_namespace_without_auth_gets_it(
     await found(servers, namespace, None)
     async with connect(servers, namespace, None) as before:
         home = f"{namespace}-home"
-        assert await write_home(client_of(before).coordinator, home, FIRST) == FIRST  # as where there are shards
+        coordinator = client_of(before).coordinator  # as where there are shards
+        assert await write_home(coordinator, home, FIRST, -1, (VIEW, (await coordinator.read(VIEW)).version))
         load = Load(before)
         async with load.running(producers=1, consumers=1), connect(servers, namespace, AUTH) as after:
             assert len(warnings(caplog)) == 1

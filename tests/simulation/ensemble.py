@@ -1,13 +1,15 @@
 """Play ZooKeeper: the hub of ``zkrq.coordination.memory`` across a network, with the freedom that its contract leaves.
 
 A request is executed when it reaches the hub, even if its client has died by then.  A read may miss a write whose
-client has not yet got its answer, and no other.
+client has not yet got its answer, and no other; and none that is older than anything that its own client has seen, in
+whichever register.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import TypeVar
@@ -38,6 +40,8 @@ class SimHub(Hub):
         self.stale = 0.0
         self.slow = 0.0
         self.history: dict[str, list[Versioned]] = defaultdict(lambda: [NEVER_WRITTEN])
+        self.moments: dict[str, list[int]] = defaultdict(lambda: [0])
+        """By register: when each of its history was written, as the number of the write."""
         self.told_versions: dict[str, int] = defaultdict(lambda: -1)
         """By register: its latest version of which some writer or reader has been told."""
         self.told_owners: set[str] = set()
@@ -49,11 +53,12 @@ class SimHub(Hub):
         usual = 0.0002 + 0.004 * self.chance.random() ** 2
         return usual + self.slow * self.chance.random() if self.slow else usual
 
-    def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    def swap(self, register: str, data: bytes, expected: int, given: tuple[str, int] | None = None) -> Versioned | None:
         before = self.read(register)
-        written = super().swap(register, data, expected)
+        written = super().swap(register, data, expected, given)
         if self.read(register) is not before:
             self.history[register].append(self.read(register))
+            self.moments[register].append(1 + sum(len(moments) - 1 for moments in self.moments.values()))
             self.trace.note(f"{register} is now {data.decode()}")
         return written
 
@@ -136,12 +141,18 @@ class SimCoordinator(MemoryCoordinator):
         self.deaf = False
         self.swaps_to_lose = 0
         self._seen_versions: dict[str, int] = defaultdict(lambda: -1)
+        self._seen_moment = 0
 
     @property
     def valid_until(self) -> float:
         if self.silent_since is not None and self.session.state is SessionState.CONNECTED:
             return self.silent_since + self.hub.session_timeout * (1 - MARGIN)
         return super().valid_until
+
+    def _see(self, register: str, seen: Versioned) -> None:
+        self._seen_versions[register] = max(self._seen_versions[register], seen.version)
+        at = [old.version for old in self.hub.history[register]].index(seen.version)
+        self._seen_moment = max(self._seen_moment, self.hub.moments[register][at])
 
     async def read(self, register: str) -> Versioned:
         floor = max(self.hub.told_versions[register], self._seen_versions[register])
@@ -150,24 +161,27 @@ class SimCoordinator(MemoryCoordinator):
             hub = self.hub
             history = hub.history[register]
             oldest = next(at for at, old in enumerate(history) if old.version >= floor)
+            oldest = max(oldest, bisect_right(hub.moments[register], self._seen_moment) - 1)
             if oldest < len(history) - 1 and hub.chance.random() < hub.stale:
                 hub.trace.count(f"stale {register}")
                 return history[hub.chance.randrange(oldest, len(history))]
             return hub.read(register)
 
         seen = await self._ask(read)
-        self._seen_versions[register] = max(self._seen_versions[register], seen.version)
+        self._see(register, seen)
         return seen
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         if self.swaps_to_lose:
             self.swaps_to_lose -= 1
             self.replies_to_lose += 1
             self.hub.trace.count("reply to a compare-and-set lost", self.process.name)
-        written = await super().swap(register, data, expected)
+        written = await super().swap(register, data, expected, given=given)
         if written is not None:
             self.hub.told_versions[register] = max(self.hub.told_versions[register], written.version)
-            self._seen_versions[register] = max(self._seen_versions[register], written.version)
+            self._see(register, written)
         return written
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:

@@ -23,8 +23,10 @@ from zkrq.protocol.shards import (
     encode,
     ending,
     given_up,
+    heard,
     home,
     joined,
+    moves,
     opened,
     rejoined,
     removed,
@@ -34,6 +36,12 @@ from zkrq.protocol.shards import (
 
 A, B, C = FIRST, ShardName("b"), ShardName("c")
 TWO = opened(joined(ShardMap(), B, "views/b", "w"), B, "x")
+
+
+def emptying(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
+    """Drain a shard, whose servers have heard of it."""
+    return heard(drained(map, name, by), name, now_ms, by)
+
 
 names = st.text("abcdefgh", min_size=1, max_size=3).map(ShardName)
 entries = st.builds(Entry, st.sampled_from(ShardState), st.text(max_size=8), st.integers(0, 1 << 42))
@@ -80,13 +88,16 @@ def test_the_life_of_a_shard() -> None:
     assert (joining.open, joining.shards[C].state) == ([B, A], ShardState.JOINING)
     three = opened(joining, C, "2")
     assert three.open == [B, C, A]
-    draining = drained(three, B, 1_000, "3")
+    draining = emptying(three, B, 1_000, "3")
     assert (draining.open, draining.shards[B].state) == ([C, A], ShardState.DRAINING)
     again = rejoined(closed(draining, B, ""), B, "")
     assert (again.open, again.shards[B].state) == ([C, A], ShardState.JOINING)
-    assert drained(again, B, 9_000, "").shards == draining.shards, "it has drained since then"
+    assert emptying(again, B, 9_000, "").shards == draining.shards, "it has drained since then"
     assert opened(again, B, "").shards == three.shards
-    assert opened(draining, B, "4").shards == three.shards
+    with pytest.raises(ValueError, match="add it again"):
+        opened(draining, B, "4")
+    assert opened(rejoined(draining, B, ""), B, "4").shards == three.shards
+    assert opened(drained(three, B, "3"), B, "4").shards == three.shards, "nobody had heard of it"
     gone = removed(closed(draining, B, "5"), B, "6")
     assert gone.shards == {name: entry for name, entry in three.shards.items() if name != B}
     numbers = [each.number for each in (ShardMap(), TWO, joining, three, draining, gone)]
@@ -95,8 +106,8 @@ def test_the_life_of_a_shard() -> None:
 
 def test_what_is_so_already_is_no_change() -> None:
     assert opened(TWO, B, "1") is TWO
-    draining = drained(TWO, B, 1_000, "1")
-    assert drained(draining, B, 2_000, "2") is draining
+    draining = emptying(TWO, B, 1_000, "1")
+    assert emptying(draining, B, 2_000, "2") is draining
     assert joined(TWO, B, "views/other", "1") is TWO
     assert rejoined(TWO, B, "1") is TWO
 
@@ -105,7 +116,7 @@ def test_a_shard_is_new_until_it_is_opened_and_items_are_on_the_others() -> None
     joining = joined(TWO, C, "views/c", "1")
     assert (joining.shards[C].is_new, list(joining.used)) == (True, [B, A])
     used = [opened(joining, C, "2")]
-    used.append(drained(used[-1], C, 1_000, "3"))
+    used.append(emptying(used[-1], C, 1_000, "3"))
     used.append(closed(used[-1], C, "4"))
     used.append(rejoined(used[-1], C, "5"))
     for map in used:
@@ -116,13 +127,13 @@ def test_a_map_is_renewed_while_a_new_shard_joins() -> None:
     joining = joined(TWO, C, "views/c", "1")
     assert renewed(joining, "2") == ShardMap(joining.number, joining.shards, "2")
     assert renewed(TWO, "2") is TWO
-    back = rejoined(closed(drained(TWO, B, 1_000, "2"), B, "3"), B, "4")
+    back = rejoined(closed(emptying(TWO, B, 1_000, "2"), B, "3"), B, "4")
     assert renewed(back, "5") is back
 
 
 def test_only_a_shard_that_was_never_opened_is_given_up() -> None:
     joining = joined(TWO, C, "views/c", "1")
-    back = rejoined(closed(drained(opened(joining, C, "2"), C, 1_000, "3"), C, "4"), C, "5")
+    back = rejoined(closed(emptying(opened(joining, C, "2"), C, 1_000, "3"), C, "4"), C, "5")
     assert given_up(back, C, "views/c", "6") is back
     assert given_up(joining, C, "views/c", "2").shards == TWO.shards
     assert given_up(joining, C, "views/another", "2") is joining
@@ -136,19 +147,39 @@ def test_a_shard_is_known_by_the_register_of_its_view() -> None:
 
 def test_what_would_lose_items_is_refused() -> None:
     with pytest.raises(ValueError, match="only one that takes pushes"):
-        drained(drained(TWO, A, 1, "1"), B, 1, "2")
-    for map in (TWO, drained(TWO, B, 0, "1"), joined(TWO, C, "views/c", "1")):
+        drained(emptying(TWO, A, 1, "1"), B, "2")
+    for map in (TWO, drained(TWO, B, "1"), joined(TWO, C, "views/c", "1")):
         with pytest.raises(ValueError, match="drain it first"):
             closed(map, C if C in map.shards else B, "2")
-    removing = closed(drained(TWO, B, 1_000, "1"), B, "2")
-    for change in (opened, partial(drained, now_ms=1)):
+    removing = closed(emptying(TWO, B, 1_000, "1"), B, "2")
+    for change in (opened, drained, partial(heard, now_ms=1)):
         with pytest.raises(ValueError, match="shard b is being removed"):
             change(removing, B, by="3")
     with pytest.raises(ValueError, match="replace its servers instead"):
-        closed(drained(TWO, A, 1, "1"), A, "2")
-    for change in (opened, rejoined, partial(drained, now_ms=1), closed, removed):
+        closed(emptying(TWO, A, 1, "1"), A, "2")
+    for change in (opened, rejoined, drained, partial(heard, now_ms=1), closed, removed):
         with pytest.raises(ValueError, match="there is no shard 'c': there are b, main"):
             change(TWO, C, by="1")
+
+
+def test_the_shards_of_the_hash_change_only_with_a_settling_map() -> None:
+    """And no other change begins or ends there."""
+    joining = joined(TWO, C, "views/c", "1")
+    leaving = drained(TWO, B, "1")
+    gone = heard(leaving, B, 1_000, "2")
+    back = rejoined(gone, B, "3")
+    shut = closed(gone, B, "3")
+    assert [map.hashed for map in (TWO, joining, opened(joining, C, "2"))] == [[B, A], [B, A], [B, C, A]]
+    assert [map.hashed for map in (leaving, gone, back, opened(back, B, "4"))] == [[B, A], [A], [A], [B, A]]
+    assert [map.hashed for map in (shut, rejoined(shut, B, "4"), removed(shut, B, "5"))] == [[A], [A], [A]]
+    settling = [TWO, joining, opened(joining, C, "2"), leaving, gone, back, shut, rejoined(shut, B, "4")]
+    assert [map.is_settling for map in settling] == [False, True, False, True, False, True, False, True]
+    queues = [f"queue-{number}" for number in range(100)]
+    moved = [queue for queue in queues if moves(queue, leaving, gone)]
+    assert moved == [queue for queue in queues if home(queue, [A, B]) == B]
+    assert not any(moves(queue, TWO, joining) for queue in queues)
+    with pytest.raises(ValueError, match="drain it again"):
+        heard(back, B, 2_000, "5")
 
 
 def test_ids_name_the_shard_that_they_were_placed_on() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -15,9 +15,9 @@ from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.base.settings import Settings
 from zkrq.client.inspection import read_statistics
 from zkrq.client.shard import Shard
-from zkrq.client.shards import LOOK_SECONDS, Shards
+from zkrq.client.shards import LOOK_SECONDS, Prepare, Shards
 from zkrq.coordination.coordinator import Coordinator
-from zkrq.producing.placement import read_home, write_home
+from zkrq.producing.placement import MAP, read_home, write_home
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.enrolment import enrolment
@@ -25,7 +25,6 @@ from zkrq.protocol.records import State
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import (
     FIRST,
-    FIRST_VIEW,
     Entry,
     ShardMap,
     ShardName,
@@ -34,11 +33,14 @@ from zkrq.protocol.shards import (
     closed,
     drained,
     given_up,
+    heard,
     joined,
+    moves,
     opened,
     rejoined,
     removed,
 )
+from zkrq.protocol.shards import home as choose_home
 from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
 
 SHARE_TRIES = 10
@@ -124,9 +126,12 @@ class Resharding:
         if set(shard.view.servers) != set(servers):
             raise ConfigError(f"there is a shard {name!r} already, of {', '.join(shard.view.servers)}")
         await self._rejoin(shard)
-        if self._shards.map.open == [FIRST]:
-            await self._settle_homes()
-        await self._change(opened, name, entry.register, prepare=partial(self._share_pauses, shard))
+
+        async def prepare(map: ShardMap, version: int, wanted: ShardMap) -> None:
+            await self._settle(map, version, wanted)
+            await self._share_pauses(shard, map)
+
+        await self._change(opened, name, entry.register, prepare=prepare)
 
     async def _change(
         self,
@@ -134,7 +139,7 @@ class Resharding:
         name: ShardName,
         register: str,
         *,
-        prepare: Callable[[ShardMap], Awaitable[object]] | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         """Change what the map says of one shard; see ``Shards.change``.
 
@@ -181,13 +186,12 @@ class Resharding:
                 shard.fleet.drop()
 
     async def _rejoin(self, shard: Shard) -> None:
-        """Take back that a shard was closed, before it takes pushes again.
+        """Take back that a shard drains or was closed, before it takes pushes again.
 
-        Its view is another one then, so a removal that has found nothing in it ends in vain.
+        The view of one that was closed is another one then, so a removal that has found nothing in it ends in vain.
         """
         entry = self._shards.entry(shard.name)
-        if entry.state is ShardState.CLOSED:
-            await self._change(rejoined, shard.name, shard.register)
+        await self._change(rejoined, shard.name, shard.register)
         if entry.state in (ShardState.CLOSED, ShardState.JOINING) and not entry.is_new:  # fails if its view has ended
             await self._ask_for_map(shard)
 
@@ -200,14 +204,22 @@ class Resharding:
                 await self._shards.open_missing()
         raise Unavailable(f"shard {name} cannot be reached: {self._shards.away.get(name, 'it was removed')}")
 
-    async def _settle_homes(self) -> None:
-        """Before the second shard takes pushes: give every queue that there is a home on the first one.
+    async def _settle(self, map: ShardMap, version: int, wanted: ShardMap) -> None:
+        """Under a settling map: register the homes that would be others under the wanted one (``protocol/shards.py``).
 
-        Clients that know of no map push everything there.  Once its servers ask for one, no such push comes any more.
+        ``version``: of the map's register.  If the map is another one meanwhile, less may be done; then the wanted one
+        is not written.  Raises ``Unavailable``, also if one of the shards of the hash cannot be reached.
         """
-        await self._ask_for_map(self._shards.first)
-        for queue in await self._shards.first.replicas.names(calls.Queues(), everywhere=True):
-            await write_home(self._coordinator, queue, FIRST_VIEW)
+        shards = [await self._use(name, map.shards[name].register) for name in map.hashed]
+        for shard in shards:
+            await self._ask_for_map(shard)
+        for shard in shards:
+            for queue in await shard.replicas.names(calls.Queues(), everywhere=True):
+                if moves(queue, map, wanted):
+                    register, at = await read_home(self._coordinator, queue)
+                    if not register or map.shard_with(register) is None:
+                        home = map.shards[choose_home(queue, map.hashed)].register
+                        await write_home(self._coordinator, queue, home, at, (MAP, version))
 
     async def _share_pauses(self, shard: Shard, map: ShardMap) -> None:
         """Pause the queues on a new shard that are paused on the first one, and no others.
@@ -250,10 +262,12 @@ class Resharding:
         if entry.is_new:
             raise ConfigError(f"shard {name} is being added: add it again, or remove it")
         await self._check_not_ended(name, entry)
-        await self._rejoin(await self._use(name, entry.register))
-        await self._change(partial(drained, now_ms=0), name, entry.register)
-        await self._ask_for_map(await self._use(name, entry.register))
-        await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
+        shard = await self._use(name, entry.register)
+        if entry.state is ShardState.CLOSED:
+            await self._rejoin(shard)
+        await self._change(drained, name, entry.register)
+        await self._ask_for_map(shard)
+        await self._change(partial(heard, now_ms=clock.now_ms()), name, entry.register, prepare=self._settle)
 
     async def remove(self, name: ShardName, *, force: bool) -> None:
         """Remove a draining shard in which nothing is left.
@@ -287,7 +301,7 @@ class Resharding:
             await self._check_empty(shard, force=force)
         except ConfigError:
             await self._rejoin(shard)
-            await self._change(partial(drained, now_ms=clock.now_ms()), name, entry.register)
+            await self._change(drained, name, entry.register)
             raise
         await self._end(shard, view)
 

@@ -23,14 +23,11 @@ from zkrq.base.settings import Settings
 from zkrq.base.tasks import Rounds
 from zkrq.client.shard import Shard
 from zkrq.coordination.coordinator import VIEW, Coordinator, Versioned
-from zkrq.producing.placement import Placement, Target
+from zkrq.producing.placement import MAP, Placement, Target
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.view import decode as decode_view
 from zkrq.replication.wire import Dial
-
-MAP = "shards"
-"""Register of the shard map."""
 
 LOOK_SECONDS = 5.0
 """Seconds between two tries to open the shards that are away."""
@@ -49,6 +46,8 @@ class MapChange(Protocol):
 
     def __call__(self, map: ShardMap, /, *, by: str) -> ShardMap: ...
 
+
+Prepare = Callable[[ShardMap, int, ShardMap], Awaitable[object]]
 
 Given = Mapping[ShardName, Mapping[str, str]]
 """Servers that a client was given, by shard: URLs by name.  Shards without any are found through the map."""
@@ -248,16 +247,15 @@ class Shards:
             raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
         self._version = found.version
         self._events.several_shards = len(map.shards) > 1
-        self.placement.follow(map)
+        self.placement.follow(map, found.version)
         self._rounds.call()
 
-    async def change(
-        self, change: MapChange, *, prepare: Callable[[ShardMap], Awaitable[object]] | None = None
-    ) -> ShardMap:
+    async def change(self, change: MapChange, *, prepare: Prepare | None = None) -> ShardMap:
         """Change the map by compare-and-set; return it.
 
         ``prepare`` is called before each try, with the map of which nothing may have changed when the new one is
-        written.  Raises ``ConfigError`` if ``change`` refuses, ``Unavailable``.
+        written, the version of its register, and the new one.  Raises ``ConfigError`` if ``change`` refuses,
+        ``Unavailable``.
         """
         for _ in range(CHANGE_TRIES):
             map, version = await self.refresh(), self._version
@@ -268,7 +266,7 @@ class Shards:
             if wanted is map:
                 return map
             if prepare:
-                await prepare(map)
+                await prepare(map, version, wanted)
             written = await self._coordinator.swap(MAP, encode(wanted), version)
             if written is not None:
                 self._take(written)

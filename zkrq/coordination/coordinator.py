@@ -146,12 +146,16 @@ class Coordinator(Protocol):
         """Read a register, at least as new as any write that had returned anywhere before this call."""
         ...
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         """Write ``data`` if the register still has version ``expected`` (-1: create it).
 
-        Returns what was written, or None if another client was faster.  ``data`` must be unique to this attempt (a view
-        contains the nonce of its writer): so a write whose reply was lost is recognised as done. Raises ``Unavailable``
-        if the outcome could not be determined in time: it may have been written.
+        ``given``: only if this other register, which was written before, still has this version, in one transaction.
+
+        Returns what was written, or None if another client was faster, with either register.  ``data`` must be unique
+        to this attempt (a view contains the nonce of its writer): so a write whose reply was lost is recognised as
+        done.  Raises ``Unavailable`` if the outcome could not be determined in time: it may have been written.
         """
         ...
 

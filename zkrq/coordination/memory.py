@@ -117,9 +117,10 @@ class Hub:
     def read(self, register: str) -> Versioned:
         return self.registers.get(register, NEVER_WRITTEN)
 
-    def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    def swap(self, register: str, data: bytes, expected: int, given: tuple[str, int] | None = None) -> Versioned | None:
         written = Versioned(data, expected + 1)
-        if self.read(register).version == expected:
+        is_given = given is None or self.read(given[0]).version == given[1]
+        if is_given and self.read(register).version == expected:
             self.registers[register] = written
             self._notify(lambda coordinator: coordinator.register_changed(register))
         return written if self.read(register) == written else None
@@ -230,8 +231,10 @@ class MemoryCoordinator:
     async def read(self, register: str) -> Versioned:
         return await self._ask(lambda: self._hub.read(register))
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
-        return await self._ask(lambda: self._hub.swap(register, data, expected))
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
+        return await self._ask(lambda: self._hub.swap(register, data, expected, given))
 
     async def enrol(self, description: str, incarnation: int = 1) -> str:
         return await self._ask(lambda: self._hub.enrol(self.session.id, description, incarnation))

@@ -17,6 +17,9 @@ from zkrq.replication.replicas import Replicas
 AVOID_SECONDS = 1.0
 """Seconds for which a shard that took no push is chosen only if there is no other."""
 
+MAP = "shards"
+"""Register of the shard map."""
+
 HOMES_KEPT = 10_000
 """Queues whose home is remembered."""
 
@@ -52,6 +55,7 @@ class Placement:
         self.refresh: Final = refresh
         self.targets: Final = dict[ShardName, Target]()
         self.map = ShardMap()
+        self._version = -1
         self._coordinator = coordinator
         self._homes: dict[str, ShardName] = {}
 
@@ -60,9 +64,9 @@ class Placement:
         """The shard with which the namespace was founded."""
         return self.targets[FIRST]
 
-    def follow(self, map: ShardMap) -> None:
-        """Place by this map from now on."""
-        self.map = map
+    def follow(self, map: ShardMap, version: int) -> None:
+        """Place by this map from now on.  ``version``: of its register."""
+        self.map, self._version = map, version
         self._homes.clear()
 
     def choose(self, tried: Collection[ShardName] = ()) -> Target:
@@ -107,15 +111,15 @@ class Placement:
         return self._target(name)
 
     async def home(self, queue: str) -> Target:
-        """Return the shard of this queue's items that have an identity, chosen at the first one for good.
+        """Return the shard of this queue's items that have an identity.
 
         Raises ``Unavailable``, also if ZooKeeper does not answer.
         """
-        if self.map.number == 0:
+        if len(self.map.shards) == 1:
             return self.targets[FIRST]
         name = self._homes.get(queue)
         if name is None:
-            name = await self._read_home(queue)
+            name = await self._find_home(queue)
         return self._target(name)
 
     def _target(self, name: ShardName) -> Target:
@@ -123,26 +127,32 @@ class Placement:
             raise Unavailable(f"shard {name} is away; nothing was written, retry later")
         return self.targets[name]
 
-    async def _read_home(self, queue: str) -> ShardName:
+    async def _find_home(self, queue: str) -> ShardName:
+        """Return the registered home, or by the map; while the map is settling, that is registered first."""
         while True:
-            map = self.map
-            chosen = map.shards[shards.home(queue, map.open)].register
-            register = await write_home(self._coordinator, queue, chosen)
-            name = map.shard_with(register)
-            if name is not None and map.shards[name].state is not ShardState.CLOSED:
-                break
-            await self.refresh()
-            name = self.map.shard_with(register)
-            if name is None:
-                await forget_home(self._coordinator, queue, register)  # nothing of the queue was left there
-            elif self.map.shards[name].state is ShardState.CLOSED:
-                text = f"shard {name}, the home of queue {queue!r}, is being removed; nothing was written, retry later"
-                raise Unavailable(text)
-        if map is self.map:
-            if len(self._homes) >= HOMES_KEPT:
-                self._homes.clear()
-            self._homes[queue] = name
-        return name
+            map, given = self.map, (MAP, self._version)
+            register, version = await read_home(self._coordinator, queue)
+            name = map.shard_with(register) if register else None
+            if (register and name is None) or (name and map.shards[name].state is ShardState.CLOSED):
+                await self.refresh()
+                if self.map is not map:
+                    continue
+                if name:
+                    raise Unavailable(
+                        f"shard {name}, the home of queue {queue!r}, is being removed; nothing was written, retry later"
+                    )
+            if name is None:  # none, or the former home was removed: nothing of the queue was left there
+                name = shards.home(queue, map.hashed)
+                if map.is_settling and not await write_home(
+                    self._coordinator, queue, map.shards[name].register, version, given
+                ):
+                    await self.refresh()
+                    continue
+            if map is self.map:
+                if len(self._homes) >= HOMES_KEPT:
+                    self._homes.clear()
+                self._homes[queue] = name
+            return name
 
 
 def _load(target: Target) -> int:
@@ -163,19 +173,8 @@ async def read_home(coordinator: Coordinator, queue: str) -> tuple[str | None, i
     return (data.decode().partition(" ")[0] or None if data else None), version
 
 
-async def write_home(coordinator: Coordinator, queue: str, register: str) -> str:
-    """Give a queue a home unless it has one; return the one that it has.  Raises ``Unavailable``."""
-    while True:
-        known, version = await read_home(coordinator, queue)
-        if known is not None:
-            return known
-        await coordinator.swap(register_of(queue), f"{register} {secrets.token_hex(4)}".encode(), version)
-
-
-async def forget_home(coordinator: Coordinator, queue: str, register: str) -> None:
-    """Let the queue choose a home anew, if this shard was it.  Raises ``Unavailable``."""
-    while True:
-        known, version = await read_home(coordinator, queue)
-        if known != register:
-            return
-        await coordinator.swap(register_of(queue), f" {secrets.token_hex(4)}".encode(), version)
+async def write_home(coordinator: Coordinator, queue: str, register: str, version: int, given: tuple[str, int]) -> bool:
+    """Give a queue a home whose register has this version.  Return whether it was done: not if the register, or that of
+    the map (``given``), was written meanwhile.  Raises ``Unavailable``."""
+    data = f"{register} {secrets.token_hex(4)}".encode()
+    return await coordinator.swap(register_of(queue), data, version, given=given) is not None

@@ -4,8 +4,23 @@ Plain values and functions, without I/O.  A shard is a set of servers with a vie
 and says nothing of servers, so it changes only when an operator adds or removes a shard.  Without a map there is one.
 
 Two shards never hold the same identity, an id or a key that a caller chose, because all items of a queue that have one
-go to the queue's *home*.  This holds while the map changes, because each view says which map a push must know
-(``View.map``): a push that was placed by an older one is refused, and placed again.
+go to the queue's *home*.  Usually that is a hash of its name over the shards of the map, and nothing is stored.  A
+change of the shards that the hash is over begins and ends with a change of the map, and between them the map is
+*settling*: the homes of the queues that there are, and of those that come, are written into registers, which count more
+than the hash for good.  In this order:
+
+1. The map is settling.  Who knows it registers the home of a queue before it first uses it, in one transaction with a
+   look whether the map is still this one.
+2. The servers of all shards of the hash are told to refuse pushes that were placed by an older map (``View.map``).
+3. All queues of these shards are listed, and those whose home the new hash would move are registered.
+4. The map is changed by compare-and-set, and is not settling any more.
+
+Each part is needed, or one id is pushed to two shards:
+
+* Without the transaction: B finds no register under the settling map, and pauses.  The map changes.  C finds none
+  either, and pushes x to where the new hash says.  B writes its choice, by the old hash, and pushes x there.
+* Without (2): the map changes, and C places x by the new hash; B knows an older map, and pushes x by the old one.
+* Without (3): x was pushed by the old hash before, to a queue without a register.  Pushed again, it goes elsewhere.
 """
 
 from __future__ import annotations
@@ -33,10 +48,11 @@ class ShardState(enum.Enum):
     """Which pushes a shard takes.  Items are claimed from it in every state."""
 
     JOINING = "joining"
-    """None yet: the homes of the queues that were there before are being written."""
+    """None but those of queues whose home it is: the homes of the queues that there are are being written."""
     OPEN = "open"
     DRAINING = "draining"
-    """Those of queues whose home it is, and repeated ones that went there first."""
+    """Those of queues whose home it is, and repeated ones that went there first.  No home is chosen here any more, once
+    its servers have heard of it."""
     CLOSED = "closed"
     """None: it is looked through for the last time."""
 
@@ -51,6 +67,11 @@ class Entry(NamedTuple):
     state: ShardState
     register: str
     since_ms: int = 0
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it drains, and its servers have not heard of it."""
+        return self.state is ShardState.DRAINING and not self.since_ms
 
     @property
     def is_new(self) -> bool:
@@ -77,6 +98,17 @@ class ShardMap:
     def open(self) -> Sequence[ShardName]:
         """Names of the shards that take every push, sorted."""
         return sorted(name for name, entry in self.shards.items() if entry.state is ShardState.OPEN)
+
+    @property
+    def hashed(self) -> Sequence[ShardName]:
+        """Names of the shards over which homes are chosen, sorted: those that are open, and those that drain and whose
+        servers have not heard of it yet."""
+        return sorted(name for name, entry in self.shards.items() if entry.state is ShardState.OPEN or entry.is_leaving)
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether ``hashed`` is about to change."""
+        return any(entry.state is ShardState.JOINING or entry.is_leaving for entry in self.shards.values())
 
     @property
     def used(self) -> Mapping[ShardName, Entry]:
@@ -140,31 +172,45 @@ def renewed(map: ShardMap, by: str) -> ShardMap:
 
 
 def rejoined(map: ShardMap, name: ShardName, by: str) -> ShardMap:
-    """Take back that a shard was closed; it takes no pushes until it is opened or drained.
+    """Take back that a shard was closed, or that it drains; it takes no new items until it is opened or drained.
 
     Raises ``ValueError`` for an unknown shard."""
     _check_known(map, name)
     state, _, since_ms = map.shards[name]
-    return _moved(map, name, ShardState.JOINING, since_ms, by) if state is ShardState.CLOSED else map
+    is_gone = state is ShardState.CLOSED or (state is ShardState.DRAINING and since_ms)
+    return _moved(map, name, ShardState.JOINING, since_ms, by) if is_gone else map
 
 
 def opened(map: ShardMap, name: ShardName, by: str) -> ShardMap:
     """Let a shard take pushes, whether it is new or was draining.
 
-    Raises ``ValueError`` for an unknown shard, and for a closed one.
+    Raises ``ValueError`` for an unknown shard, for a closed one, and for one that drains: it joins again first.
     """
     _check_not_closed(map, name)
+    if map.shards[name].state is ShardState.DRAINING and map.shards[name].since_ms:
+        raise ValueError(f"shard {name} is being drained by somebody else: add it again")
     return _moved(map, name, ShardState.OPEN, 0, by)
 
 
-def drained(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
-    """Let a shard take no new items.  ``now_ms``: 0 before its servers know.
+def drained(map: ShardMap, name: ShardName, by: str) -> ShardMap:
+    """Let a shard take no new items.  Homes are chosen there until its servers have heard of it.
 
     Raises ``ValueError`` for an unknown shard, for a closed one, and for the last open one.
     """
     _check_not_closed(map, name)
     if map.open == [name]:
         raise ValueError(f"shard {name} is the only one that takes pushes: add another one first")
+    return _moved(map, name, ShardState.DRAINING, map.shards[name].since_ms, by)
+
+
+def heard(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
+    """Note that the servers of a draining shard have heard of it, unless that was noted before.
+
+    Raises ``ValueError`` for one that does not drain any more.
+    """
+    _check_not_closed(map, name)
+    if map.shards[name].state is not ShardState.DRAINING:
+        raise ValueError(f"shard {name} is being added again by somebody else: drain it again")
     return _moved(map, name, ShardState.DRAINING, map.shards[name].since_ms or now_ms, by)
 
 
@@ -223,8 +269,13 @@ def _check_known(map: ShardMap, name: ShardName) -> None:
 
 def home(queue: str, names: Sequence[ShardName]) -> ShardName:
     """Choose the shard of a queue's items that have an identity, by rendezvous hashing: another shard takes over as few
-    queues as possible."""
+    queues as possible.  ``names``: the shards of the map that are ``hashed``."""
     return max(names, key=lambda name: hashlib.blake2b(f"{name}\0{queue}".encode()).digest())
+
+
+def moves(queue: str, map: ShardMap, wanted: ShardMap) -> bool:
+    """Tell whether the home of a queue that has no register is another one under the wanted map."""
+    return home(queue, map.hashed) != home(queue, wanted.hashed)
 
 
 def choose(shards: Sequence[T], load: Callable[[T], float], draw: Callable[[int], int]) -> T:

@@ -77,6 +77,16 @@ class SetDataRequest(Request[SetDataResponse]):
 class DeleteRequest(Request[object]):
     def __init__(self, *, path: str, version: int) -> None: ...
 
+class CheckVersionRequest(Request[object]):
+    def __init__(self, *, path: str, version: int) -> None: ...
+
+class TransactionResponse:
+    responses: list[object]
+
+class TransactionRequest(Request[TransactionResponse]):
+    def __init__(self) -> None: ...
+    def add(self, request: Request[object]) -> None: ...
+
 class GetACLResponse:
     acl: list[ACL]
     stat: Stat

@@ -174,15 +174,20 @@ class ZooKeeperCoordinator:
 
         return await self._ask(attempt)
 
-    async def swap(self, register: str, data: bytes, expected: int) -> Versioned | None:
+    async def swap(
+        self, register: str, data: bytes, expected: int, *, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         """See ``Coordinator``.  Returns None also if this write succeeded, its answer was lost, and another write
         followed: in either case the caller starts again from the present register."""
         _check_size(data)
         path, written = self._path(register), Versioned(data, expected + 1)
+        condition = given and (self._path(given[0]), given[1])
 
         async def attempt(link: ZooKeeperLink) -> Versioned | None:
             try:
-                if expected == -1:
+                if condition:
+                    await link.write_given(path, data, expected, condition)
+                elif expected == -1:
                     await link.create(path, data)
                 else:
                     await link.write(path, data, expected)

@@ -82,7 +82,10 @@ _BY_WAY_OF_LEADER = (
     protocol.Create2Request,
     protocol.SetDataRequest,
     protocol.DeleteRequest,
+    protocol.TransactionRequest,
 )
+
+_NOT_CARRIED_OUT = (exc.RolledBack, exc.RuntimeInconsistency)
 
 
 # Newer than aiozk, which prints the number of an unknown answer to the standard output.  Defining the class makes it
@@ -323,12 +326,26 @@ class ZooKeeperLink:
         return frozenset(response.children)
 
     async def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False) -> Stat:
-        request = protocol.Create2Request(path=path, data=data, acl=self._acl)
-        request.set_flags(ephemeral=ephemeral)
-        return _stat((await self._ask(request)).stat)
+        return _stat((await self._ask(self._creation(path, data, ephemeral=ephemeral))).stat)
 
     async def write(self, path: str, data: bytes, version: int) -> Stat:
         return _stat((await self._ask(protocol.SetDataRequest(path=path, data=data, version=version))).stat)
+
+    async def write_given(self, path: str, data: bytes, version: int, given: tuple[str, int]) -> None:
+        """Write to a znode of this version (-1: create it), only if the znode of another path has a version, too."""
+        request = protocol.SetDataRequest(path=path, data=data, version=version)
+        transaction = protocol.TransactionRequest()
+        transaction.add(protocol.CheckVersionRequest(path=given[0], version=given[1]))
+        transaction.add(self._creation(path, data) if version == -1 else request)
+        for answer in (await self._ask(transaction)).responses:
+            # The answers to the other parts say only that they were not carried out.
+            if isinstance(answer, exc.ResponseError) and not isinstance(answer, _NOT_CARRIED_OUT):
+                raise _refused(answer, request)
+
+    def _creation(self, path: str, data: bytes, *, ephemeral: bool = False) -> protocol.Create2Request:
+        request = protocol.Create2Request(path=path, data=data, acl=self._acl)
+        request.set_flags(ephemeral=ephemeral)
+        return request
 
     async def delete(self, path: str) -> None:
         await self._ask(protocol.DeleteRequest(path=path, version=-1))
