@@ -16,7 +16,7 @@ from tests.harness import in_process, new_namespace, settled, take, until
 from zkrq import local
 from zkrq.base.tasks import Tasks
 from zkrq.client.cluster import Cluster
-from zkrq.client.schedules import Schedules, now
+from zkrq.client.schedules import Schedules, now, read_schedule
 from zkrq.coordination.memory import Hub
 
 pytestmark = pytest.mark.anyio
@@ -56,7 +56,7 @@ async def test_three_processes_fire_once_per_moment(servers: local.Servers) -> N
         tasks = await stack.enter_async_context(Tasks("test"))
         *declaring, consuming = clusters
         handles = [
-            Schedules(tasks).declare(0.3, each.queue("reports"), datetime.isoformat, name="report")
+            Schedules(tasks).declare(read_schedule(0.3), each.queue("reports"), datetime.isoformat, name="report")
             for each in declaring
         ]
         async for claim in consuming.queue("reports").pop():
@@ -76,11 +76,11 @@ async def test_three_processes_fire_once_per_moment(servers: local.Servers) -> N
 
 async def test_a_process_that_comes_late_does_not_repeat_what_is_done(cluster: Cluster, tasks: Tasks) -> None:
     queue, clock = cluster.queue("reports"), Clock()
-    first = Schedules(tasks).declare(100, queue, {"kind": "daily"}, clock=clock)
+    first = Schedules(tasks).declare(read_schedule(100), queue, {"kind": "daily"}, clock=clock)
     claim = await take(queue)
     assert claim.item == {"kind": "daily"}
     await claim.ack()
-    second = Schedules(tasks).declare(100, queue, {"kind": "daily"}, clock=clock)
+    second = Schedules(tasks).declare(read_schedule(100), queue, {"kind": "daily"}, clock=clock)
     assert second.name == first.name, "without a name, the schedule and the item make one"
     await until(lambda: second.last is not None)
     assert second.last == first.last
@@ -89,7 +89,7 @@ async def test_a_process_that_comes_late_does_not_repeat_what_is_done(cluster: C
 
 async def test_after_a_sleep_the_last_moment_fires_and_no_burst(cluster: Cluster, tasks: Tasks) -> None:
     queue, clock = cluster.queue("reports"), Clock()
-    handle = Schedules(tasks).declare(1, queue, datetime.isoformat, name="report", clock=clock)
+    handle = Schedules(tasks).declare(read_schedule(1), queue, datetime.isoformat, name="report", clock=clock)
     await until(lambda: handle.last is not None)
     clock.move(100)
     await settled(lambda: _is_ready(queue, 2))
@@ -104,13 +104,13 @@ async def _is_ready(queue: zkrq.Queue[Any], count: int) -> bool:
 
 
 async def test_what_is_too_late_is_left_out(cluster: Cluster, tasks: Tasks) -> None:
-    handle = Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=10)
+    handle = Schedules(tasks).declare(read_schedule(100), cluster.queue("reports"), 1, catch_up=10)
     moment = datetime.fromisoformat("2026-05-01T12:00:00+00:00")
     assert handle._due(moment + timedelta(seconds=9)) == moment  # pyright: ignore[reportPrivateUsage]
     assert handle._due(moment + timedelta(seconds=11)) is None  # pyright: ignore[reportPrivateUsage]
     for bad in (0, 250):
         with pytest.raises(zkrq.ConfigError, match="catch_up"):
-            Schedules(tasks).declare(100, cluster.queue("reports"), 1, catch_up=bad)
+            Schedules(tasks).declare(read_schedule(100), cluster.queue("reports"), 1, catch_up=bad)
 
 
 async def test_a_push_that_fails_is_tried_again(
@@ -125,7 +125,7 @@ async def test_a_push_that_fails_is_tried_again(
         return await push(*args, **options)
 
     monkeypatch.setattr(queue, "push", flaky)
-    handle = Schedules(tasks).declare(100, queue, 1, clock=clock, priority=3)
+    handle = Schedules(tasks).declare(read_schedule(100), queue, 1, clock=clock, priority=3)
     assert (await take(queue)).priority == 3
     assert handle.last is None or not tries
     assert caplog.text.count("retrying") == 2
@@ -135,7 +135,7 @@ async def test_a_full_queue_delays_a_moment(cluster: Cluster, tasks: Tasks, capl
     """The queue has room again within ``catch_up``: the moment is pushed then."""
     queue, clock = cluster.queue("reports", max_size=1), Clock()
     await queue.push("in the way")
-    Schedules(tasks).declare(100, queue, "report", clock=clock)
+    Schedules(tasks).declare(read_schedule(100), queue, "report", clock=clock)
     await until(lambda: "retrying" in caplog.text)
     await (await take(queue)).ack()
     assert (await take(queue)).item == "report"
@@ -144,7 +144,7 @@ async def test_a_full_queue_delays_a_moment(cluster: Cluster, tasks: Tasks, capl
 async def test_a_clock_that_was_a_month_ahead(cluster: Cluster, tasks: Tasks) -> None:
     """Once it is right again, the next moments are pushed, and what was pushed before is there once."""
     queue, clock = cluster.queue("reports"), Clock()
-    handle = Schedules(tasks).declare(1, queue, datetime.isoformat, name="report", clock=clock)
+    handle = Schedules(tasks).declare(read_schedule(1), queue, datetime.isoformat, name="report", clock=clock)
     await until(lambda: handle.last is not None)
     before = clock.time
     clock.move(30 * 86_400)
@@ -167,14 +167,14 @@ async def test_a_function_that_fails_costs_its_moment_only(
         return moment.isoformat()
 
     with caplog.at_level(logging.ERROR):
-        Schedules(tasks).declare(0.2, queue, make, name="report")
+        Schedules(tasks).declare(read_schedule(0.2), queue, make, name="report")
         assert (await take(queue)).item == calls[1].isoformat()
     assert "ZeroDivisionError" in caplog.text
 
 
 async def test_closing_the_cluster_ends_it(cluster: Cluster, tasks: Tasks) -> None:
     queue = cluster.queue("reports")
-    handle = Schedules(tasks).declare(0.2, queue, 1, name="report")
+    handle = Schedules(tasks).declare(read_schedule(0.2), queue, 1, name="report")
     await take(queue)
     await cluster.aclose()
     await until(lambda: "cancelled" in repr(handle))

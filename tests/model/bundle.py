@@ -164,7 +164,8 @@ def put_together(parts: Sequence[bytes | None]) -> bytes:
     """The opposite."""
     begin = 4 * (len(parts) + 1)
     ends = list(accumulate((len(part or b"") for part in parts), initial=begin))
-    cuts = [0, *(1 << 31 if part is None else 0 for part in parts)]
+    cuts = [1 << 31 if part is None else 0 for part in parts]
+    cuts = [max(cuts, default=0), *cuts]
     table = struct.pack(f"<{len(ends)}I", *(end + cut for end, cut in zip(ends, cuts, strict=True)))
     return table + b"".join(part or b"" for part in parts)
 
@@ -190,6 +191,6 @@ def may_lack(bundle: Bundle | Draft) -> bool:
 
 def lacks(bundle: Bundle | Draft, whole: bytes | None) -> bool:
     """Whether payloads of items that are not gone are missing."""
-    if whole is None or not may_lack(bundle):
-        return whole is None
-    return any(state in ALIVE and not has_payload(whole, position) for position, state in enumerate(bundle.states))
+    return whole is None or any(
+        state in ALIVE and not has_payload(whole, position) for position, state in enumerate(bundle.states)
+    )

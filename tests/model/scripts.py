@@ -156,11 +156,9 @@ class Scripts:
 
     def complete_each(self, id: Item, bundle: Bundle, payload: bytes) -> None:
         """Store payloads of items that are known without them."""
-        if not may_lack(bundle):
-            self.complete(id, bundle, payload)
-        elif self.lacks_payloads(id, bundle):
-            whole = self.held.payloads.get(id, payload)
-            self.held.payloads[id] = filled(len(bundle.states), whole, payload)
+        if self.lacks_payloads(id, bundle):
+            whole = self.held.payloads.get(id)
+            self.held.payloads[id] = filled(len(bundle.states), whole, payload) if whole else payload
 
     # -- in every server's life --------------------------------------------------------------------------------------
 
@@ -419,6 +417,7 @@ class Scripts:
             self.held.fenced.add(call.fenced)
         for at, (id, packed, payload) in enumerate(_rows(call), 1):
             self.held.known = True
+            before = unpack(known) if (known := self.held.records.get(id)) else None
             counts, otherwise = self._place(id, packed)
             if otherwise:
                 superseded += (at, bytes(otherwise))
@@ -426,7 +425,11 @@ class Scripts:
                 continue
             if payload:
                 self.complete_each(id, counts, payload)
-            if self.lacks_payloads(id, counts):
+            if payload or may_lack(counts) or (before and may_lack(before)):
+                is_bare = self.lacks_payloads(id, counts)
+            else:
+                is_bare = id not in self.held.payloads
+            if is_bare:
                 bare.append(at)
         return ok(superseded if Rule.SUPERSEDED_IS_TOLD in self.on else [], bare)
 
@@ -512,9 +515,14 @@ class Scripts:
             packed = self.held.records.get(id)
             if packed is None:
                 unknown.append(at)
-            elif packed[HEAD] != head or (unpack(packed).is_alive and self.lacks_payloads(id, unpack(packed))):
+            elif packed[HEAD] != head or (unpack(packed).is_alive and not self._is_whole(id, unpack(packed))):
                 different.append(at)
         return ok(unknown, different)
+
+    def _is_whole(self, id: Item, bundle: Bundle) -> bool:
+        if len(bundle.states) == 1 and not may_lack(bundle):
+            return id in self.held.payloads
+        return not self.lacks_payloads(id, bundle)
 
     def affirm(self, epoch: int, call: calls.Affirm) -> Answer:
         work = _Work(self, epoch)

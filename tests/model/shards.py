@@ -19,14 +19,15 @@ from tests.model.rules import Rule
 from tests.model.runner import TRIES, Client
 from tests.model.scripts import QUEUE
 from tests.model.world import World
-from zkrq.base.codecs import JSON
 from zkrq.base.errors import OutcomeUnknown, Receipt, Unavailable, ZkrqError
 from zkrq.base.events import Events
-from zkrq.base.settings import Settings
+from zkrq.base.loop import Home
+from zkrq.base.settings import QueueSettings, Settings
 from zkrq.base.tasks import Tasks
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
 from zkrq.client.shards import Shards
+from zkrq.consuming.context import QueueContext
 from zkrq.consuming.observing import Observers
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.pusher import Options, Push, Pusher
@@ -254,15 +255,11 @@ class Pushing(Pusher[Any]):
     """What places pushes, without what gathers them."""
 
     def __init__(self, shards: KnownShards) -> None:
-        super().__init__(
-            QUEUE,
-            codec=JSON,
-            placement=shards.placement,
-            tasks=Tasks("model"),
-            max_payload_bytes=1,
-            max_size=None,
-            observers=Observers(Events(None)),
+        events, tasks, nothing = Events(None), Tasks("model"), cast("Any", None)
+        context = QueueContext(
+            "model", QUEUE, QueueSettings(), Home(), tasks, events, Observers(events), nothing, nothing
         )
+        super().__init__(context, shards.placement)
 
     async def spread(self, make: Callable[[str], Put], count: int) -> tuple[Put, Sequence[object]]:
         """Push a bundle without an identity, whose id gets the ending given; return what came of its items."""

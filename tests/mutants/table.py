@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "second-shard-opens-before-homes-are-settled",
         "zkrq/client/resharding.py",
-        "await self._settle_homes()",
+        "await self._settle(map, version, wanted)",
         "pass",
         "a queue that was there before the second shard has its home where its items are",
         Suite("tests/behaviour/test_shards.py"),

@@ -54,6 +54,7 @@ def test_scripts_name_their_commands_literally() -> None:
 
 
 RARE = {
+    "hsetnx": "stores the payloads of a push that arrives after a decision about it",
     "ltrim": "drops tombstones that are twenty minutes old",
     "zrank": "continues a clear behind items that were pushed after it began",
 }

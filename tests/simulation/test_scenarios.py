@@ -553,12 +553,14 @@ async def _promoted_too_late(world: World) -> None:
     # A server has been given everything, and is to be a member, when it loses its memory, and the last member its own.
     swap, lost = world.hub.swap, list[str]()
 
-    def swap_too_late(register: str, data: bytes, expected: int) -> Versioned | None:
+    def swap_too_late(
+        register: str, data: bytes, expected: int, given: tuple[str, int] | None = None
+    ) -> Versioned | None:
         if not lost and learner in decode(data).members:
             for server in (learner, last):
                 world.servers[server].redis.flush()
                 lost.append(server)
-        return swap(register, data, expected)
+        return swap(register, data, expected, given)
 
     with patch.object(world.hub, "swap", swap_too_late):
         world.servers[learner].start(None)

@@ -20,9 +20,7 @@ import anyio
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
-from zkrq.base.limits import DeadLetters
 from zkrq.base.loop import Home
-from zkrq.base.retry import Retry
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Tasks, on_loop, see_through
@@ -34,6 +32,7 @@ from zkrq.client.resharding import Resharding
 from zkrq.client.schedules import Schedules
 from zkrq.client.shard import NOT_OPEN, Shard
 from zkrq.client.shards import Given, Shards
+from zkrq.consuming.context import QueueContext
 from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
@@ -69,11 +68,10 @@ DROPPED_MAX = 10_000
 
 @dataclass(slots=True)
 class OpenQueue:
-    """A queue in use by this client: its public face while the program refers to it, its inside, and its settings."""
+    """A queue in use by this client: its public face while the program refers to it, and its inside."""
 
     queue: ReferenceType[Queue[Any]]
     parts: QueueParts[Any]
-    settings: QueueSettings
     was_idle: bool = False
     """Whether it was idle, and the program had no reference to it, at the last look."""
 
@@ -195,7 +193,7 @@ class Client:
         if name not in self.queues and len(self.queues) >= self._crowded:
             self._rest(at_once=True)
         opened = self.queues.get(name)
-        declared = opened.settings if opened else self._declared.get(name)
+        declared = opened.parts.context.settings if opened else self._declared.get(name)
         settings = (declared or QUEUE_DEFAULTS).updated(options)
         if declared and (difference := declared.difference(settings)):
             raise ConfigError(
@@ -205,7 +203,7 @@ class Client:
         if queue is None:
             parts = opened.parts if opened else self._make_parts(name, settings)
             queue = Queue(parts)
-            self.queues[name] = OpenQueue(ref(queue), parts, settings)
+            self.queues[name] = OpenQueue(ref(queue), parts)
             self._declared.pop(name, None)
         return queue
 
@@ -233,71 +231,47 @@ class Client:
             shard.wakeups.forget(name)
         prefetchers = [shard.prefetcher for shard in opened.parts.shards]
         self._seq = max(self._seq, *(prefetcher.seq for prefetcher in prefetchers))
-        if opened.settings != QUEUE_DEFAULTS:
-            _remember(self._declared, name, opened.settings)
+        settings = opened.parts.context.settings
+        if settings != QUEUE_DEFAULTS:
+            _remember(self._declared, name, settings)
         if any(prefetcher.looks for prefetcher in prefetchers):
             _remember(self._retired, name, None)
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
-        pusher: Pusher[Any] = Pusher(
+        context = QueueContext(
+            self.namespace,
             name,
-            codec=settings.codec,
-            placement=self.shards.placement,
-            tasks=self.tasks,
-            max_payload_bytes=settings.max_payload_bytes,
-            max_size=settings.max_size,
-            observers=self.observers,
+            settings,
+            self.home,
+            self.tasks,
+            self.events,
+            self.observers,
+            self.identity,
+            self._declared_dead,
         )
+        pusher: Pusher[Any] = Pusher(context, self.shards.placement)
         line: Line[Any] = Line(self.home)
-        parts: QueueParts[Any] = QueueParts(
-            name, self.namespace, settings.codec, self.home, pusher, line, Everywhere(self.shards)
-        )
-        parts.use([self._make_shard(name, settings, line, shard) for shard in self.shards.open.values()])
+        parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
+        parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
 
-    def _make_shard(self, queue: str, settings: QueueSettings, line: Line[Any], shard: Shard) -> QueueShard[Any]:
+    def _make_shard(self, context: QueueContext, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""
-        dead_letters = settings.dead_letters or DeadLetters()
-        leases = Leases(
-            shard.replicas,
-            cluster=self.namespace,
-            queue=queue,
-            claim_timeout=settings.claim_timeout,
-            retry=settings.retry or Retry(),
-            dead_letters=dead_letters,
-            tasks=self.tasks,
-            events=self.events,
-            is_certain=self.identity.is_certain,
-            home=self.home,
-            observers=self.observers,
-        )
+        leases = Leases(shard.replicas, context)
         prefetcher: Prefetcher[Any] = Prefetcher(
-            shard.replicas,
-            leases,
-            shard.wakeups,
-            cluster=self.namespace,
-            queue=queue,
-            codec=settings.codec,
-            dead_letters=dead_letters,
-            identity=self.identity,
-            declared_dead=self._declared_dead,
-            tasks=self.tasks,
-            events=self.events,
-            line=line,
-            away=lambda: shard.away,
-            seq=self._seq,
+            shard.replicas, leases, shard.wakeups, context, line, lambda: shard.away, seq=self._seq
         )
-        shard.wakeups.register(queue, prefetcher.wake, leases.cancelled)
+        shard.wakeups.register(context.queue, prefetcher.wake, leases.cancelled)
         return QueueShard(shard.name, shard.replicas, leases, prefetcher)
 
     def _shards_changed(self) -> None:
         """Let every queue use the shards that are open now."""
-        for name, opened in self.queues.items():
-            parts, settings = opened.parts, opened.settings
+        for opened in self.queues.values():
+            parts = opened.parts
             known = {shard.name: shard for shard in parts.shards}
             parts.use(
                 [
-                    known[shard.name] if shard.name in known else self._make_shard(name, settings, parts.line, shard)
+                    known[shard.name] if shard.name in known else self._make_shard(parts.context, parts.line, shard)
                     for shard in self.shards.open.values()
                 ]
             )

@@ -22,7 +22,7 @@ from zkrq.client.consumers import Consumer, count_claims
 from zkrq.client.health import Health
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.queue import Queue, check_pop
-from zkrq.client.schedules import MAX_CATCH_UP, Recurring
+from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
 from zkrq.client.shards import ShardStatus
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.consuming.observing import Observer
@@ -203,7 +203,7 @@ class Cluster:
         """
         self._client.check_open()
         return self._client.schedules.declare(
-            when, queue, item, name=name, offset=offset, zone=zone, catch_up=catch_up, priority=priority
+            read_schedule(when, offset=offset, zone=zone), queue, item, name=name, catch_up=catch_up, priority=priority
         )
 
     async def queues(self) -> list[str]:

@@ -71,7 +71,7 @@ class Inspection(Generic[T]):
     def __init__(self, parts: QueueParts[T]) -> None:
         """Make a queue for the client; users get queues from ``Cluster.queue``."""
         self.name = parts.name
-        self.cluster = parts.cluster
+        self.cluster = parts.context.cluster
         """Name of the namespace."""
         self._parts = parts
         self._codec = parts.codec

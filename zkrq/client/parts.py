@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 
 from zkrq.base.codecs import Codec
 from zkrq.base.errors import Closed
-from zkrq.base.loop import Home
 from zkrq.client.everywhere import Everywhere
+from zkrq.consuming.context import QueueContext
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
 from zkrq.consuming.prefetch import Prefetcher
@@ -38,16 +38,23 @@ class QueueShard(Generic[T]):
 class QueueParts(Generic[T]):
     """Own the parts of a queue."""
 
-    name: str
-    cluster: str
-    codec: Codec[T]
-    home: Home
+    context: QueueContext
     pusher: Pusher[T]
     line: Line[T]
     everywhere: Everywhere
     """Finds the shards for calls that concern all of them."""
     shards: Sequence[QueueShard[T]] = ()
     is_open: bool = True
+
+    @property
+    def name(self) -> str:
+        """Name of the queue."""
+        return self.context.queue
+
+    @property
+    def codec(self) -> Codec[T]:
+        """What encodes and decodes its items."""
+        return self.context.codec
 
     @property
     def leases(self) -> Sequence[Leases]:
@@ -66,7 +73,7 @@ class QueueParts(Generic[T]):
 
     def check_open(self) -> None:
         """Raise ``Closed`` after ``stop``, ``WrongLoop`` on another event loop than the cluster's."""
-        self.home.check()
+        self.context.home.check()
         if not self.is_open:
             raise Closed()
 

@@ -31,7 +31,7 @@ class Queue(Administration[T]):
 
     def __init__(self, parts: QueueParts[T]) -> None:
         super().__init__(parts)
-        self._home = parts.home
+        self._home = parts.context.home
         self._pusher = parts.pusher
         self._observers = parts.pusher.observers
 

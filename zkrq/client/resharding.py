@@ -39,9 +39,16 @@ from zkrq.protocol.shards import (
     opened,
     rejoined,
     removed,
+    shard_of,
 )
 from zkrq.protocol.shards import home as choose_home
 from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
+
+HEADS_PAGE = 500
+"""Ids that are read in one call."""
+
+FIRST_OF_ITEMS = b"\2"
+"""No id is smaller, but those of the records of a queue itself."""
 
 SHARE_TRIES = 10
 """Times that a queue's pause is copied to a new shard while others change it."""
@@ -367,10 +374,10 @@ class Resharding:
             if any(told.sizes):
                 return f"queue {queue!r} has {sum(told.sizes)} item(s) there"
             home, _ = await read_home(self._coordinator, queue)
-            if home == shard.register and told.tombstones and not force:
+            if home == shard.register and told.tombstones and not force and (count := await _remembered(shard, queue)):
                 return (
-                    f"it is the home of queue {queue!r}, and remembers ids of {told.tombstones} bundle(s) that were "
-                    "removed within the last ten minutes"
+                    f"it is the home of queue {queue!r}, and remembers {count} id(s) of items that were removed within "
+                    "the last ten minutes"
                 )
         now_ms = clock.now_ms()
         since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
@@ -380,3 +387,12 @@ class Resharding:
                 "went there"
             )
         return None
+
+
+async def _remembered(shard: Shard, queue: str) -> int:
+    """Count the ids that a shard knows of a queue and that do not name their shard: pushed again, they go home."""
+    count = 0
+    async for page, is_first in shard.replicas.pages(calls.Heads(queue, calls.START, HEADS_PAGE)):
+        ids = [id.decode(errors="replace") for id in page.heads if id >= FIRST_OF_ITEMS]
+        count = sum(shard_of(id) is None for id in ids) + (0 if is_first else count)
+    return count

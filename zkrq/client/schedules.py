@@ -176,42 +176,42 @@ def id_of(name: str, moment: datetime) -> str:
 # -- pushing -----------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan(Generic[T]):
+    """What is pushed and when; ``catch_up``: how late at most, by ``clock``."""
+
+    schedule: Schedule
+    item: T | Callable[[datetime], T]
+    name: str
+    priority: int
+    catch_up: timedelta
+    clock: Callable[[], datetime]
+
+    def item_of(self, moment: datetime) -> T:
+        """Return the item of a moment, which the user's function may make."""
+        return cast("Callable[[datetime], T]", self.item)(moment) if callable(self.item) else self.item
+
+
 class Recurring(Generic[T]):
     """A declared schedule.  It pushes at each moment until it is cancelled or the cluster is closed.
 
     ``async with`` cancels it at its end.
     """
 
-    def __init__(
-        self,
-        schedule: Schedule,
-        queue: Queue[T],
-        item: T | Callable[[datetime], T],
-        *,
-        name: str,
-        priority: int,
-        catch_up: float,
-        clock: Callable[[], datetime],
-        tasks: Tasks,
-        forget: Callable[[], object],
-    ) -> None:
+    def __init__(self, queue: Queue[T], plan: _Plan[T], tasks: Tasks, forget: Callable[[], object]) -> None:
         """Start pushing; ``forget`` is called when it is cancelled.  Users declare one with ``Cluster.every``."""
-        self.name = name
+        self.name = name = plan.name
         self.queue = queue
         self.last: datetime | None = None
         """The last moment that this process pushed or gave up.  None: none yet, or the clock was set back since."""
-        self._schedule = schedule
-        self._item = item
-        self._priority = priority
-        self._catch_up = timedelta(seconds=catch_up)
-        self._clock = clock
+        self._plan = plan
         self._extra = {"queue": queue.name}
         self._forget: Callable[[], object] | None = forget
         self._task = tasks.supervise(self._run, f"recurring {name}")
 
     def __repr__(self) -> str:
         state = "cancelled" if self._task.done() else "running"
-        return f"<Recurring {self.name!r} into {self.queue.name!r}, {self._schedule}, {state}>"
+        return f"<Recurring {self.name!r} into {self.queue.name!r}, {self._plan.schedule}, {state}>"
 
     def cancel(self) -> None:
         """Push no more.  Idempotent.  A push in flight may still arrive; other processes continue."""
@@ -238,20 +238,20 @@ class Recurring(Generic[T]):
         if self.last and self.last > present:
             _log.warning("recurring %s: the clock was set back from %s", self.name, self.last, extra=self._extra)
             self.last = None
-        start = present - self._catch_up
-        return latest(self._schedule, max(self.last, start) if self.last else start, present)
+        start = present - self._plan.catch_up
+        return latest(self._plan.schedule, max(self.last, start) if self.last else start, present)
 
     async def _run(self) -> None:
         failures = 0
         tried: datetime | None = None
         while True:
-            present = self._clock()
+            present = self._plan.clock()
             moment = self._due(present)
             if tried and tried != moment:
                 _log.warning("recurring %s: %s was missed here", self.name, tried, extra=self._extra)
                 tried, failures = None, 0
             if moment is None:
-                ahead = self._schedule.after(max(self.last, present) if self.last else present) - present
+                ahead = self._plan.schedule.after(max(self.last, present) if self.last else present) - present
                 await asyncio.sleep(min(ahead.total_seconds(), LOOK_SECONDS))
             elif await self._push(moment):
                 self.last, tried, failures = moment, None, 0
@@ -263,8 +263,12 @@ class Recurring(Generic[T]):
     async def _push(self, moment: datetime) -> bool:
         """Push the item of a moment; return whether the moment needs no more work."""
         try:
-            item = cast("Callable[[datetime], T]", self._item)(moment) if callable(self._item) else self._item
-            await self.queue.push(item, id=id_of(self.name, moment), priority=self._priority)
+            item = (
+                cast("Callable[[datetime], T]", self._plan.item)(moment)
+                if callable(self._plan.item)
+                else self._plan.item
+            )
+            await self.queue.push(item, id=id_of(self.name, moment), priority=self._plan.priority)
         except Closed:
             self.cancel()
         except NotLetIn as error:  # until a password is corrected, or is valid on all servers
@@ -289,19 +293,16 @@ class Schedules:
 
     def declare(
         self,
-        when: Duration | str,
+        schedule: Schedule,
         queue: Queue[T],
         item: T | Callable[[datetime], T],
         *,
         name: str | None = None,
-        offset: Duration = 0.0,
-        zone: tzinfo | str | None = None,
         catch_up: Duration = MAX_CATCH_UP,
         priority: int = 0,
         clock: Callable[[], datetime] = now,
     ) -> Recurring[T]:
         """Declare a schedule and start it; see ``Cluster.every``."""
-        schedule = read_schedule(when, offset=offset, zone=zone)
         late = check_duration("catch_up", catch_up)
         if not MIN_CATCH_UP <= late <= MAX_CATCH_UP:
             raise ConfigError(f"catch_up is {late:g} s: must be {MIN_CATCH_UP:g} to {MAX_CATCH_UP:g} s")
@@ -309,17 +310,8 @@ class Schedules:
         key = queue.name, name
         if key in self._declared:
             raise ConfigError(f"{name!r} is declared for queue {queue.name!r} here already: it would be pushed once")
-        recurring = Recurring(
-            schedule,
-            queue,
-            item,
-            name=name,
-            priority=priority,
-            catch_up=late,
-            clock=clock,
-            tasks=self._tasks,
-            forget=lambda: self._declared.pop(key, None),
-        )
+        plan = _Plan(schedule, item, name, priority, timedelta(seconds=late), clock)
+        recurring = Recurring(queue, plan, self._tasks, lambda: self._declared.pop(key, None))
         self._declared[key] = recurring
         return recurring
 

@@ -7,19 +7,17 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from zkrq.base.errors import ZkrqError
-from zkrq.base.events import ClaimsLost, DeadLettersDropped, Events
-from zkrq.base.limits import DeadLetters
+from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
-from zkrq.base.loop import Home, running_loop
+from zkrq.base.loop import running_loop
 from zkrq.base.reasons import REASON_MAX
-from zkrq.base.retry import Again, Retry
-from zkrq.base.tasks import Tasks
+from zkrq.base.retry import Again
+from zkrq.consuming.context import QueueContext
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
-from zkrq.consuming.observing import Observers
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
@@ -51,31 +49,17 @@ CALL_BYTES = 20
 class Leases:
     """Settle, extend and lose the leases of one queue.  Implements ``lease.Issuer``."""
 
-    def __init__(
-        self,
-        replicas: Replicas,
-        *,
-        cluster: str,
-        queue: str,
-        claim_timeout: float,
-        retry: Retry,
-        dead_letters: DeadLetters,
-        tasks: Tasks,
-        events: Events,
-        is_certain: Callable[[], bool],
-        home: Home,
-        observers: Observers,
-    ) -> None:
-        self.claim_timeout = claim_timeout
-        self.observers: Final = observers
+    def __init__(self, replicas: Replicas, context: QueueContext) -> None:
+        self.claim_timeout = context.settings.claim_timeout
+        self.observers: Final = context.observers
         self._replicas = replicas
-        self.cluster = cluster
-        self.queue = queue
-        self._retry = retry
-        self._dead_letters = dead_letters
-        self._events = events
-        self.home = home
-        self.is_certain = is_certain
+        self.cluster = context.cluster
+        self.queue = context.queue
+        self._retry = context.retry
+        self._dead_letters = context.dead_letters
+        self._events = context.events
+        self.home = context.home
+        self.is_certain = context.identity.is_certain
         """Whether the session is certainly alive.  If not, other clients may have fenced this process."""
         self._leases: list[Lease] = []
         self._sweep_at = SWEEP_LEAST
@@ -83,7 +67,7 @@ class Leases:
         """The claim request whose answer has not been admitted yet ..."""
         self._cancelled = set[str]()
         """... and the items of it that were cancelled meanwhile."""
-        self._tasks = tasks
+        self._tasks = context.tasks
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
         self._dropped_reported = self._unentered_reported = False
@@ -91,13 +75,13 @@ class Leases:
         """The first of the claims that nobody has entered or settled, and since when it was."""
         self._batcher: Batcher[_Settling, bool] = Batcher(
             self._send,
-            tasks=tasks,
-            name=f"settle in {queue}",
+            tasks=context.tasks,
+            name=f"settle in {context.queue}",
             patience=replicas.operation_timeout,
-            watched=observers.settled,
+            watched=context.observers.settled,
             landed=self._report,
         )
-        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
 
     @property
     def max_attempts(self) -> int:

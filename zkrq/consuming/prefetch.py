@@ -19,13 +19,12 @@ from typing import Generic, TypeVar
 
 from zkrq.base.codecs import Codec
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
-from zkrq.base.events import DeadLettersDropped, Events
-from zkrq.base.limits import DeadLetters
+from zkrq.base.events import DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
-from zkrq.base.tasks import Tasks, wait_ended, wait_set
+from zkrq.base.tasks import wait_ended, wait_set
 from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.identity import Identity
+from zkrq.consuming.context import QueueContext
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line, Waiter
@@ -61,17 +60,10 @@ class Prefetcher(Generic[T]):
         replicas: Replicas,
         leases: Leases,
         wakeups: Wakeups,
-        *,
-        cluster: str,
-        queue: str,
-        codec: Codec[T],
-        dead_letters: DeadLetters,
-        identity: Identity,
-        declared_dead: Callable[[str], None],
-        tasks: Tasks,
-        events: Events,
+        context: QueueContext,
         line: Line[T],
         away: Callable[[], str | None],
+        *,
         seq: int = 0,
     ) -> None:
         """``away`` tells why the servers cannot be asked now, None if they can.
@@ -82,15 +74,15 @@ class Prefetcher(Generic[T]):
         self._replicas = replicas
         self._leases = leases
         self._wakeups = wakeups
-        self._cluster = cluster
-        self._queue = queue
-        self._codec = codec
-        self._dead_letters = dead_letters
-        self._events = events
-        self._identity = identity
-        self._declared_dead = declared_dead
-        self._tasks = tasks
-        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": cluster, "queue": queue})
+        self._cluster = context.cluster
+        self._queue = context.queue
+        self._codec: Codec[T] = context.codec
+        self._dead_letters = context.dead_letters
+        self._events = context.events
+        self._identity = context.identity
+        self._declared_dead = context.declared_dead
+        self._tasks = context.tasks
+        self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
         self._line = line
         self._pace = line.pace
         self._woken = asyncio.Event()

@@ -38,8 +38,8 @@ from zkrq.base.errors import (
     ZkrqError,
 )
 from zkrq.base.ids import check_push_id, new_id_at, new_ids_at
-from zkrq.base.tasks import Tasks, together
-from zkrq.consuming.observing import Observers
+from zkrq.base.tasks import together
+from zkrq.consuming.context import QueueContext
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import BundleIds, PackedReceipts, Results, receipt
 from zkrq.protocol.calls import Put, bundle_and_position
@@ -144,30 +144,20 @@ _Send = Callable[[Target, Sequence[Put], int], Awaitable[PushResults]]
 class Pusher(Generic[T]):
     """Push the items of one queue."""
 
-    def __init__(
-        self,
-        queue: str,
-        *,
-        codec: Codec[T],
-        placement: Placement,
-        tasks: Tasks,
-        max_payload_bytes: int,
-        max_size: int | None,
-        observers: Observers,
-    ) -> None:
-        self.observers: Final = observers
-        self._queue = queue
-        self._codec = codec
+    def __init__(self, context: QueueContext, placement: Placement) -> None:
+        self.observers: Final = context.observers
+        self._queue = queue = context.queue
+        self._codec: Codec[T] = context.codec
         self._placement = placement
-        self._tasks = tasks
-        self._max_payload = max_payload_bytes
-        self._max_size = max_size or 0
+        self._tasks = context.tasks
+        self._max_payload = context.settings.max_payload_bytes
+        self._max_size = context.settings.max_size or 0
         self._closed = False
         batcher = partial(
             Batcher[Push, Receipt],
-            tasks=tasks,
+            tasks=context.tasks,
             patience=placement.first.replicas.operation_timeout,
-            watched=observers.pushed,
+            watched=context.observers.pushed,
             landed=self._report,
         )
         self._plain = batcher(self._send_plain, name=f"push to {queue}")

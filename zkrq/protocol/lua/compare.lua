@@ -11,10 +11,12 @@ for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end
 local held = redis.call('HMGET', records, unpack(ids))
 local unknown, different = {}, {}
 
+-- The payloads of a bundle are looked at, though no item is refused or gone: a record from another server may have
+-- replaced one of which that was true.  Those of an item that is alone may be large, and are there or not.
 local function is_whole(id, packed)
   local r = read_record(packed)
   if not string.find(r.states, '[QRCD]') then return true end
-  if not string.find(r.states, '[XF]') then return redis.call('HEXISTS', payloads, id) == 1 end
+  if r.size == 1 and not string.find(r.states, '[XF]') then return redis.call('HEXISTS', payloads, id) == 1 end
   return not lacks_payloads(r, redis.call('HGET', payloads, id))
 end
 

@@ -1,0 +1,50 @@
+"""What all parts of one queue in one client share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zkrq.base.codecs import Codec
+from zkrq.base.events import Events
+from zkrq.base.limits import DeadLetters
+from zkrq.base.loop import Home
+from zkrq.base.retry import Retry
+from zkrq.base.settings import QueueSettings
+from zkrq.base.tasks import Tasks
+from zkrq.consuming.identity import Identity
+from zkrq.consuming.observing import Observers
+
+
+@dataclass(frozen=True, slots=True)
+class QueueContext:
+    """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
+
+    ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
+    """
+
+    cluster: str
+    queue: str
+    settings: QueueSettings
+    home: Home
+    tasks: Tasks
+    events: Events
+    observers: Observers
+    identity: Identity
+    declared_dead: Callable[[str], None]
+
+    @property
+    def codec(self) -> Codec[Any]:
+        """What encodes and decodes the items."""
+        return self.settings.codec
+
+    @property
+    def retry(self) -> Retry:
+        """Policy after a failure."""
+        return self.settings.retry or Retry()
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        """How many dead letters are kept, and for how long."""
+        return self.settings.dead_letters or DeadLetters()
