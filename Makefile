@@ -21,7 +21,7 @@ bench: setup   ## About 15 minutes, ARGS=--quick two; tables and pictures in bui
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: setup    ## ARGS="-k local" goes to pytest.
-	$(PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
+	$(PYTHON) -m pytest -n 5 --dist loadfile --no-loadscope-reorder -m "not chaos" $(ARGS)
 
 chaos: setup   ## Every fault on real servers, about 25 minutes; a table and a picture in build/chaos.
 	$(PYTHON) -m tests.chaos $(ARGS)

@@ -14,8 +14,10 @@ import pytest
 
 import zkrq
 from tests.harness import command, new_namespace, over_zookeeper, settled, until
+from tests.security.test_znodes import link_of
 from zkrq import local
 from zkrq.client.cluster import Cluster
+from zkrq.coordination.zookeeper.link import NoNode
 from zkrq.protocol.shards import shard_of
 
 pytestmark = pytest.mark.anyio
@@ -173,6 +175,28 @@ async def test_a_shard_that_dies_stops_no_push_and_its_items_come_when_it_is_bac
             at_b = traffic.places["b"]
             await until(lambda: traffic.places["b"] > at_b + 20)
         print(f"the slowest plain push took {traffic.slowest:.2f} s; {dict(traffic.places)}; {traffic.refused}")
+
+
+async def test_queues_that_are_used_once_and_deleted_leave_no_znode_and_ids_stay_where_they_are(
+    servers: local.Servers, second: local.Servers
+) -> None:
+    async with clients(servers) as opened:
+        one, two, _ = opened
+        link, homes = await link_of(one), f"/{one.namespace}/homes"
+        await one.add_shard("b", urls(second))
+        await asyncio.gather(*(two.queue(f"once-{number}").push(number, id="mine") for number in range(60)))
+        for number in range(60):
+            assert await two.queue(f"once-{number}").delete() == 1
+        with pytest.raises(NoNode):
+            await link.children(homes)
+        kept = [f"kept-{number}" for number in range(8)]
+        for queue in kept:
+            assert (await one.queue(queue).push("x", id="mine")).new
+        for change in (one.drain_shard("b"), two.add_shard("b", urls(second)), one.drain_shard("main")):
+            await change
+            for client in opened:
+                assert not any([(await client.queue(queue).push("x", id="mine")).new for queue in kept])
+        assert set(kept) <= await link.children(homes)
 
 
 async def test_a_shard_comes_and_goes_under_load_and_no_push_is_refused(

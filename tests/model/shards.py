@@ -185,8 +185,8 @@ class Hurried(ShardMap):
 class AlteredPlacement(Placement):
     """Chance chooses among open shards: how busy they are matters to nobody here."""
 
-    def __init__(self, world: World, coordinator: Coordinator, refresh: Callable[[], Awaitable[object]]) -> None:
-        super().__init__(cast("Any", coordinator), refresh)
+    def __init__(self, world: World, shards: KnownShards) -> None:
+        super().__init__(cast("Any", shards.coordinator), shards.refresh, shards.look_no_further)
         self._world = world
 
     def follow(self, map: ShardMap, version: int) -> None:
@@ -245,7 +245,10 @@ class KnownShards(Shards):
         return cast("Shard", Part(self._ensemble.world_at(register, servers), name, settings))
 
     def make_placement(self) -> Placement:
-        return AlteredPlacement(self._ensemble.first, self.coordinator, self.refresh)
+        return AlteredPlacement(self._ensemble.first, self)
+
+    async def look_no_further(self) -> None:
+        """There is no time in which the shards could be opened."""
 
     def _target(self, shard: Shard) -> Target:
         return AlteredTarget(shard.name, shard.replicas, lambda: None)

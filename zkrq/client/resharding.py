@@ -273,7 +273,7 @@ class Resharding:
         if entry.state is ShardState.CLOSED:
             await self._rejoin(shard)
         await self._change(drained, name, entry.register)
-        await self._ask_for_map(shard)
+        await self._ask_for_map(shard)  # before the moment that is noted: later pushes do not go there
         await self._change(partial(heard, now_ms=clock.now_ms()), name, entry.register, prepare=self._settle)
 
     async def remove(self, name: ShardName, *, force: bool) -> None:

@@ -119,7 +119,7 @@ class Shards:
 
     def make_placement(self) -> Placement:
         """Make what places pushes by the map."""
-        return Placement(self._coordinator, self.refresh)
+        return Placement(self._coordinator, self.refresh, self.open_unknown)
 
     def _target(self, shard: Shard) -> Target:
         return Target(shard.name, shard.replicas, lambda: shard.away)
@@ -140,14 +140,18 @@ class Shards:
         """
         if self.first.view.map > self.map.number:
             await self.refresh()
-        if any(self._is_unknown(name, entry) for name, entry in self.map.used.items()):
-            with anyio.move_on_after(self._settings.operation_timeout):
-                await self.open_missing()
+        await self.open_unknown()
         used = [self.find(name) for name in self.map.used]
         for shard in used if len(used) > 1 else ():
             if why := shard.away:
                 raise Unavailable(why)
         return used
+
+    async def open_unknown(self) -> None:
+        """Open the shards that this client has heard of, and has not tried to open yet, in bounded time."""
+        if any(self._is_unknown(name, entry) for name, entry in self.map.used.items()):
+            with anyio.move_on_after(self._settings.operation_timeout):
+                await self.open_missing()
 
     def _is_unknown(self, name: ShardName, entry: Entry) -> bool:
         """Tell whether this client has heard of a shard, and has not tried to open it yet."""
@@ -246,6 +250,8 @@ class Shards:
         except ValueError as error:
             raise ConfigError(f"namespace {self._namespace!r} in ZooKeeper: {error}") from error
         self._version = found.version
+        known = self.map.shards  # what could not be opened may be there now
+        self.away = {name: why for name, why in self.away.items() if known.get(name) == map.shards.get(name)}
         self._events.several_shards = len(map.shards) > 1
         self.placement.follow(map, found.version)
         self._rounds.call()

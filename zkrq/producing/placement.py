@@ -50,9 +50,16 @@ class Placement:
     ``targets``: the shards that this client has opened.
     """
 
-    def __init__(self, coordinator: Coordinator, refresh: Callable[[], Awaitable[object]]) -> None:
-        """``refresh`` reads the map again, and so calls ``follow``."""
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        refresh: Callable[[], Awaitable[object]],
+        open_unknown: Callable[[], Awaitable[object]],
+    ) -> None:
+        """``refresh`` reads the map again, and so calls ``follow``; ``open_unknown`` opens the shards of the map that
+        this client has not tried to open yet."""
         self.refresh: Final = refresh
+        self._open_unknown = open_unknown
         self.targets: Final = dict[ShardName, Target]()
         self.map = ShardMap()
         self._version = -1
@@ -108,7 +115,7 @@ class Placement:
             raise Unavailable(
                 f"shard {name}, for which id {id!r} was made, is being removed; nothing was written, retry"
             )
-        return self._target(name)
+        return await self._target(name)
 
     async def home(self, queue: str) -> Target:
         """Return the shard of this queue's items that have an identity.
@@ -120,9 +127,11 @@ class Placement:
         name = self._homes.get(queue)
         if name is None:
             name = await self._find_home(queue)
-        return self._target(name)
+        return await self._target(name)
 
-    def _target(self, name: ShardName) -> Target:
+    async def _target(self, name: ShardName) -> Target:
+        if name not in self.targets:
+            await self._open_unknown()
         if name not in self.targets:
             raise Unavailable(f"shard {name} is away; nothing was written, retry later")
         return self.targets[name]
