@@ -150,7 +150,7 @@ async def test_the_calls_of_a_queue(code: str, cluster: zkrq.testing.TestCluster
     assert await emails.size() == (1, 0, 0, 0), "one queued again, one removed"
 
 
-@runs("guide.md", "await emails.work(")
+@runs("workers.md", "await emails.work(")
 async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails, reports = cluster.queue("emails"), cluster.queue("reports")
     seen: list[Any] = []
@@ -195,7 +195,7 @@ async def test_a_push_is_repeated_until_it_is_known(code: str, cluster: zkrq.tes
     assert (tries, await emails.size()) == (3, (1, 0, 0, 0))
 
 
-@runs("guide.md", "@contextlib.asynccontextmanager")
+@runs("workers.md", "@contextlib.asynccontextmanager")
 async def test_a_worker_that_needs_a_pool(code: str, cluster: zkrq.testing.TestCluster) -> None:
     life: list[Any] = []
 
@@ -215,7 +215,7 @@ async def test_a_worker_that_needs_a_pool(code: str, cluster: zkrq.testing.TestC
     assert life == ["opened", ("pool", "x"), "closed"]
 
 
-@runs("guide.md", "# queues.py")
+@runs("threads.md", "# queues.py")
 async def test_views_and_scripts_without_an_event_loop(
     code: str, servers: local.Servers, founded: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

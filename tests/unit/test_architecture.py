@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names modules and bounds that exist."""
+"""ARCHITECTURE.md and the pages of the design name modules, rooms and bounds that exist."""
 
 from __future__ import annotations
 
@@ -6,51 +6,31 @@ import re
 from pathlib import Path
 
 import zkrq
-from tests.every import every
+from tests import tables
 from zkrq.protocol.records import MOVES, State
 
 PACKAGE = Path(zkrq.__file__).parent
-TEXT = (PACKAGE.parent / "ARCHITECTURE.md").read_text()
-FILES: dict[str, list[Path]] = {}
-for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
-    FILES.setdefault(path.name, []).append(path)
-
-
-def section(beginning: str, end: str) -> str:
-    return TEXT[TEXT.index(beginning) : TEXT.index(end)]
+PAGES = [PACKAGE.parent / "ARCHITECTURE.md", *(PACKAGE.parent / "docs" / "design").glob("*.md")]
+TEXT = "\n".join(page.read_text() for page in PAGES)
+FILES = {path.name for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]}
+ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
 
 
 def test_every_file_that_is_named_exists() -> None:
     named = {name for name in re.findall(r"`([\w/]+\.(?:py|lua))`", TEXT) if not (PACKAGE.parent / name).exists()}
-    assert {name.rpartition("/")[2] for name in named} <= FILES.keys()
+    assert {name.rpartition("/")[2] for name in named} <= FILES
 
 
-def test_the_walks_name_each_module_once() -> None:
-    named = re.findall(r"`(\w+\.py)`", section("### One item", "## Who may evict"))
-    assert len(named) > 30
-    assert len(set(named)) == len(named), sorted(named)
+def test_the_architecture_is_read_in_ten_minutes_and_names_every_room() -> None:
+    text = PAGES[0].read_text()
+    assert len(text.encode()) <= 6 * 1024
+    assert text.count("sequenceDiagram") == 3
+    assert set(re.findall(r"`(\w+)/`", text)) == {*ROOMS, "zkrq"}
 
 
-def bounds() -> list[tuple[str, str]]:
-    """Each bound of the table, with the files that stand after it."""
-    found: list[tuple[str, str]] = []
-    for row in re.findall(
-        r"^\| [^|]+ \| (`.*) \|$", section("## What is bounded", "In Redis tombstones"), re.MULTILINE
-    ):
-        for names, files in re.findall(r"((?:`[A-Z_]+`(?:, )?)+) \(((?:`\w+\.\w+`(?:, )?)+)\)", row):
-            found += [(name, files) for name in re.findall(r"[A-Z_]+", names)]
-    return found
-
-
-@every(("name", "files"), bounds())
-def test_a_bound_stands_where_the_table_says(name: str, files: str) -> None:
-    for file in re.findall(r"`(.*?)`", files):
-        texts = [path.read_text() for path in FILES[file]]
-        assert any(re.search(rf"^(?:local )?(?:\w+, )*{name}\b[^=\n]*=", text, re.MULTILINE) for text in texts)
-
-
-def test_the_table_of_bounds_is_read() -> None:
-    assert len(bounds()) > 40
+def test_the_bounds_are_those_of_the_code() -> None:
+    assert tables.PAGE.read_text() == tables.page(), "python -m tests.tables writes it anew"
+    assert len(tables.bounds()) > 200
 
 
 INDEX = {

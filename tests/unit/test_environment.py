@@ -23,7 +23,7 @@ from zkrq.cli.connection import CONNECTION
 from zkrq.client.addresses import join_hosts, name_servers
 from zkrq.client.environment import VARIABLES, complete, read_flag, read_servers, variable_of
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 
 SetVariable = Callable[[str, str], None]
 
@@ -237,7 +237,7 @@ async def test_credentials_that_take_too_long(monkeypatch: pytest.MonkeyPatch) -
         release.set()
 
 
-def test_the_guide_lists_every_variable() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (?:`(ZKRQ_\w+)`)? *\|", GUIDE.read_text(), re.MULTILINE)
+def test_the_page_of_settings_lists_every_variable() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (?:`(ZKRQ_\w+)`)? *\|", PAGE.read_text(), re.MULTILINE)
     listed = {setting: variable for setting, variable in rows if variable}
     assert listed == {setting: variable_of(setting) for setting in VARIABLES}

@@ -23,8 +23,8 @@ def test_the_extra_all_has_every_other() -> None:
 
 
 @every("extra", EXTRAS)
-def test_the_guide_names_each_extra(extra: str) -> None:
-    assert f"extra `{extra}` |" in (ROOT / "docs" / "guide.md").read_text()
+def test_the_requirements_name_each_extra(extra: str) -> None:
+    assert f"extra `{extra}` |" in (ROOT / "docs" / "requirements.md").read_text()
 
 
 def test_each_dependency_has_a_least_version_to_test() -> None:
@@ -40,7 +40,7 @@ def test_the_readme_of_the_package_has_no_links_to_files() -> None:
     for substitution in hook["substitutions"]:
         text = re.sub(substitution["pattern"], substitution["replacement"], text)
     assert re.findall(r"\]\((?!https?:)", text) == []
-    assert "| docs/guide.md |" in text
+    assert "then the guide, workers and deploying." in text
 
 
 @every(

@@ -19,11 +19,11 @@ from zkrq.cli.worker import load
 from zkrq.process.exits import Exit
 from zkrq.process.notify import READY, notify
 
-GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+PAGE = Path(__file__).parents[2] / "docs" / "workers.md"
 
 
-def test_the_guide_lists_the_exit_codes() -> None:
-    table = GUIDE.read_text().partition("| exit code | |")[2].partition("\n\n")[0]
+def test_the_page_of_workers_lists_the_exit_codes() -> None:
+    table = PAGE.read_text().partition("| exit code | |")[2].partition("\n\n")[0]
     listed = {row[0]: row[1] for row in re.findall(r"^\| (\S+)(?: \+ n)? \| (.*) \|$", table, re.MULTILINE)}
     assert {name for name in listed if name != "---"} == {str(each.value) for each in Exit}
     for number in (signal.SIGTERM, signal.SIGINT):
