@@ -106,11 +106,11 @@ async def test_a_wake_up_for_a_queue_at_rest_is_passed_on(cluster: TestCluster) 
     queue = cluster.queue("passed")
     assert await queue.pop_one(timeout=1) is None  # leaves its channel on the server
     await look(cluster.servers, 1)
-    (prefetcher,) = [shard.prefetcher for shard in client_of(cluster).queues["passed"].parts.shards]
-    looks = prefetcher.looks
-    prefetcher.wake(True)
+    (supplier,) = [shard.supplier for shard in client_of(cluster).queues["passed"].parts.shards]
+    looks = supplier.looks
+    supplier.wake(True)
     async with asyncio.timeout(HANG):
-        while prefetcher.looks == looks:
+        while supplier.looks == looks:
             await asyncio.sleep(0)
 
 

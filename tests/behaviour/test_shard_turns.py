@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import zkrq
-from zkrq.consuming.prefetch import Prefetcher
+from zkrq.consuming.supplier import Report, Supplier
 from zkrq.consuming.turns import PROBE_SECONDS
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
 from zkrq.testing import Servers, TestCluster, servers
 
 pytestmark = pytest.mark.anyio
 
-Request = Callable[[int], Awaitable[int]]
+Request = Callable[[int, bool], Awaitable[Report]]
 
 SECOND = ShardName("b")
 
@@ -40,8 +40,8 @@ async def queue(cluster: TestCluster) -> zkrq.Queue[Any]:
     return cluster.queue("jobs")
 
 
-def prefetcher(queue: zkrq.Queue[Any], name: ShardName) -> Prefetcher[Any]:
-    return next(shard.prefetcher for shard in queue._parts.shards if shard.name == name)  # pyright: ignore[reportPrivateUsage]
+def supplier(queue: zkrq.Queue[Any], name: ShardName) -> Supplier[Any]:
+    return next(shard.supplier for shard in queue._parts.shards if shard.name == name)  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ def requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[tu
     """The claim requests: to which shard, for how many items."""
     made = list[tuple[str, int]]()
     for name in (FIRST, SECOND):
-        claim: Request = prefetcher(queue, name)._claim  # pyright: ignore[reportPrivateUsage]
+        claim: Request = supplier(queue, name)._claim  # pyright: ignore[reportPrivateUsage]
 
-        async def noted(count: int, name: str = name, claim: Request = claim) -> int:
+        async def noted(count: int, listens: bool, name: str = name, claim: Request = claim) -> Report:
             made.append((name, count))
-            return await claim(count)
+            return await claim(count, listens)
 
-        monkeypatch.setattr(prefetcher(queue, name), "_claim", noted)
+        monkeypatch.setattr(supplier(queue, name), "_claim", noted)
     return made
 
 
@@ -88,11 +88,10 @@ async def test_a_shard_that_does_not_answer_keeps_no_consumer_waiting(
     assert await queue.pop_many(4)
     assert await queue.pop_many(4)
 
-    async def hang(count: int) -> int:
+    async def hang(count: int, listens: bool) -> None:
         await asyncio.Event().wait()
-        return count
 
-    monkeypatch.setattr(prefetcher(queue, FIRST), "_claim", hang)
+    monkeypatch.setattr(supplier(queue, FIRST), "_claim", hang)
     taken = [await queue.pop_one() for _ in range(10)]
     assert {shard_of(claim.id) for claim in taken if claim} == {SECOND}
 

@@ -11,7 +11,7 @@ import pytest
 import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import HANG, settled, take, until
-from zkrq.consuming import prefetch
+from zkrq.consuming import line
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def no_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     """No consumer looks again by itself: what comes, comes by a wake-up."""
-    monkeypatch.setattr(prefetch, "SWEEP_SECONDS", 10 * HANG)
+    monkeypatch.setattr(line, "SWEEP_SECONDS", 10 * HANG)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ async def queue(cluster: zkrq.Cluster, name: str) -> zkrq.Queue[Any]:
 
 async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]:
     """A consumer that has looked in vain, and waits."""
-    own = queue._parts.shards[0].prefetcher  # pyright: ignore[reportPrivateUsage]
+    own = queue._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
     looks = own.looks  # pyright: ignore[reportPrivateUsage]
     task = asyncio.create_task(take(queue))
     await until(lambda: own.looks > looks)  # pyright: ignore[reportPrivateUsage]
@@ -40,12 +40,12 @@ async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]
 @pytest.fixture
 def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim request of the queue's own process was for."""
-    own, counts = queue._parts.shards[0].prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[int], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
+    claim: Callable[[int, bool], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
-    async def counted(count: int) -> int:
+    async def counted(count: int, listens: bool) -> Any:
         counts.append(count)
-        return await claim(count)
+        return await claim(count, listens)
 
     monkeypatch.setattr(own, "_claim", counted)
     return counts
@@ -63,14 +63,14 @@ async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
     queue: zkrq.Queue[Any], connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await queue.pop_one(timeout=0.5) is None
-    own, counts = queue._parts.shards[0].prefetcher, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[int], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
+    claim: Callable[[int, bool], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
-    async def fail_first(count: int) -> int:
+    async def fail_first(count: int, listens: bool) -> Any:
         counts.append(count)
         if len(counts) == 1:
             raise zkrq.Unavailable("the view is changing")
-        return await claim(count)
+        return await claim(count, listens)
 
     monkeypatch.setattr(own, "_claim", fail_first)
     async with connect() as other:

@@ -199,12 +199,12 @@ async def test_a_refused_subscription_is_told_and_polled_around(users: local.Ser
             taking = asyncio.create_task(consumer.pop_one(timeout=HANG))
             await until(lambda: any(isinstance(event, zkrq.WakeupsRefused) for event in events))
             await asyncio.sleep(0.6)  # a look has found nothing meanwhile
-            looks = consumer._parts.shards[0].prefetcher.looks  # pyright: ignore[reportPrivateUsage]
+            looks = consumer._parts.shards[0].supplier.looks  # pyright: ignore[reportPrivateUsage]
             await producer.queue("jobs").push(number)
             claim = await taking
             assert claim is not None
             assert claim.item == number
-            assert consumer._parts.shards[0].prefetcher.looks <= looks + 2, "by the next look, or the one after"  # pyright: ignore[reportPrivateUsage]
+            assert consumer._parts.shards[0].supplier.looks <= looks + 2, "by the next look, or the one after"  # pyright: ignore[reportPrivateUsage]
             await claim.ack()
         refused = [event for event in events if isinstance(event, zkrq.WakeupsRefused)]
         assert [event.server for event in refused] == [deaf.view.primary("jobs")]
@@ -219,8 +219,8 @@ async def test_a_client_that_may_not_publish_completes_its_calls(users: local.Se
     await each(users, "ACL", "SETUSER", USER, "resetchannels")
     async with in_process(users, namespace, hub) as consumer, as_user(users, namespace, hub, "old") as mute:
         taking = asyncio.create_task(consumer.queue("jobs").pop_one(timeout=HANG))
-        prefetcher = consumer.queue("jobs")._parts.shards[0].prefetcher  # pyright: ignore[reportPrivateUsage]
-        await until(lambda: prefetcher.looks > 0)  # pyright: ignore[reportPrivateUsage]
+        supplier = consumer.queue("jobs")._parts.shards[0].supplier  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: supplier.looks > 0)  # pyright: ignore[reportPrivateUsage]
         receipt = await mute.queue("jobs").push("x")
         assert receipt.replicas == 3
         claim = await taking

@@ -107,7 +107,7 @@ async def test_a_repeated_claim_request_is_given_what_is_left_of_its_time(server
         await replicas.decide(Claim("jobs", owner, 1, 1, 5_000, "", 0, "X", 0, 0))
         await asyncio.sleep(1.0)
         loop = asyncio.get_running_loop()
-        claim = await take(queue)  # its prefetcher begins with request number 1 as well
+        claim = await take(queue)  # its supplier begins with request number 1 as well
         assert claim.attempts == 1
         assert lease_of(claim).deadline_at <= loop.time() + 4.1
 
@@ -220,7 +220,7 @@ async def test_a_silent_queue_does_not_keep_a_stranded_claim(servers: local.Serv
         await queue.push("stranded")
         claim = await take(queue)
         lease_of(claim).stop_extending()
-        queue._parts.shards[0].prefetcher.close()  # pyright: ignore[reportPrivateUsage]
+        queue._parts.shards[0].supplier.close()  # pyright: ignore[reportPrivateUsage]
         await asyncio.sleep(17)
         async with in_process(servers, namespace, hub) as second:
             again = await second.queue("jobs").pop_many(1, timeout=0)

@@ -553,7 +553,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- claims in the client ------------------------------------------------------------------------------------------
     Mutant(
         "superseded-claims-are-handed-out",
-        "zkrq/consuming/prefetch.py",
+        "zkrq/consuming/supplier.py",
         "if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):",
         "if payload is None or (cancelled and grant.id_of(position) in cancelled):",
         "an item that somebody has decided about since the claim is not handed out",
@@ -561,7 +561,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "uncertain-session-hands-out",
-        "zkrq/consuming/prefetch.py",
+        "zkrq/consuming/supplier.py",
         "if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():",
         "if False:",
         "what was claimed ahead is not handed out once others may have fenced this process",
@@ -569,7 +569,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claims-overtake-what-is-handed-back",
-        "zkrq/consuming/prefetch.py",
+        "zkrq/consuming/supplier.py",
         "        if self._handed_back:\n",
         "        if False:\n",
         "items that go back before anyone took them are claimed again before those behind them",
@@ -593,7 +593,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claims-of-an-ended-session-are-taken",
-        "zkrq/consuming/prefetch.py",
+        "zkrq/consuming/supplier.py",
         "if self._identity.is_over(owner):",
         "if False:",
         "claims of a session that is over are others' already",

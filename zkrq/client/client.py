@@ -37,7 +37,7 @@ from zkrq.consuming.identity import Identity
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
 from zkrq.consuming.observing import Observers
-from zkrq.consuming.prefetch import Prefetcher
+from zkrq.consuming.supplier import Supplier
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.producing.pusher import Pusher
 from zkrq.protocol import calls
@@ -229,12 +229,12 @@ class Client:
         del self.queues[name]
         for shard in self.shards.open.values():
             shard.wakeups.forget(name)
-        prefetchers = [shard.prefetcher for shard in opened.parts.shards]
-        self._seq = max(self._seq, *(prefetcher.seq for prefetcher in prefetchers))
+        suppliers = [shard.supplier for shard in opened.parts.shards]
+        self._seq = max(self._seq, *(supplier.seq for supplier in suppliers))
         settings = opened.parts.context.settings
         if settings != QUEUE_DEFAULTS:
             _remember(self._declared, name, settings)
-        if any(prefetcher.looks for prefetcher in prefetchers):
+        if any(supplier.looks for supplier in suppliers):
             _remember(self._retired, name, None)
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
@@ -250,7 +250,7 @@ class Client:
             self._declared_dead,
         )
         pusher: Pusher[Any] = Pusher(context, self.shards.placement)
-        line: Line[Any] = Line(self.home)
+        line: Line[Any] = Line(context)
         parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])
         return parts
@@ -258,11 +258,11 @@ class Client:
     def _make_shard(self, context: QueueContext, line: Line[Any], shard: Shard) -> QueueShard[Any]:
         """Make the part of a queue that is on one shard."""
         leases = Leases(shard.replicas, context)
-        prefetcher: Prefetcher[Any] = Prefetcher(
+        supplier: Supplier[Any] = Supplier(
             shard.replicas, leases, shard.wakeups, context, line, lambda: shard.away, seq=self._seq
         )
-        shard.wakeups.register(context.queue, prefetcher.wake, leases.cancelled)
-        return QueueShard(shard.name, shard.replicas, leases, prefetcher)
+        shard.wakeups.register(context.queue, supplier.wake, leases.cancelled)
+        return QueueShard(shard.name, shard.replicas, leases, supplier)
 
     def _shards_changed(self) -> None:
         """Let every queue use the shards that are open now."""

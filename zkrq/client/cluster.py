@@ -26,7 +26,6 @@ from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
 from zkrq.client.shards import ShardStatus
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.consuming.observing import Observer
-from zkrq.consuming.several import Several
 from zkrq.coordination.coordinator import Coordinator
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
@@ -175,8 +174,7 @@ class Cluster:
         if len(parts) < len(queues):
             raise ConfigError("a queue to pop from belongs to another cluster")
         check_pop(prefetch, limit)
-        lines = [each.line for each in parts]
-        return Deliveries(Several(lines) if len(lines) > 1 else lines[0], prefetch, limit, wait, queues=queues)
+        return Deliveries([each.line for each in parts], prefetch, limit, wait, queues=queues)
 
     def every(
         self,

@@ -16,7 +16,7 @@ from zkrq.client.everywhere import Everywhere
 from zkrq.consuming.context import QueueContext
 from zkrq.consuming.leases import Leases
 from zkrq.consuming.line import Line
-from zkrq.consuming.prefetch import Prefetcher
+from zkrq.consuming.supplier import Supplier
 from zkrq.producing.pusher import Pusher
 from zkrq.protocol.shards import ShardName
 from zkrq.replication.replicas import Replicas
@@ -31,7 +31,7 @@ class QueueShard(Generic[T]):
     name: ShardName
     replicas: Replicas
     leases: Leases
-    prefetcher: Prefetcher[T]
+    supplier: Supplier[T]
 
 
 @dataclass(eq=False, slots=True)
@@ -68,8 +68,10 @@ class QueueParts(Generic[T]):
 
     def rest(self) -> bool:
         """End the work in the background unless there is some; return whether there is none and nothing is held."""
-        idle = [shard.prefetcher.rest() and shard.leases.rest() for shard in self.shards]
-        return all(idle) and not self.line.has_consumers and self.pusher.is_idle
+        if self.line.has_consumers:
+            return False
+        idle = [shard.supplier.rest() and shard.leases.rest() for shard in self.shards]
+        return all(idle) and self.pusher.is_idle
 
     def check_open(self) -> None:
         """Raise ``Closed`` after ``stop``, ``WrongLoop`` on another event loop than the cluster's."""
@@ -80,7 +82,7 @@ class QueueParts(Generic[T]):
     def use(self, shards: Sequence[QueueShard[T]]) -> None:
         """Use these shards from now on; claims of others stay as they are."""
         self.shards = shards
-        self.line.use([shard.prefetcher for shard in shards])
+        self.line.use([shard.supplier for shard in shards])
 
     def stop(self) -> None:
         """Stop claiming and pushing, and end every ``pop``.  Held claims may still be settled."""

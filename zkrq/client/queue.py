@@ -135,7 +135,7 @@ class Queue(Administration[T]):
         left.
         """
         check_pop(prefetch, limit)
-        return Deliveries(self._parts.line, prefetch, limit, wait, queues=(self,))
+        return Deliveries([self._parts.line], prefetch, limit, wait, queues=(self,))
 
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).

@@ -38,7 +38,7 @@ class Claim(Generic[T]):
     def __init__(
         self, item: T, grant: Grant, position: int, deadline_at: float, headers: Headers | None = None
     ) -> None:
-        """Make a claim for the prefetcher; users get claims from ``pop``."""
+        """Make a claim for a supplier; users get claims from ``pop``."""
         self.item = item
         self._headers = headers
         self._lease = lease = Lease(self)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 from zkrq.base.errors import Closed
-from zkrq.base.loop import Home, running_loop
+from zkrq.base.loop import running_loop
 from zkrq.consuming.claims import Claim
+from zkrq.consuming.line import Line, take_from
 from zkrq.consuming.pace import PrefetchLimit
 
 T = TypeVar("T")
@@ -19,16 +20,8 @@ LIMITED_PREFETCH = 32
 """Items claimed ahead, at most, for a loop with a ``limit`` and without a ``prefetch`` of its own."""
 
 
-class Source(Protocol[T]):
-    """The part of a ``Line`` that a stream uses; ``Several`` is another one."""
-
-    home: Home
-
-    def join(self, limit: PrefetchLimit) -> None: ...
-    def leave(self, limit: PrefetchLimit) -> None: ...
-    def expect(self, limit: PrefetchLimit, now: PrefetchLimit) -> None: ...
-    def draw_one(self) -> Claim[T] | None: ...
-    async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]: ...
+PROBE_DRAWS = 500
+"""Claims drawn of several queues between two looks at those that have none ahead."""
 
 
 class Deliveries(Generic[T]):
@@ -38,10 +31,13 @@ class Deliveries(Generic[T]):
     """
 
     def __init__(
-        self, source: Source[T], prefetch: int | None, limit: int | None, wait: bool, *, queues: Sequence[object]
+        self, lines: Sequence[Line[T]], prefetch: int | None, limit: int | None, wait: bool, *, queues: Sequence[object]
     ) -> None:
-        """``queues``: kept in use while this object is referenced."""
-        self._source = source
+        """``lines``: of the queues, which take turns.  ``queues``: kept in use while this object is referenced."""
+        self._home = lines[0].home
+        self._lines = list(lines)
+        self._draw = lines[0].draw_one if len(lines) == 1 else self._draw_in_turn
+        self._drawn = 0
         self._queues = queues
         most = prefetch
         if limit is not None:  # never more than the loop will still take
@@ -55,12 +51,13 @@ class Deliveries(Generic[T]):
         return self
 
     async def __anext__(self) -> Claim[T]:
-        if running_loop() is not self._source.home.loop:
-            raise self._source.home.elsewhere()
+        if running_loop() is not self._home.loop:
+            raise self._home.elsewhere()
         if not self._joined:
             self._joined = True
-            self._source.join(self._limit)
-        claim = self._source.draw_one() if self._left != 0 else None
+            for line in self._lines:
+                line.join(self._limit)
+        claim = self._draw() if self._left != 0 else None
         if claim is None:
             claim = await self._next()
         if self._left is not None:
@@ -73,14 +70,33 @@ class Deliveries(Generic[T]):
         self._left -= 1
         if self._joined and self._left < self._limit.most:
             now = self._limit._replace(most=self._left)
-            self._source.expect(self._limit, now)
+            for line in self._lines:
+                line.expect(self._limit, now)
             self._limit = now
+
+    def _draw_in_turn(self) -> Claim[T] | None:
+        """Return a claim made ahead, of the queue whose turn it is, or None."""
+        self._drawn += 1
+        if self._drawn >= PROBE_DRAWS:
+            self._drawn = 0
+            most = max(1, *(line.pace.target for line in self._lines))
+            for line in self._lines:  # nobody waits where nothing is ahead, as long as there are enough elsewhere
+                line.probe(most)
+        for at, line in enumerate(self._lines, 1):
+            if claim := line.draw_one():
+                self._lines = self._lines[at:] + self._lines[:at]
+                return claim
+        return None
 
     async def _next(self) -> Claim[T]:
         """Wait for a claim.  Raises ``StopAsyncIteration``."""
         if self._left != 0:
             try:  # `suppress` would be three calls
-                for claim in await self._source.take(1, patient=self._wait):
+                if len(self._lines) == 1:
+                    claims = await self._lines[0].take(1, patient=self._wait)
+                else:
+                    claims = await take_from(self._lines, 1, patient=self._wait)
+                for claim in claims:
                     return claim
             except Closed:
                 pass
@@ -89,20 +105,20 @@ class Deliveries(Generic[T]):
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""
-        self._source.home.check()
+        self._home.check()
         self._left = 0
         self._leave()
 
     def _leave(self) -> None:
         if self._joined:
             self._joined = False
-            self._source.leave(self._limit)
+            _leave_all(self._lines, self._limit)
 
     def __del__(self) -> None:
         # A loop that was left with `break` ends here, in whichever thread the garbage collector runs.
         with suppress(Exception):
             if self._joined:
-                self._source.home.run(partial(self._source.leave, self._limit))
+                self._home.run(partial(_leave_all, self._lines, self._limit))
 
     async def __aenter__(self) -> Self:
         return self
@@ -111,3 +127,8 @@ class Deliveries(Generic[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _leave_all(lines: Sequence[Line[T]], limit: PrefetchLimit) -> None:
+    for line in lines:
+        line.leave(limit)

@@ -1,8 +1,12 @@
-"""Let the consumers of one queue in this process wait in one line, whichever shard of the queue serves them.
+"""Let the consumers of a queue in this process wait in one line, whichever shard of the queue serves them.
+
+A ``Line`` is what the consumers want: it gives each supplier (one shard of the queue, ``supplier.py``) its orders, and
+hands out what the suppliers report.  A consumer of several queues stands in the line of each with the same ``Waiter``:
+whichever is served first takes it out of the others.
 
 Streams take claims that were made ahead of one shard at a time, because claims that were made together are settled
 together: a turn lasts until that shard's are used up, or for as many as the consumers take in a moment (``pace.py``).
-The shards' prefetchers ask here for their part of what the consumers want (``turns.py``).
+``turns.py`` says which part of what the consumers want each shard is asked for.
 """
 
 from __future__ import annotations
@@ -13,34 +17,23 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.base.loop import Home, running_loop
+from zkrq.base.loop import running_loop
 from zkrq.consuming.claims import Claim
-from zkrq.consuming.pace import AHEAD_SECONDS, Pace, PrefetchLimit
-from zkrq.consuming.turns import PROBE_SECONDS, Standing, asked_of, is_spared
+from zkrq.consuming.context import QueueContext
+from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
+from zkrq.consuming.supplier import Order, Report, Supplier
+from zkrq.consuming.turns import PROBE_SECONDS, asked_of, is_spared
 
 T = TypeVar("T")
 
+SWEEP_SECONDS = 5.0
+"""Seconds between two requests of a waiting consumer that receives no wake-up."""
 
-class Supplier(Protocol[T]):
-    """The part of a ``Prefetcher`` that a line uses: it claims from one shard."""
-
-    standing: Standing
-    buffer: deque[Claim[T]]
-    is_looking: bool
-    looks: int
-
-    @property
-    def is_in_trouble(self) -> bool: ...
-    def look(self) -> None: ...
-    def probe(self, count: int) -> None: ...
-    def draw(self, want: int, *, fresh: bool = False) -> list[Claim[T]]: ...
-    def take_back(self, claims: Sequence[Claim[T]]) -> None: ...
-    def release(self, count: int | None = None) -> None: ...
-    def failure(self) -> ZkrqError: ...
-    def close(self) -> None: ...
+POLL_MS = 500
+"""Milliseconds between two requests of a waiting consumer that has no wake-up channel."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,25 +43,29 @@ class Waiter(Generic[T]):
     want: int
     patient: bool
     future: asyncio.Future[list[Claim[T]]]
-    server: Supplier[T] | None = None
+    supplier: Supplier[T] | None = None
     """Where its claims come from, None before it has some."""
-    heard: dict[Supplier[T], ZkrqError | None] | None = None
-    """Who had nothing for it, or failed.  None: nobody."""
+    answers: dict[Supplier[T], ZkrqError | None] | None = None
+    """Suppliers that had nothing for it, or have failed.  None: none yet."""
 
 
 _WANT = attrgetter("want")
 
 
 class Line(Generic[T]):
-    """Hand the claims of a queue to its consumers in this process, first come first served."""
+    """Hand the claims of a queue to its consumers in this process, first come first served.  Implements
+    ``supplier.Demand``."""
 
-    def __init__(self, home: Home) -> None:
-        self.home = home
+    def __init__(self, context: QueueContext) -> None:
+        self.home = context.home
         self.pace = Pace()
+        self._identity = context.identity
         self._waiters: deque[Waiter[T]] = deque()
         self._suppliers: Sequence[Supplier[T]] = ()
         """In the order in which they are asked: the one that has served last comes last."""
         self._buffers: Sequence[deque[Claim[T]]] = ()
+        self._asking: dict[Supplier[T], tuple[Waiter[T], ...]] = {}
+        """Consumers that waited when the request in flight was ordered: they are told if it brings nothing."""
         self._is_alone = True
         self._turn: Supplier[T]
         self._left = 0
@@ -84,6 +81,7 @@ class Line(Generic[T]):
         self.pace.shards = len(suppliers)
         for supplier in gone:
             supplier.close()
+            self._asking.pop(supplier, None)
         for waiter in tuple(self._waiters):
             self._end_if_over(waiter)
         if self._waiters:
@@ -92,6 +90,7 @@ class Line(Generic[T]):
     def close(self) -> None:
         """End every wait with ``Closed``.  Claims that were not handed out go back with ``Leases.release_all``."""
         self._closed = True
+        self._asking.clear()
         for supplier in self._suppliers:
             supplier.close()
         while self._waiters:
@@ -179,19 +178,21 @@ class Line(Generic[T]):
         """Remove a waiter that has stopped waiting.  Claims that it was just given here go to the next one."""
         if waiter in self._waiters:
             self._waiters.remove(waiter)
-        future, server = waiter.future, waiter.server
-        if server and server in self._suppliers and future.done() and not future.cancelled() and not future.exception():
-            server.take_back(future.result())
-            self.serve(server)
+        future, supplier = waiter.future, waiter.supplier
+        is_served = future.done() and not future.cancelled() and not future.exception()
+        if is_served and supplier and supplier in self._suppliers:
+            supplier.take_back(future.result())
+            self._serve(supplier)
         self.hand_back()
 
     def probe(self, count: int) -> None:
         """Claim up to this many items ahead, once, unless some are: the streams take from other queues and do not
         wait."""
         for supplier in () if self.ahead else self._suppliers:
-            supplier.probe(count)
+            supplier.probed = count
+            supplier.look()
 
-    # -- what suppliers and queues ask for -----------------------------------------------------------------------------
+    # -- what queues ask for -------------------------------------------------------------------------------------------
 
     @property
     def looks(self) -> int:
@@ -208,43 +209,113 @@ class Line(Generic[T]):
         """Items claimed ahead."""
         return sum(map(len, self._buffers))
 
-    @property
-    def is_patient(self) -> bool:
-        """Whether somebody waits until there are claims."""
-        return any(waiter.patient for waiter in self._waiters)
-
-    @property
-    def waiting(self) -> tuple[Waiter[T], ...]:
-        """All who wait."""
-        return tuple(self._waiters)
-
     def failure(self) -> ZkrqError:
         """Return the error for a caller whose time is over, and whom no server has answered."""
         return min(self._suppliers, key=lambda supplier: not supplier.is_in_trouble).failure()
 
-    def wanted_of(self, supplier: Supplier[T]) -> int:
-        """Return how many items this one is to claim now."""
-        count = sum(map(_WANT, self._waiters)) + max(0, self.pace.target - self.ahead)
-        if self._is_alone or not count:
-            return count
-        at = self._suppliers.index(supplier)
-        before, after = self._suppliers[:at], self._suppliers[at + 1 :]
-        return asked_of(count, supplier.standing, [each.standing for each in before], [each.standing for each in after])
+    @property
+    def has_consumers(self) -> bool:
+        """Whether consumers are here: they wait, or iterate over claims."""
+        return bool(self._waiters or self.pace.streams)
 
-    def is_spared(self, supplier: Supplier[T]) -> bool:
+    # -- called by suppliers -------------------------------------------------------------------------------------------
+
+    def order(self, supplier: Supplier[T], *, woken_alone: bool) -> Order:
+        """Say what a supplier is to do next."""
+        now = asyncio.get_running_loop().time()
+        self._hand_back_untaken(now)
+        self.pace.adapt(now, is_certain=self._identity.is_certain())
+        count, supplier.probed = self._wanted_of(supplier), 0
+        if not (count or woken_alone or self._is_probe_due(supplier, now)):
+            return Order(False, pause=self._pause_of(supplier, SWEEP_SECONDS))
+        self._asking[supplier] = tuple(self._waiters)
+        return Order(True, count, listens=any(waiter.patient for waiter in self._waiters))
+
+    def late(self, supplier: Supplier[T]) -> None:
+        """Let the others see what a late request is about."""
+        self._look_elsewhere(supplier)
+
+    def report(self, supplier: Supplier[T], report: Report) -> float:
+        """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
+        now = asyncio.get_running_loop().time()
+        was_empty = self.ahead == report.items
+        self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
+        asking = self._asking.pop(supplier, ())
+        next_ms = report.next_ms
+        if not report.listening and self._waiters and next_ms:
+            next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
+        self._serve(supplier, fresh=True)
+        self.hand_back()
+        self._note(supplier, is_dry=report.is_dry)
+        if report.is_dry:
+            self._answer(asking, supplier)
+        elif self._wanted_of(supplier):
+            return 0.0
+        return self._pause_of(supplier, min(SWEEP_SECONDS, next_ms / 1000) if next_ms > 0 else SWEEP_SECONDS)
+
+    def failed(self, supplier: Supplier[T], error: ZkrqError) -> None:
+        """Tell the consumers that asked; those that wait longer are served by another request, or by another shard."""
+        self._answer(self._asking.pop(supplier, ()), supplier, error)
+        self._note(supplier, is_dry=True)
+
+    def look(self) -> None:
+        """Let every shard look what is to be claimed."""
+        for supplier in self._suppliers:
+            supplier.look()
+
+    # -- deciding ------------------------------------------------------------------------------------------------------
+
+    def _wanted_of(self, supplier: Supplier[T]) -> int:
+        """Return how many items this one is to claim now."""
+        supplier.drop_lost()
+        ahead, own = self.ahead, len(supplier.buffer)
+        supplier.low = -(-self.pace.target // 2) - (ahead - own)
+        count = sum(map(_WANT, self._waiters)) + max(0, self.pace.target - ahead)
+        if count and not self._is_alone:
+            at = self._suppliers.index(supplier)
+            before, after = self._suppliers[:at], self._suppliers[at + 1 :]
+            standings = [each.standing for each in before], [each.standing for each in after]
+            count = asked_of(count, supplier.standing, *standings)
+        return min(CLAIM_MAX, max(count, supplier.probed - own if supplier.probed else 0))
+
+    def _is_probe_due(self, supplier: Supplier[T], now: float) -> bool:
+        """Tell whether to see, without claiming anything, if there are items again where there were none."""
+        return now - supplier.standing.asked_at >= PROBE_SECONDS and self._is_spared(supplier)
+
+    def _is_spared(self, supplier: Supplier[T]) -> bool:
         """Tell whether consumers are here that this one is not asked for, because others have items."""
         others = [other.standing for other in self._suppliers if other is not supplier]
         return self.has_consumers and is_spared(supplier.standing, others)
 
-    def pause_of(self, supplier: Supplier[T], longest: float) -> float:
+    def _pause_of(self, supplier: Supplier[T], longest: float) -> float:
         """Return how many seconds after its last request, at most, this one is to look again."""
         if self.ahead > self.pace.fixed:
             longest = min(longest, AHEAD_SECONDS)
-        return min(longest, PROBE_SECONDS) if self.is_spared(supplier) else longest
+        return min(longest, PROBE_SECONDS) if self._is_spared(supplier) else longest
 
-    # -- called by suppliers -------------------------------------------------------------------------------------------
+    def _hand_back_untaken(self, now: float) -> None:
+        """Release items that the consumers will not take soon, because consumers of other processes may want them."""
+        surplus = self.pace.surplus(now, self.ahead)
+        for supplier in self._suppliers if surplus else ():
+            count = min(surplus, len(supplier.buffer))
+            supplier.release(count)
+            surplus -= count
 
-    def serve(self, supplier: Supplier[T], *, fresh: bool = False) -> None:
+    def _note(self, supplier: Supplier[T], *, is_dry: bool) -> None:
+        """Note whether items are left on a shard.  In any case it is another's turn; but shards that have nothing do
+        not make each other look again, or two of them would never rest."""
+        was_dry, supplier.standing.is_dry = supplier.standing.is_dry, is_dry
+        self._look_elsewhere(supplier, with_items=was_dry and is_dry)
+
+    def _look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
+        """Let the others look what is to be claimed; ``with_items``: those that have some."""
+        for other in self._suppliers:
+            if other is not supplier and not (with_items and other.standing.is_dry):
+                other.look()
+
+    # -- handing out ---------------------------------------------------------------------------------------------------
+
+    def _serve(self, supplier: Supplier[T], *, fresh: bool = False) -> None:
         """Give what this one has claimed to those who wait.  ``fresh``: Redis has just granted it."""
         while self._waiters and supplier.buffer:
             waiter = self._waiters[0]
@@ -252,50 +323,24 @@ class Line(Generic[T]):
                 drawn = supplier.draw(waiter.want, fresh=fresh)
                 if not drawn:
                     break
-                waiter.server = supplier
+                waiter.supplier = supplier
                 waiter.future.set_result(drawn)
             self._waiters.popleft()
         if not self._is_alone and supplier in self._suppliers:
             self._suppliers = [*(other for other in self._suppliers if other is not supplier), supplier]
 
-    def answer(self, asking: Iterable[Waiter[T]], supplier: Supplier[T], error: ZkrqError | None = None) -> None:
+    def _answer(self, asking: Iterable[Waiter[T]], supplier: Supplier[T], error: ZkrqError | None = None) -> None:
         """Tell those who asked that this one has nothing for them, or has failed."""
         for waiter in asking:
             if not waiter.patient and not waiter.future.done():
-                waiter.heard = {**(waiter.heard or {}), supplier: error}
+                waiter.answers = {**(waiter.answers or {}), supplier: error}
                 self._end_if_over(waiter)
-
-    def look(self) -> None:
-        """Let every shard look what is to be claimed."""
-        for supplier in self._suppliers:
-            supplier.look()
-
-    def look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
-        """Let the others look what is to be claimed; ``with_items``: those that have some."""
-        for other in self._suppliers:
-            if other is not supplier and not (with_items and other.standing.is_dry):
-                other.look()
 
     def hand_back(self) -> None:
         """Release the items claimed ahead if no consumer is left."""
         if not self.has_consumers:
             for supplier in self._suppliers:
                 supplier.release()
-
-    def hand_back_untaken(self) -> None:
-        """Release items that the consumers will not take soon, because consumers of other processes may want them."""
-        surplus = self.pace.surplus(asyncio.get_running_loop().time(), self.ahead)
-        for supplier in self._suppliers if surplus else ():
-            count = min(surplus, len(supplier.buffer))
-            supplier.release(count)
-            surplus -= count
-
-    # -- inside --------------------------------------------------------------------------------------------------------
-
-    @property
-    def has_consumers(self) -> bool:
-        """Whether consumers are here: they wait, or iterate over claims."""
-        return bool(self._waiters or self.pace.streams)
 
     def _begin_turn(self) -> bool:
         """Let another shard that has claims have its turn.  Return whether one has."""
@@ -311,9 +356,9 @@ class Line(Generic[T]):
 
         One whose requests fail is not waited for, unless it is the same with all.
         """
-        heard = waiter.heard or {}
-        silent = [supplier for supplier in self._suppliers if supplier not in heard]
-        errors = [error for supplier, error in heard.items() if error and supplier in self._suppliers]
+        answers = waiter.answers or {}
+        silent = [supplier for supplier in self._suppliers if supplier not in answers]
+        errors = [error for supplier, error in answers.items() if error and supplier in self._suppliers]
         has_answer = len(silent) + len(errors) < len(self._suppliers)
         if not (all(supplier.is_in_trouble for supplier in silent) if has_answer else errors and not silent):
             return
@@ -322,3 +367,48 @@ class Line(Generic[T]):
             waiter.future.set_result([])
         else:
             waiter.future.set_exception(errors[0])
+
+
+async def take_from(lines: Sequence[Line[T]], want: int, *, patient: bool) -> list[Claim[T]]:
+    """Return up to ``want`` claims of one of several queues: none if nothing is ready and not ``patient``.
+
+    If the call is cancelled, the claims that it was just given go to other consumers, or back to their queue.
+    Raises as ``Line.take`` does; an error of one queue's servers only if no other has answered.
+    """
+    if not patient:
+        return await _look_in(lines, want)
+    waiter = Waiter[T](want, True, asyncio.get_running_loop().create_future())
+    try:
+        for line in lines:
+            line.enlist(waiter)
+        return await waiter.future
+    except asyncio.CancelledError:
+        for line in lines:
+            line.withdraw(waiter)
+        raise
+    finally:
+        for line in lines:
+            line.strike(waiter)
+
+
+async def _look_in(lines: Sequence[Line[T]], want: int) -> list[Claim[T]]:
+    """Return claims of the first queue that has some.
+
+    One whose requests fail is not waited for, unless it is the same with all.
+    """
+    failure: ZkrqError | None = None
+    has_answered = False
+    for line in sorted(lines, key=lambda line: line.is_in_trouble):
+        if line.is_in_trouble and has_answered:
+            break
+        try:
+            if claims := await line.take(want, patient=False):
+                return claims
+            has_answered = True
+        except Closed:
+            raise
+        except ZkrqError as error:
+            failure = error
+    if failure and not has_answered:
+        raise failure
+    return []

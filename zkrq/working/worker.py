@@ -261,7 +261,7 @@ class Worker:
             while True:
                 try:
                     more = await self._ask(served, None if alone else 0)
-                except (ConfigError, Unavailable):  # logged by the prefetcher; ``_listen`` waits until it is over
+                except (ConfigError, Unavailable):  # logged by the supplier; ``_listen`` waits until it is over
                     more = False
                 if not more and not alone:
                     await self._listen(served)
