@@ -18,6 +18,7 @@ from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.payloads import join, with_headers
+from zkrq.protocol.putting import Full
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import NothingDone
@@ -205,7 +206,7 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
         put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
         with patch.object(Push, "under", again):
             pushed = await one._client.shard.replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
-        assert isinstance(pushed.of(0, 1)[0], zkrq.QueueFull)
+        assert pushed.exceptional == {(0, 0): Full()}
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:
                 forget(own, name, "jobs", "report")

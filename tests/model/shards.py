@@ -19,28 +19,28 @@ from tests.model.rules import Rule
 from tests.model.runner import TRIES, Client
 from tests.model.scripts import QUEUE
 from tests.model.world import World
-from zkrq.base.errors import OutcomeUnknown, Receipt, Unavailable, ZkrqError
+from zkrq.base.errors import Receipt, Unavailable, ZkrqError
 from zkrq.base.events import Events
-from zkrq.base.loop import Home
-from zkrq.base.settings import QueueSettings, Settings
-from zkrq.base.tasks import Tasks
+from zkrq.base.settings import Settings
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard
 from zkrq.client.shards import Shards
-from zkrq.consuming.context import QueueContext
-from zkrq.consuming.observing import Observers
+from zkrq.producing.bundling import Push, put_of
+from zkrq.producing.options import Options
 from zkrq.producing.placement import Placement, Target
-from zkrq.producing.pusher import Options, Push, Pusher
+from zkrq.producing.receipts import results_of
+from zkrq.producing.sending import Named, Sender
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Call, Put, PutAll, bundle_and_position
 from zkrq.protocol.enrolment import identify
 from zkrq.protocol.founding import Founding, Location
+from zkrq.protocol.putting import InDoubt, Pushes
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState, choose, rejoined
 from zkrq.protocol.steps import Answers, Ask, Failure, NotNow, Operation
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
-from zkrq.replication.replicas import PushResults, Replicas
+from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import Runner, translate
 
 T = TypeVar("T")
@@ -154,22 +154,23 @@ class WatchedReplicas(Replicas):
         super().__init__(cast("Runner", part), client.operations)
         self._on, self._ledger, self._register = client.on, client.world.ledger, client.world.register
 
-    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> PushResults:
+    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Pushes:
         results = await super().put(queue, puts, map=map, patient=patient)
         self._note(puts, results)
-        unknown = any(isinstance(result, OutcomeUnknown) for result in results.others.values())
+        unknown = any(isinstance(told, InDoubt) for told in results.exceptional.values())
         if unknown and not patient and Rule.UNKNOWN_STAYS not in self._on:
             raise Unavailable("perhaps")
         return results
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Pushes:
         results = await super().push(queue, max_size, puts, map=map)
         self._note(puts, results)
         return results
 
-    def _note(self, puts: Sequence[Put], results: PushResults) -> None:
+    def _note(self, puts: Sequence[Put], results: Pushes) -> None:
         for at, put in enumerate(puts):
-            for position, result in enumerate(results.of(at, put.size)):
+            ids = [put.item_id(position) for position in range(put.size)]
+            for position, result in enumerate(results_of(results, at, ids, self.causes, are_named=False)):
                 if not isinstance(result, ZkrqError):
                     self._ledger.push_returned(put.item_id(position).encode(), self._register)
 
@@ -254,15 +255,11 @@ class KnownShards(Shards):
         return AlteredTarget(shard.name, shard.replicas, lambda: None)
 
 
-class Pushing(Pusher[Any]):
+class Pushing(Sender):
     """What places pushes, without what gathers them."""
 
     def __init__(self, shards: KnownShards) -> None:
-        events, tasks, nothing = Events(None), Tasks("model"), cast("Any", None)
-        context = QueueContext(
-            "model", QUEUE, QueueSettings(), Home(), tasks, events, Observers(events), nothing, nothing
-        )
-        super().__init__(context, shards.placement)
+        super().__init__(QUEUE, 0, shards.placement)
 
     async def spread(self, make: Callable[[str], Put], count: int) -> tuple[Put, Sequence[object]]:
         """Push a bundle without an identity, whose id gets the ending given; return what came of its items."""
@@ -271,18 +268,19 @@ class Pushing(Pusher[Any]):
             put = make(ending)
             return [put], put
 
-        results, put = await self._place(make_all, count)
-        return put, results.of(0, put.size)
+        pushes, put, causes = await self.anywhere(make_all, count)
+        ids = [put.item_id(position) for position in range(put.size)]
+        return put, results_of(pushes, 0, ids, causes, are_named=False)
 
     async def _refresh(self, map: int) -> None:
         """There is no time that could be waited for."""
         await self._placement.refresh()
 
-    async def name(self, id: str, moment: int, payload: bytes) -> Receipt | ZkrqError:
+    async def name(self, id: str, moment: int, payload: bytes) -> int | Receipt | ZkrqError:
         """Push an item under this id."""
-        send = self._send_decided if bundle_and_position(id)[0] != id else self._send_homed
-        (receipt,) = await send([Push(id, moment, payload, PLAIN)])
-        return receipt
+        item = Named(put_of(Push(id, moment, payload, PLAIN)), by_caller=True)
+        (result,) = await self.at_home([item], decided=bundle_and_position(id)[0] != id)
+        return result
 
 
 class AlteredResharding(Resharding):

@@ -585,9 +585,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pushes-share-an-error",
-        "zkrq/producing/pusher.py",
-        "receipts.update((at, own(error)) for at in group)",
-        "receipts.update(dict.fromkeys(group, error))",
+        "zkrq/producing/sending.py",
+        "results.update((at, [_own(error, items[at].put.id)]) for at in group)",
+        "results.update(dict.fromkeys(group, [error]))",
         "each push whose outcome is unknown tells its own id",
         Suite("tests/behaviour/test_keys.py", "-k", "tells_its_own_id and testing"),
     ),

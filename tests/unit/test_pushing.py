@@ -16,16 +16,16 @@ from zkrq.base import clock
 from zkrq.base.checks import MAX_DURATION, MAX_ID
 from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Unavailable, ZkrqError
 from zkrq.base.ids import Ids, new_ids_at
+from zkrq.producing import bundling
+from zkrq.producing.bundling import PUT_BYTES
+from zkrq.producing.options import Options, read_options
 from zkrq.producing.pusher import (
-    PUT_BYTES,
-    Options,
-    _chunks,  # pyright: ignore[reportPrivateUsage]
+    _receipt_of,  # pyright: ignore[reportPrivateUsage]
     _worst,  # pyright: ignore[reportPrivateUsage]
-    read_options,
 )
-from zkrq.producing.receipts import PackedReceipts, receipt
+from zkrq.producing.receipts import PackedReceipts, outcome
+from zkrq.protocol.putting import Done, Duplicate, Known
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
-from zkrq.replication.replicas import Done, Duplicate, Known, Pushed
 
 # -- options -------------------------------------------------------------------------------------------------------
 
@@ -112,11 +112,19 @@ def ids(length: int, first: int = 0) -> Ids:
     return Ids("i", first, length)
 
 
+Pushed = int | Duplicate | Known | Done
+
+
+def result(id: str, told: Pushed | ZkrqError) -> int | Receipt | ZkrqError:
+    return told if isinstance(told, int | ZkrqError) else outcome(id, told, is_named=False)
+
+
 def receipts(*parts: Sequence[Pushed | ZkrqError]) -> PackedReceipts:
     """Receipts of several calls, whose ids count on in hexadecimal."""
     receipts = PackedReceipts()
     for results in parts:
-        receipts.add(ids(len(results), len(receipts)), results)
+        some = ids(len(results), len(receipts))
+        receipts.add(some, [result(id, told) for id, told in zip(some, results, strict=True)])
     return receipts
 
 
@@ -166,10 +174,8 @@ def test_receipts_are_sliced_as_a_list_is(parts: list[list[Pushed]], some: slice
 @given(PARTS)
 def test_receipts_are_a_sequence(parts: list[list[Pushed]]) -> None:
     told = receipts(*parts)
-    plain = [
-        receipt(ids(1, at)[0], result, is_named=False)
-        for at, result in enumerate(result for part in parts for result in part)
-    ]
+    known = [result(ids(1, at)[0], each) for at, each in enumerate(each for part in parts for each in part)]
+    plain = [Receipt(ids(1, at)[0], each) if isinstance(each, int) else each for at, each in enumerate(known)]
     assert list(told) == list(told.outcomes()) == plain
     assert list(reversed(told)) == plain[::-1]
     assert told + told[:2] == plain + plain[:2]
@@ -189,9 +195,13 @@ def test_done_is_told_apart_from_pushed_now() -> None:
 
 @pytest.mark.parametrize(("in_doubt", "new"), [(False, False), (True, None)])
 def test_id_that_was_there_is_told_apart_from_a_new_one(in_doubt: bool, new: bool | None) -> None:
-    assert receipt("mine", 3, is_named=True) == Receipt("mine", 3, new=True)
-    assert receipt("mine", Known(3, in_doubt), is_named=True) == Receipt("mine", 3, new=new)
-    assert receipt("mine", Done(3, in_doubt), is_named=True) == Receipt("mine", 3, done=True, new=new)
+    assert outcome("mine", Known(3, in_doubt), is_named=True) == Receipt("mine", 3, new=new)
+    assert outcome("mine", Done(3, in_doubt), is_named=True) == Receipt("mine", 3, done=True, new=new)
+
+
+def test_a_receipt_of_the_hot_path_is_one_of_the_constructor() -> None:
+    assert _receipt_of(("mine", 3, False, False, True)) == Receipt("mine", 3)
+    assert Receipt._fields == ("id", "replicas", "duplicate", "done", "new")
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])
@@ -260,7 +270,7 @@ def test_receipts_tell_the_ids_that_were_sent() -> None:
 
 def chunks(sizes: Sequence[int]) -> list[list[int]]:
     """What becomes one batch each, as the sizes of the payloads."""
-    return [[len(payload) for payload in chunk] for chunk in _chunks(bytes(size) for size in sizes)]
+    return [[len(payload) for payload in chunk] for chunk in bundling.chunks(bytes(size) for size in sizes)]
 
 
 def test_nothing_is_no_chunk() -> None:
@@ -306,7 +316,7 @@ def test_chunks_are_made_as_they_are_taken() -> None:
             taken += 1
             yield b"x"
 
-    made = _chunks(payloads())
+    made = bundling.chunks(payloads())
     for count in (1, 2, 3):
         assert len(next(made)) == MAX_BATCH
         assert taken <= count * MAX_BATCH + 1

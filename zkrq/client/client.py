@@ -40,6 +40,7 @@ from zkrq.consuming.observing import Observers
 from zkrq.consuming.supplier import Supplier
 from zkrq.coordination.coordinator import Coordinator, Session, SessionState
 from zkrq.producing.pusher import Pusher
+from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
 from zkrq.protocol.shards import ShardState
 from zkrq.protocol.view import ServerId
@@ -249,7 +250,8 @@ class Client:
             self.identity,
             self._declared_dead,
         )
-        pusher: Pusher[Any] = Pusher(context, self.shards.placement)
+        placement = self.shards.placement
+        pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement)
         line: Line[Any] = Line(context)
         parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])

@@ -15,7 +15,7 @@ from zkrq.client.parts import QueueParts
 from zkrq.consuming.claims import Claim
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.producing.pusher import read_options
+from zkrq.producing.options import read_options
 from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
 from zkrq.working.worker import work

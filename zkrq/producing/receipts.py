@@ -1,4 +1,4 @@
-"""Hold the receipts of many pushes in a few bytes each."""
+"""Make receipts of what the protocol says of a push, and hold those of many in a few bytes each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import overload
 
-from zkrq.base.errors import Receipt, Receipts, ZkrqError
+from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.protocol.calls import item_id
+from zkrq.protocol.clocks import PUT_WINDOW
+from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
 from zkrq.protocol.records import BUNDLE_MAX
-from zkrq.replication.replicas import Done, Duplicate, Pushed
+from zkrq.replication.causes import UNKNOWN, Causes
+from zkrq.replication.runner import translate
 
-Results = Sequence[Pushed | ZkrqError]
+Results = Sequence[int | Receipt | ZkrqError]
+"""What became of items: a number is that of the servers that hold a new item."""
 
 
 class BundleIds(Sequence[str]):
@@ -85,16 +89,46 @@ class PackedReceipts(Receipts):
         self._results.append(bytes(result if isinstance(result, int) else 0 for result in results))
         for at, result in enumerate(results):
             if not isinstance(result, int):
-                is_error = isinstance(result, ZkrqError)
-                self._others[self._length + at] = result if is_error else receipt(ids[at], result, is_named=False)
+                self._others[self._length + at] = result
         self._length += len(results)
 
 
-def receipt(id: str, result: Pushed, *, is_named: bool) -> Receipt:
-    """Make the receipt of one push.  ``is_named``: the caller gave the id; another id is known only from this push."""
-    if isinstance(result, int):
-        return Receipt(id, result)
-    if isinstance(result, Duplicate):
-        return Receipt(result.first, result.replicas, duplicate=True, new=False)
-    is_new = (None if result.in_doubt else False) if is_named else True
-    return Receipt(id, result.replicas, done=isinstance(result, Done), new=is_new)
+def results_of(pushes: Pushes, at: int, ids: Sequence[str], causes: Causes, *, are_named: bool) -> Results:
+    """Return the result of each item of one put.  ``are_named``: the caller gave the ids."""
+    copies, exceptional = pushes
+    if not exceptional:
+        return [copies] * len(ids)
+    found = [exceptional.get((at, position)) for position in range(len(ids))]
+    return [
+        copies if told is None else outcome(id, told, is_named=are_named, causes=causes)
+        for id, told in zip(ids, found, strict=True)
+    ]
+
+
+def outcome(id: str, told: Exceptional, *, is_named: bool, causes: Causes = UNKNOWN) -> Receipt | ZkrqError:
+    """Return the receipt of a push that was not as usual, or the error to raise.
+
+    ``is_named``: the caller gave the id.  An id that the library made is known only from an earlier try of this very
+    push, so the item is new.  ``causes``: what errors say about servers that are not in sync.
+    """
+    match told:
+        case Duplicate(first, copies):
+            return Receipt(first, copies, duplicate=True, new=False)
+        case Known(copies, in_doubt) | Done(copies, in_doubt):
+            is_new = (None if in_doubt else False) if is_named else True
+            return Receipt(id, copies, done=isinstance(told, Done), new=is_new)
+        case Full():
+            return QueueFull()
+        case InDoubt(reason, cause):
+            why = f" ({reason})" if reason else ""
+            text = causes.add_to(f"the push of {id} may have happened{why}; push again with the same id", cause)
+            error = OutcomeUnknown(text, ids=(id,))
+            error.__cause__ = translate(cause, causes) if cause else None
+            return error
+        case NotPushed(cause):
+            return translate(cause, causes)
+        case _:
+            return ConfigError(
+                f"the push of {id} was refused, nothing was written: its id is older than {PUT_WINDOW:g} s, or the "
+                f"clock here differs from the servers' by more than that"
+            )

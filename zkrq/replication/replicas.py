@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
-from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, ZkrqError
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
-from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
+from zkrq.protocol.putting import Pushes
 from zkrq.protocol.steps import Paged
 from zkrq.protocol.view import ServerId
 from zkrq.replication.causes import UNKNOWN, Causes
-from zkrq.replication.runner import Runner, translate
+from zkrq.replication.runner import Runner
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Paged)
-
-Pushed = int | Duplicate | Known | Done
-"""Result of a push: the number of servers that have the item, or why none was needed."""
 
 
 class Replicas:
@@ -29,25 +24,23 @@ class Replicas:
     def __init__(self, runner: Runner, operations: Operations = OPERATIONS, causes: Causes = UNKNOWN) -> None:
         """``operations``: others than usual only in the model of the protocol.  ``causes``: what errors say about
         servers that are not in sync."""
-        self._causes = causes
+        self.causes = causes
         self._operations = operations
         self.membership = runner.membership
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
 
-    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> PushResults:
+    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Pushes:
         """Apply new items on every server.
 
         ``map``: number of the shard map by which they were placed here.  ``patient``: False: they can go elsewhere.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        pushes = await self.run(self._operations.put(queue, puts, map=map, patient=patient))
-        return PushResults(puts, pushes, self._causes)
+        return await self.run(self._operations.put(queue, puts, map=map, patient=patient))
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> PushResults:
+    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Pushes:
         """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
-        pushes = await self.run(self._operations.push(queue, max_size, puts, map=map))
-        return PushResults(puts, pushes, self._causes)
+        return await self.run(self._operations.push(queue, max_size, puts, map=map))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.
@@ -114,52 +107,3 @@ class Replicas:
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""
         await self.run(self._operations.tell_all(call))
-
-
-class PushResults:
-    """Results of pushes: the number of servers that have each item, except those in ``others``."""
-
-    __slots__ = ("others", "replicas")
-
-    def __init__(self, puts: Sequence[Put], pushes: Pushes, causes: Causes = UNKNOWN) -> None:
-        self.replicas = pushes.replicas
-        self.others: Mapping[tuple[int, int], Duplicate | Known | Done | ZkrqError] = (
-            {place: _exceptional(puts, place, outcome, causes) for place, outcome in pushes.exceptional.items()}
-            if pushes.exceptional
-            else {}
-        )
-        """By push, and position in its bundle: why nothing new was pushed, or the error to raise."""
-
-    def of(self, at: int, size: int) -> Sequence[Pushed | ZkrqError]:
-        """Return the result of each item of one push."""
-        if not self.others:
-            return [self.replicas] * size
-        return [self.others.get((at, position), self.replicas) for position in range(size)]
-
-
-def _exceptional(
-    puts: Sequence[Put], place: tuple[int, int], outcome: Exceptional, causes: Causes
-) -> Duplicate | Known | Done | ZkrqError:
-    if isinstance(outcome, Duplicate | Known | Done):
-        return outcome
-    at, position = place
-    return _error(puts[at].item_id(position), outcome, causes)
-
-
-def _error(id: str, outcome: Exceptional, causes: Causes) -> ZkrqError:
-    match outcome:
-        case Full():
-            return QueueFull()
-        case InDoubt(reason, cause):
-            why = f" ({reason})" if reason else ""
-            text = causes.add_to(f"the push of {id} may have happened{why}; push again with the same id", cause)
-            error = OutcomeUnknown(text, ids=(id,))
-            error.__cause__ = translate(cause, causes) if cause else None
-            return error
-        case NotPushed(cause):
-            return translate(cause, causes)
-        case _:
-            return ConfigError(
-                f"the push of {id} was refused, nothing was written: its id is older than {PUT_WINDOW:g} s, or the "
-                f"clock here differs from the servers' by more than that"
-            )

@@ -1,0 +1,144 @@
+"""Make bundles: divide what leaves together into puts of a bundle or of one item.
+
+Servers keep, claim and remove the items of a bundle together, so one of a hundred costs them a hundredth of a push of
+its own.  An item with an id, a key, a delay or a life of its own cannot share a record with others: it is alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from zkrq.base import clock
+from zkrq.base.ids import new_id_at, new_ids_at
+from zkrq.producing.options import PLAIN, Options
+from zkrq.producing.receipts import BundleIds
+from zkrq.protocol.calls import Put
+from zkrq.protocol.payloads import join
+from zkrq.protocol.records import BUNDLE_MAX, fresh
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
+
+PUT_BYTES = 60
+"""Approximate bytes of a push beside its payload."""
+
+BUNDLE_BYTES = 1 << 14
+"""Bytes of payloads in a bundle: a server reads all of them to hand out one.  A larger item is alone."""
+
+
+class Push:
+    """One push that waits for its batch.
+
+    ``id`` is empty until it leaves, unless the caller gave one.  ``made_ms``: when the caller made that id, 0: none.
+    """
+
+    __slots__ = ("id", "made_ms", "options", "payload")
+
+    def __init__(self, id: str, made_ms: int, payload: bytes, options: Options) -> None:
+        self.id = id
+        self.made_ms = made_ms
+        self.payload = payload
+        self.options = options
+
+
+def bundles_of(calls: Sequence[Push], ending: str) -> tuple[list[Put], list[Sequence[int]]]:
+    """Make the puts of pushes that were gathered, with ids of this ending; and for each put the positions of its
+    pushes."""
+    puts: list[Put] = []
+    groups: list[Sequence[int]] = []
+    for priority, group in _in_groups(calls):
+        groups.append(group)
+        some = [calls[at] for at in group]
+        puts.append(put_of(some[0], ending) if priority is None else _bundle(priority, some, ending))
+    return puts, groups
+
+
+def puts_of_many(
+    payloads: Sequence[bytes], options: Options, ending: str, *, are_alone: bool
+) -> tuple[list[Put], list[Sequence[str]]]:
+    """Make the puts of many payloads with the same options, in bundles unless they ``are_alone``; and for each put the
+    ids of its items."""
+    now_ms = clock.now_ms()
+    if are_alone or not options.is_plain:
+        ids: Sequence[str] = new_ids_at(now_ms, len(payloads))
+        if ending:
+            ids = [id + ending for id in ids]
+        return [_alone(id, now_ms, payload, options) for id, payload in zip(ids, payloads, strict=True)], [
+            (id,) for id in ids
+        ]
+    puts: list[Put] = []
+    names: list[Sequence[str]] = []
+    for part in _parts(list(map(len, payloads))):
+        id, some = new_id_at(now_ms) + ending, payloads[part.start : part.stop]
+        if len(some) == 1:
+            puts.append(_alone(id, now_ms, some[0], options))
+            names.append((id,))
+        else:
+            puts.append(Put(id, fresh(options.priority, now_ms, size=len(some)), join(some)))
+            names.append(BundleIds(id, len(some)))
+    return puts, names
+
+
+def put_of(call: Push, ending: str = "") -> Put:
+    """Make the put of one push; it gets an id of this ending unless it has one."""
+    made_ms = call.made_ms
+    if not made_ms:
+        made_ms = clock.now_ms()
+        call.id = new_id_at(made_ms) + ending
+    return _alone(call.id, made_ms, call.payload, call.options)
+
+
+def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Divide payloads into batches.  If the next payload is an error, the batch before it is still sent."""
+    chunk: list[bytes] = []
+    room = MAX_BATCH_BYTES
+    try:
+        for payload in payloads:
+            room -= PUT_BYTES + len(payload)
+            if chunk and (room < 0 or len(chunk) >= MAX_BATCH):
+                yield chunk
+                chunk, room = [], MAX_BATCH_BYTES - PUT_BYTES - len(payload)
+            chunk.append(payload)
+    except Exception:  # of the generator or the codec
+        if chunk:
+            yield chunk
+        raise
+    if chunk:
+        yield chunk
+
+
+def _in_groups(calls: Sequence[Push]) -> Iterator[tuple[int | None, Sequence[int]]]:
+    """Divide pushes into bundles: the priority, and the positions of the pushes; None with one that is alone."""
+    together: dict[int, list[int]] = {}
+    for at, call in enumerate(calls):
+        if call.made_ms or not (call.options is PLAIN or call.options.is_plain):
+            yield None, (at,)
+        else:
+            together.setdefault(call.options.priority, []).append(at)
+    for priority, members in together.items():
+        for part in _parts([len(calls[at].payload) for at in members]):
+            yield (None if len(part) == 1 else priority), members[part.start : part.stop]
+
+
+def _parts(sizes: Sequence[int]) -> Iterator[range]:
+    """Divide items of these sizes into parts for bundles, of nearly equal numbers."""
+    whole = len(sizes)
+    most = -(-whole // -(-whole // BUNDLE_MAX))
+    start = length = 0
+    for at, size in enumerate(sizes):
+        length += size
+        if at > start and (at - start >= most or length > BUNDLE_BYTES):
+            yield range(start, at)
+            start, length = at, size
+    yield range(start, whole)
+
+
+def _bundle(priority: int, calls: Sequence[Push], ending: str) -> Put:
+    now_ms = clock.now_ms()
+    bundle = new_id_at(now_ms) + ending
+    for call, id in zip(calls, BundleIds(bundle, len(calls)), strict=True):
+        call.id = id
+    return Put(bundle, fresh(priority, now_ms, size=len(calls)), join([call.payload for call in calls]))
+
+
+def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
+    priority, delay_ms, key, ttl_ms, _ = options
+    return Put(id, fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms), join((payload,)))

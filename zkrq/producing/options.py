@@ -1,0 +1,57 @@
+"""Read the options of a push: checked, and in the units of the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import MappingProxyType
+from typing import NamedTuple
+
+from zkrq.base import clock
+from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
+from zkrq.base.errors import ConfigError
+from zkrq.protocol.records import PRIORITIES
+
+
+class Options(NamedTuple):
+    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit."""
+
+    priority: int = 0
+    delay_ms: int = 0
+    key: str = ""
+    ttl_ms: float = 0
+    headers: Headers = MappingProxyType({})
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the item may be in a bundle."""
+        return not (self.delay_ms or self.key or self.ttl_ms)
+
+
+PLAIN = Options()
+"""No options; recognized by its identity, without a call."""
+
+
+def read_options(
+    delay: Duration | None,
+    at: datetime | None,
+    priority: int,
+    key: str | None,
+    ttl: Duration | None,
+    headers: Headers | None = None,
+) -> Options:
+    """Check the options of a push.  Raises ``ConfigError``."""
+    if priority == 0 and delay is None and at is None and key is None and ttl is None and not headers:
+        return PLAIN
+    check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
+    if delay is not None and at is not None:
+        raise ConfigError("delay and at exclude each other")
+    seconds = 0.0
+    if at is not None:
+        seconds = check_duration("at", max(0.0, (check_moment("at", at) - clock.now()).total_seconds()))
+    elif delay is not None:
+        seconds = check_duration("delay", delay)
+    ttl_ms = 0.0 if ttl is None else max(1.0, check_duration("ttl", ttl, positive=True) * 1000)
+    if ttl_ms and ttl_ms <= seconds * 1000:
+        raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
+    checked_key = "" if key is None else check_id("key", key)
+    return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}))

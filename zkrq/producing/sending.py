@@ -1,0 +1,130 @@
+"""Send puts to a shard: items without an identity to any, and the others to the home of their queue.
+
+An item without an identity may go to another shard if one refuses it with certainty; if the outcome is unknown it never
+does, because the item might exist twice.  What has an id or a key must meet all other items of that id or key, so it
+goes to the shard that its id names, or to the queue's home, and nowhere else (see ``placement.py``).
+
+Both wait and place anew if a server asks for a newer shard map: then nothing was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
+from zkrq.base.tasks import together
+from zkrq.producing.placement import Placement, Target
+from zkrq.producing.receipts import Results, results_of
+from zkrq.protocol.calls import Put
+from zkrq.protocol.putting import Pushes
+from zkrq.protocol.shards import ShardName
+from zkrq.replication.batching import own
+from zkrq.replication.causes import Causes
+from zkrq.replication.runner import MapChanged
+
+M = TypeVar("M")
+
+MAP_PAUSE = 0.1
+"""Seconds until the shard map is read again if it is not yet as new as a server asks for."""
+
+
+class Named(NamedTuple):
+    """A put of one item that has an identity.  ``by_caller``: its id was given, so it may have been pushed before."""
+
+    put: Put
+    by_caller: bool
+
+
+class Sender:
+    """Send the puts of one queue."""
+
+    def __init__(self, queue: str, max_size: int, placement: Placement) -> None:
+        """``max_size``: the queue's limit, 0: none."""
+        self._queue = queue
+        self._max_size = max_size
+        self._placement = placement
+
+    async def anywhere(self, make: Callable[[str], tuple[Sequence[Put], M]], count: int) -> tuple[Pushes, M, Causes]:
+        """Send ``count`` items without an identity to one shard; to another one, under new ids, if nothing was written
+        there.
+
+        ``make`` makes the puts, with ids of this ending, and what the caller wants to know of them.  Raises what the
+        last shard did.
+        """
+        placement, tried = self._placement, set[ShardName]()
+        while True:
+            map = placement.map.number
+            target = placement.choose(tried)
+            tried.add(target.name)
+            has_other = map > 0 and placement.has_other(tried)
+            puts, more = make(placement.ending(target))
+            target.under_way += count
+            try:
+                pushes = await target.replicas.put(self._queue, puts, map=map, patient=not has_other)
+            except MapChanged:
+                await self._refresh(map)
+                tried.clear()
+            except (NotEnoughReplicas, Unavailable):
+                target.avoid()
+                if not has_other:
+                    raise
+            else:
+                return pushes, more, target.replicas.causes
+            finally:
+                target.under_way -= count
+
+    async def at_home(self, items: Sequence[Named], *, decided: bool) -> Results:
+        """Send items that have an identity, each to its shard; return the result of each.
+
+        ``decided``: the primary decides about each, because a key may be taken, the queue full, or the id a former
+        bundle's.
+        """
+        results: dict[int, Results] = {}
+
+        async def send(target: Target, group: Sequence[int], map: int) -> Sequence[int]:
+            """Return those that must be placed anew."""
+            puts = [items[at].put for at in group]
+            try:
+                if decided:
+                    pushes = await target.replicas.push(self._queue, self._max_size, puts, map=map)
+                else:
+                    pushes = await target.replicas.put(self._queue, puts, map=map)
+            except MapChanged:
+                return group
+            except ZkrqError as error:
+                results.update((at, [_own(error, items[at].put.id)]) for at in group)
+            else:
+                for number, at in enumerate(group):
+                    ids, causes = (items[at].put.id,), target.replicas.causes
+                    results[at] = results_of(pushes, number, ids, causes, are_named=items[at].by_caller)
+            return ()
+
+        left: Sequence[int] = range(len(items))
+        while left:
+            map, groups = self._placement.map.number, dict[Target, list[int]]()
+            for at in left:
+                try:
+                    groups.setdefault(await self._placement.find(self._queue, items[at].put.id), []).append(at)
+                except ZkrqError as error:
+                    results[at] = [error]
+            again = await together(send(target, group, map) for target, group in groups.items())
+            if left := [at for some in again for at in some]:
+                await self._refresh(map)
+        return [results[at][0] for at in range(len(items))]
+
+    async def _refresh(self, map: int) -> None:
+        """Read the shard map after a server has asked for a newer one than this."""
+        if self._placement.map.number <= map:
+            await self._placement.refresh()
+            if self._placement.map.number <= map:
+                await asyncio.sleep(MAP_PAUSE)
+
+
+def _own(error: ZkrqError, id: str) -> ZkrqError:
+    """Return the error for one of the pushes that failed together."""
+    copied = own(error)
+    if isinstance(copied, OutcomeUnknown):
+        copied.ids = (id,)
+    return copied
