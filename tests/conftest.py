@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
@@ -53,6 +54,24 @@ def _places(files: set[Path]) -> dict[Path, tuple[float, Path]]:
     waiting = {file for file in files if file.relative_to(HERE).parts[0] in WAITING}
     kinds = sorted(waiting, key=place), sorted(files - waiting, key=place)
     return {file: (number / len(kind), file) for kind in kinds for number, file in enumerate(kind)}
+
+
+IDLE = ("asyncio_", "zkrq probes_", "AnyIO worker thread", "asyncio-waitpid-")
+"""Threads that wait for work or for a process to end, and do nothing meanwhile."""
+
+END_SECONDS = 5.0
+"""Seconds that a thread has to end after the last test of its file."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_stays_behind() -> Generator[None]:
+    """A client that a file leaves open goes on in its thread: it disturbs the files after it, one time in many."""
+    before = set(threading.enumerate())
+    yield
+    left = [one for one in threading.enumerate() if one not in before and not one.name.startswith(IDLE)]
+    for thread in left:
+        thread.join(END_SECONDS)
+    assert [thread for thread in left if thread.is_alive()] == []
 
 
 @pytest.fixture(scope="session")

@@ -323,6 +323,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
     code: str, servers: local.Servers, founded: str, tmp_path: Path
 ) -> None:
     beats: Any = import_module("celery.beat")
+    pools: Any = import_module("kombu.pools")
     signals: Any = import_module("celery.signals")
     testing: Any = import_module("celery.contrib.testing.worker")
     code = on(servers, founded, code).replace('"namespace": "shop"', f'"namespace": {founded!r}')
@@ -347,6 +348,7 @@ async def test_chain_group_chord_retry_and_beat_of_celery(
         assert await asyncio.to_thread(work) == [6, [0, 2, 4], 6, 7, True]
     finally:
         signals.setup_logging.disconnect(_leave_logging_alone)
+    await asyncio.to_thread(pools.reset)  # Celery leaves its connections open until the process ends
     await asyncio.to_thread(app.close)
 
 
