@@ -54,6 +54,7 @@ from zkrq.base.ids import new_id
 from zkrq.base.limits import DeadLetters
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
+from zkrq.base.version import __version__ as __version__
 from zkrq.client.administration import Cancellation
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect, embedded, found
@@ -76,8 +77,6 @@ from zkrq.working.delivery import After, Before
 from zkrq.working.handlers import Handler
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
-
-__version__ = "0.1.0"
 
 __all__ = [
     "JSON",

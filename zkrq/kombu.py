@@ -27,17 +27,19 @@ from datetime import UTC, datetime
 from functools import partial
 from inspect import signature
 from queue import Empty
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from zkrq import __version__
-from zkrq.base.codecs import Codec
 from zkrq.base.errors import Closed, CodecError, ConfigError, NotEnoughReplicas, Unavailable, WrongLoop, ZkrqError
-from zkrq.client.cluster import Cluster
+from zkrq.base.version import __version__
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue
 from zkrq.consuming.claims import Claim
 from zkrq.sync.portal import Opened, Portal
 from zkrq.working.delivery import settle_while_held
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.client.cluster import Cluster
 
 try:
     from kombu.transport import TRANSPORT_ALIASES, virtual

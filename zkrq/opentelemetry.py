@@ -19,13 +19,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextvars import Token
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkrq import sync
 from zkrq.base.errors import ConfigError, Receipt, Receipts
-from zkrq.client import cluster as asynchronous
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.observing import Observer, Outgoing, PushOutcome
+
+if TYPE_CHECKING:
+    from zkrq import sync
+    from zkrq.client import cluster as asynchronous
+    from zkrq.consuming.claims import Claim
 
 try:
     from opentelemetry import baggage, context, propagate, trace

@@ -22,25 +22,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from zkrq import sync
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.base.loop import running_loop
-from zkrq.client import cluster as asynchronous
-from zkrq.client.cluster import client_of
+from zkrq.client.cluster import client_of, opened_of
 from zkrq.client.flow import Flow, Passed
-from zkrq.client.health import Health
-from zkrq.client.inspection import Statistics
-from zkrq.client.shards import ShardStatus
 from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.lease import Verb
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState
 from zkrq.protocol.records import attempts_of
 from zkrq.protocol.shards import ShardState
-from zkrq.sync.cluster import opened_of
+
+if TYPE_CHECKING:
+    from zkrq import sync
+    from zkrq.client import cluster as asynchronous
+    from zkrq.client.health import Health
+    from zkrq.client.inspection import Statistics
+    from zkrq.client.shards import ShardStatus
+    from zkrq.consuming.lease import Verb
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -74,8 +75,6 @@ PLACES = ("member", "learner", "eligible", "out")
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 """Content type of what ``Metrics.expose`` returns."""
-
-AnyCluster = asynchronous.Cluster | sync.Cluster
 
 
 class _Counted(NamedTuple):
@@ -122,7 +121,9 @@ HISTOGRAMS: Final = {
 }
 
 
-def instrument(cluster: AnyCluster, registry: CollectorRegistry = REGISTRY, *, every_queue: bool = False) -> Metrics:
+def instrument(
+    cluster: asynchronous.Cluster | sync.Cluster, registry: CollectorRegistry = REGISTRY, *, every_queue: bool = False
+) -> Metrics:
     """Collect the metrics of a cluster in a registry of ``prometheus_client``; see ``Metrics``.
 
     The cluster need not be open yet.  Two clusters of one process must have different namespaces.
@@ -183,7 +184,9 @@ class Metrics(Observer, Collector):
     registry on the cluster's event loop awaits ``refresh`` first, or calls ``expose``.
     """
 
-    def __init__(self, cluster: AnyCluster, registry: CollectorRegistry, *, every_queue: bool) -> None:
+    def __init__(
+        self, cluster: asynchronous.Cluster | sync.Cluster, registry: CollectorRegistry, *, every_queue: bool
+    ) -> None:
         self._cluster = cluster
         self._registry = registry
         self._every_queue = every_queue
@@ -311,7 +314,7 @@ class Metrics(Observer, Collector):
 
     def _opened(self) -> asynchronous.Cluster | None:
         """Return the cluster on its event loop, None while it is not open."""
-        found = self._cluster if isinstance(self._cluster, asynchronous.Cluster) else opened_of(self._cluster)
+        found = opened_of(self._cluster)
         return found if found is not None and client_of(found).is_open else None
 
     def _ask(self, cluster: asynchronous.Cluster) -> tuple[_Known | None, _Reading | None]:

@@ -24,21 +24,23 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from zkrq.base.checks import Duration, check_name, in_seconds
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ClaimLost, Closed, ConfigError
-from zkrq.base.limits import DeadLetters
-from zkrq.base.retry import Retry
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings
-from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.schedules import MAX_CATCH_UP, Period, id_of, latest
-from zkrq.consuming.claims import Claim
 from zkrq.working.delivery import ack_while_held, settle_while_held
+
+if TYPE_CHECKING:
+    from zkrq.base.limits import DeadLetters
+    from zkrq.base.retry import Retry
+    from zkrq.client.cluster import Cluster
+    from zkrq.consuming.claims import Claim
 
 try:
     from taskiq import AckableMessage, AsyncBroker, BrokerMessage, ScheduledTask

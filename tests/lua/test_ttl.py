@@ -173,12 +173,12 @@ def test_item_that_is_due_after_its_end_is_scheduled_until_then(server: OneServe
 def test_longest_wait_is_not_that_of_an_expired_item(server: OneServer) -> None:
     server.put(*(mortal(f"i{n:02}") for n in range(20)), mortal("later", delay_ms=20))
     wait_ms(30)
-    server.put(Put("a"))
     before = server.now_ms()
+    server.put(Put("a"))
     outlive(server, *(f"i{n:02}" for n in range(20)), "later")
     statistics = server.statistics()
     assert (statistics.ready, statistics.expired) == (1, 21)
-    assert statistics.waited_ms <= server.now_ms() - before + 30
+    assert statistics.waited_ms <= server.now_ms() - before
 
 
 def test_expired_item_is_dealt_with_while_the_queue_is_paused_and_by_a_claim_of_none(server: OneServer) -> None:

@@ -10,15 +10,17 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.events import Event
 from zkrq.base.limits import DeadLetters
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event
 
 MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
 """Seconds; an operation must end long before servers refuse its push as too late."""

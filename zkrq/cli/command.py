@@ -6,10 +6,12 @@ import dataclasses
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ZkrqError
-from zkrq.process.exits import Exit
+
+if TYPE_CHECKING:
+    from zkrq.process.exits import Exit
 
 
 class Line(NamedTuple):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zkrq.base.settings import DEFAULTS
 from zkrq.cli.command import Flag, attribute
-from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
 from zkrq.client.environment import VARIABLES
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
 
 
 def setting(name: str, help: str, metavar: str | None = None) -> Flag:

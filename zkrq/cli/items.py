@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
-from zkrq.client.items import Item
+
+if TYPE_CHECKING:
+    from zkrq.client.items import Item
 
 QUEUE = {"queue": "the queue's name"}
 """The argument of every command that works on one queue."""

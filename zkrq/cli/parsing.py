@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
-import zkrq
+from zkrq.base.version import __version__
 from zkrq.cli.command import Command, Flag, attribute
 from zkrq.cli.connection import CONNECTION
 from zkrq.client.environment import read_flag, variable_of
@@ -54,7 +54,7 @@ def _read_flag(variable: str, text: str) -> bool:
 def make_parser(commands: Sequence[Command]) -> argparse.ArgumentParser:
     """Make the parser; its result has the ``run`` function of the command that was given, and the parser itself."""
     parser = _Parser(prog="zkrq", description="A reliable work queue on independent Redis servers and ZooKeeper.")
-    parser.add_argument("--version", action="version", version=f"zkrq {zkrq.__version__}")
+    parser.add_argument("--version", action="version", version=f"zkrq {__version__}")
     parser.set_defaults(parser=parser)
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True, dest="command")
     groups: dict[str, Any] = {"": subparsers}

@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ZkrqError
@@ -17,9 +18,11 @@ from zkrq.cli.command import Command, Flag, Incomplete, Line, Lines, count
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
 from zkrq.cli.items import QUEUE
-from zkrq.client.queue import Queue
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit
+
+if TYPE_CHECKING:
+    from zkrq.client.queue import Queue
 
 POP_AT_ONCE = 100
 """Items claimed together, at most."""

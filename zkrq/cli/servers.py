@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
 from zkrq.client.cluster import Cluster, client_of
 from zkrq.client.connecting import founder
-from zkrq.client.health import Health, ServerHealth
 from zkrq.protocol.shards import FIRST
+
+if TYPE_CHECKING:
+    from zkrq.client.health import Health, ServerHealth
 
 
 async def _found(args: Namespace) -> Lines:

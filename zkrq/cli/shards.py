@@ -6,17 +6,20 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable
 from zkrq.cli.asking import YES, confirm
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.progress import progress
-from zkrq.client.cluster import Cluster
 from zkrq.client.environment import read_servers
-from zkrq.client.inspection import Sizes
-from zkrq.client.shards import ShardStatus
 from zkrq.protocol.shards import ShardState
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.inspection import Sizes
+    from zkrq.client.shards import ShardStatus
 
 DRAIN_LOOK_SECONDS = 1.0
 """Seconds between two looks at what is left in a draining shard: each asks for every queue there."""

@@ -16,17 +16,18 @@ from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.servers import meet_servers
 from zkrq.client.cluster import Cluster, client_of
-from zkrq.client.consumers import Consumer
-from zkrq.client.health import Health
 from zkrq.client.inspection import Statistics, shards_left_out
-from zkrq.client.shard import Shard
-from zkrq.client.shards import ShardStatus
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+
+    from zkrq.client.consumers import Consumer
+    from zkrq.client.health import Health
+    from zkrq.client.shard import Shard
+    from zkrq.client.shards import ShardStatus
 
 LEAST_INTERVAL = 0.2
 """Seconds between two looks, at least: each reads all claims."""

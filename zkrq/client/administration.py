@@ -7,7 +7,7 @@ import enum
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.checks import check_id, check_rate
@@ -16,10 +16,12 @@ from zkrq.client.inspection import Inspection, may_have, read_statistics
 from zkrq.client.shard import Shard
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
-from zkrq.protocol.deciding import Decided
 from zkrq.protocol.records import REQUEUED, State, unpack
 from zkrq.protocol.shards import renewed
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.protocol.deciding import Decided
+    from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import ReferenceType, ref
 
 import anyio
@@ -43,8 +43,10 @@ from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
 from zkrq.protocol.shards import ShardState
-from zkrq.protocol.view import ServerId
-from zkrq.replication.wire import Dial
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import ServerId
+    from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
 

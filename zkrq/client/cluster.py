@@ -7,32 +7,34 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from operator import attrgetter
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
-from zkrq.base.codecs import Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters
-from zkrq.base.retry import Retry
 from zkrq.base.settings import AS_DECLARED, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
 from zkrq.client.consumers import Consumer, count_claims
-from zkrq.client.health import Health
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
-from zkrq.client.shards import ShardStatus
 from zkrq.consuming.deliveries import Deliveries
-from zkrq.consuming.observing import Observer
-from zkrq.coordination.coordinator import Coordinator
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.view import ServerId, View
-from zkrq.replication.replicas import Replicas
 from zkrq.replication.urls import address, check_url, dial
-from zkrq.replication.wire import Dial
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.base.limits import DeadLetters
+    from zkrq.base.retry import Retry
+    from zkrq.client.health import Health
+    from zkrq.client.shards import ShardStatus
+    from zkrq.consuming.observing import Observer
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.replication.replicas import Replicas
+    from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
 
@@ -63,6 +65,9 @@ class Cluster:
         settings.check_servers(len(servers))
         self.namespace = settings.namespace
         self._client = Client({FIRST: servers, **shards}, coordinator, settings, dial=dial)
+
+    def _opened(self) -> Cluster | None:
+        return self
 
     def __repr__(self) -> str:
         opened = self._client.is_open
@@ -395,3 +400,14 @@ class Cluster:
 
 client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
 """Return the client inside a cluster, for internal use."""
+
+
+class Inner(Protocol):
+    """A cluster, or one for threads, which has a cluster inside once it is open."""
+
+    def _opened(self) -> Cluster | None: ...
+
+
+def opened_of(cluster: Inner) -> Cluster | None:
+    """Return the asynchronous cluster, None if this process has not opened it; for internal use."""
+    return cluster._opened()  # pyright: ignore[reportPrivateUsage]

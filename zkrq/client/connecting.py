@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq import local
 from zkrq.base.checks import Duration, check_count, check_kind, in_seconds
 from zkrq.base.credentials import Credentials, Source
 from zkrq.base.errors import ConfigError
-from zkrq.base.events import Event
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.base.tls import TLS
 from zkrq.client.addresses import RedisServers, RedisShards, ZooKeeperServers, join_hosts, name_shards
@@ -19,8 +18,11 @@ from zkrq.client.environment import complete, variable_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.protocol.shards import FIRST
-from zkrq.protocol.view import View
 from zkrq.replication.urls import Dialler
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event
+    from zkrq.protocol.view import View
 
 
 def connect(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol import calls
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.replication.replicas import Replicas
 
 
 class Consumer(NamedTuple):

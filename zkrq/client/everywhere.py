@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from zkrq.base.errors import OutcomeUnknown, Unavailable
-from zkrq.client.shard import Shard
-from zkrq.client.shards import Shards
 from zkrq.protocol.shards import shard_of
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.client.shard import Shard
+    from zkrq.client.shards import Shards
+    from zkrq.replication.replicas import Replicas
 
 R = TypeVar("R")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.shards import FIRST
-from zkrq.protocol.view import ServerId, View
-from zkrq.repair.progress import Progress
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import ServerId, View
+    from zkrq.repair.progress import Progress
 
 
 class ServerHealth(NamedTuple):

@@ -6,19 +6,21 @@ import heapq
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.base.checks import check_count, check_id
 from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, items_of
-from zkrq.client.parts import QueueParts
-from zkrq.client.shard import Shard
-from zkrq.client.shards import Shards, ShardStatus
 from zkrq.protocol import calls
 from zkrq.protocol.shards import shard_of
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.client.parts import QueueParts
+    from zkrq.client.shard import Shard
+    from zkrq.client.shards import Shards, ShardStatus
+    from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 
@@ -100,7 +102,7 @@ class Inspection(Generic[T]):
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
         check_id("id", id)
         self._parts.check_open()
-        known = set[Shard]()
+        known: set[Shard] = set()
         while shards := await self._everywhere.further(known, [id]):
             for shard in shards:
                 if may_have(shard, id) and (item := await self._everywhere.on(shard, partial(self._get, id))):
@@ -152,7 +154,7 @@ class Inspection(Generic[T]):
         if state is not None:
             _check_state(state)
         self._parts.check_open()
-        known = set[Shard]()
+        known: set[Shard] = set()
         while shards := await self._everywhere.further(known):
             for shard in shards:
                 async with self._everywhere.unless_removed(shard):

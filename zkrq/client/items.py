@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from zkrq.base import clock
-from zkrq.base.codecs import Codec
 from zkrq.base.reasons import split as split_reason
 from zkrq.protocol.calls import Copied, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
 from zkrq.protocol.records import Record, State, unpack
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
 
 T = TypeVar("T")
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from zkrq.base.codecs import Codec
 from zkrq.base.errors import Closed
-from zkrq.client.everywhere import Everywhere
-from zkrq.consuming.context import QueueContext
-from zkrq.consuming.leases import Leases
-from zkrq.consuming.line import Line
-from zkrq.consuming.supplier import Supplier
-from zkrq.producing.pusher import Pusher
-from zkrq.protocol.shards import ShardName
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.client.everywhere import Everywhere
+    from zkrq.consuming.context import QueueContext
+    from zkrq.consuming.leases import Leases
+    from zkrq.consuming.line import Line
+    from zkrq.consuming.supplier import Supplier
+    from zkrq.producing.pusher import Pusher
+    from zkrq.protocol.shards import ShardName
+    from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 

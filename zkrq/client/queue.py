@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.base.checks import Duration, Headers, check_count, check_duration
 from zkrq.base.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.client.administration import Administration
-from zkrq.client.parts import QueueParts
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.consuming.lease import Verb
 from zkrq.producing.options import read_options
-from zkrq.working.delivery import After, Before
-from zkrq.working.handlers import Handler
 from zkrq.working.worker import work
+
+if TYPE_CHECKING:
+    from zkrq.client.parts import QueueParts
+    from zkrq.consuming.claims import Claim
+    from zkrq.working.delivery import After, Before
+    from zkrq.working.handlers import Handler
 
 T = TypeVar("T")
 

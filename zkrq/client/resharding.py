@@ -7,16 +7,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from zkrq.base import clock
 from zkrq.base.checks import check_count
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
-from zkrq.base.settings import Settings
 from zkrq.client.inspection import read_statistics
-from zkrq.client.shard import Shard
 from zkrq.client.shards import LOOK_SECONDS, Prepare, Shards
-from zkrq.coordination.coordinator import Coordinator
 from zkrq.producing.placement import MAP, read_home, write_home
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -43,6 +40,11 @@ from zkrq.protocol.shards import (
 )
 from zkrq.protocol.shards import home as choose_home
 from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
+
+if TYPE_CHECKING:
+    from zkrq.base.settings import Settings
+    from zkrq.client.shard import Shard
+    from zkrq.coordination.coordinator import Coordinator
 
 HEADS_PAGE = 500
 """Ids that are read in one call."""

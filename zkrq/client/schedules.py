@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from zkrq.base.checks import Duration, check_duration, check_id, check_moment
@@ -25,9 +25,11 @@ from zkrq.base.clock import now
 from zkrq.base.errors import Closed, CodecError, ConfigError, NotLetIn, PayloadTooLarge, ZkrqError
 from zkrq.base.ids import MARK
 from zkrq.base.pauses import doubled
-from zkrq.base.tasks import Tasks
-from zkrq.client.queue import Queue
 from zkrq.protocol.clocks import PUT_WINDOW
+
+if TYPE_CHECKING:
+    from zkrq.base.tasks import Tasks
+    from zkrq.client.queue import Queue
 
 T = TypeVar("T")
 

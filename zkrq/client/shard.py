@@ -11,12 +11,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.base.events import Events
-from zkrq.base.settings import Settings
 from zkrq.base.tasks import Tasks
 from zkrq.client.health import ServerHealth, place_of
 from zkrq.consuming.wakeups import Wakeups
@@ -44,7 +42,11 @@ from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import Runner
 from zkrq.replication.server import Server
 from zkrq.replication.urls import redact, without_credentials
-from zkrq.replication.wire import Dial
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Events
+    from zkrq.base.settings import Settings
+    from zkrq.replication.wire import Dial
 
 NOT_OPEN = (
     "the cluster is not open: enter it first, as in `async with zkrq.connect(...) as cluster`, "

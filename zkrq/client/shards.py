@@ -13,13 +13,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 import anyio
 
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
-from zkrq.base.events import Events
-from zkrq.base.settings import Settings
 from zkrq.base.tasks import Rounds
 from zkrq.client.shard import Shard
 from zkrq.coordination.coordinator import VIEW, Coordinator, Versioned
@@ -27,7 +25,11 @@ from zkrq.producing.placement import MAP, Placement, Target
 from zkrq.protocol.shards import FIRST, Entry, ShardMap, ShardName, ShardState, decode, encode
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.view import decode as decode_view
-from zkrq.replication.wire import Dial
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Events
+    from zkrq.base.settings import Settings
+    from zkrq.replication.wire import Dial
 
 LOOK_SECONDS = 5.0
 """Seconds between two tries to open the shards that are away."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkrq.base.codecs import Codec
-from zkrq.base.events import Events
 from zkrq.base.limits import DeadLetters
-from zkrq.base.loop import Home
 from zkrq.base.retry import Retry
-from zkrq.base.settings import QueueSettings
-from zkrq.base.tasks import Tasks
-from zkrq.consuming.identity import Identity
-from zkrq.consuming.observing import Observers
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.base.events import Events
+    from zkrq.base.loop import Home
+    from zkrq.base.settings import QueueSettings
+    from zkrq.base.tasks import Tasks
+    from zkrq.consuming.identity import Identity
+    from zkrq.consuming.observing import Observers
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 from zkrq.base.errors import Closed
 from zkrq.base.loop import running_loop
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.line import Line, take_from
 from zkrq.consuming.pace import PrefetchLimit
+
+if TYPE_CHECKING:
+    from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
 

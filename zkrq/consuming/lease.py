@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Generator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
-from zkrq.base.loop import Home
 from zkrq.base.retry import Again
 from zkrq.base.tasks import wait_ended
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.records import Bundle, Record, is_alone, unpack
+
+if TYPE_CHECKING:
+    from zkrq.base.loop import Home
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""

@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
@@ -16,13 +16,15 @@ from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
-from zkrq.consuming.context import QueueContext
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.protocol.calls import Settle, Settlement, runs
 from zkrq.protocol.records import VERSION_BYTES, Record
 from zkrq.replication.batching import Batcher
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.consuming.context import QueueContext
+    from zkrq.replication.replicas import Replicas
 
 EXTEND_AT = 2 / 3
 """Part of ``claim_timeout``: a claim is extended when less than this is left ..."""

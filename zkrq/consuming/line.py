@@ -17,15 +17,17 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.loop import running_loop
-from zkrq.consuming.claims import Claim
-from zkrq.consuming.context import QueueContext
 from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.supplier import Order, Report, Supplier
 from zkrq.consuming.turns import PROBE_SECONDS, asked_of, is_spared
+
+if TYPE_CHECKING:
+    from zkrq.consuming.claims import Claim
+    from zkrq.consuming.context import QueueContext
 
 T = TypeVar("T")
 

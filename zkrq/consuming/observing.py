@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from zkrq.base.checks import Headers, check_headers
 from zkrq.base.errors import ConfigError, Receipt, Receipts
-from zkrq.base.events import Event, Events
-from zkrq.consuming.claims import Claim
-from zkrq.consuming.lease import Verb
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event, Events
+    from zkrq.consuming.claims import Claim
+    from zkrq.consuming.lease import Verb
 
 PushOutcome = Receipt | Receipts | BaseException
 """Result of a push for observers: what the call returned, or the exception that it raised."""

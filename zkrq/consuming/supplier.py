@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.base.events import DeadLettersDropped
@@ -26,17 +26,19 @@ from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended, wait_set
 from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.context import QueueContext
 from zkrq.consuming.lease import Grant
-from zkrq.consuming.leases import Leases
-from zkrq.consuming.pace import Pace
 from zkrq.consuming.turns import LATE_SECONDS, Standing
-from zkrq.consuming.wakeups import Wakeups
 from zkrq.protocol import calls
-from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
 from zkrq.protocol.records import State, clock_of
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.consuming.context import QueueContext
+    from zkrq.consuming.leases import Leases
+    from zkrq.consuming.pace import Pace
+    from zkrq.consuming.wakeups import Wakeups
+    from zkrq.protocol.deciding import Decided
+    from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 

@@ -12,15 +12,17 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.events import Events, WakeupsRefused
-from zkrq.base.tasks import Tasks
 from zkrq.protocol.keys import key
 from zkrq.protocol.replies import Verdict
-from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
-from zkrq.replication.server import Server
+
+if TYPE_CHECKING:
+    from zkrq.base.tasks import Tasks
+    from zkrq.protocol.view import ServerId
+    from zkrq.replication.server import Server
 
 RETRY_SECONDS = 0.5
 """Seconds before a failed subscription is retried."""

@@ -13,10 +13,13 @@ from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as NotInTime
 from http import HTTPStatus
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
-from zkrq.client.cluster import Cluster
 from zkrq.process.listening import Answer
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
 
 LIVE_SECONDS = 5.0
 """Seconds within which the event loop must run a call for ``/livez``."""

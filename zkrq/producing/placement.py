@@ -6,13 +6,15 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Collection
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import ConfigError, Unavailable
-from zkrq.coordination.coordinator import Coordinator
 from zkrq.protocol import shards
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.replication.replicas import Replicas
 
 AVOID_SECONDS = 1.0
 """Seconds for which a shard that took no push is chosen only if there is no other."""

@@ -15,23 +15,25 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from zkrq.base import clock
-from zkrq.base.codecs import Codec
 from zkrq.base.errors import Closed, CodecError, OutcomeUnknown, PayloadTooLarge, Receipt, Receipts, ZkrqError
 from zkrq.base.ids import check_push_id
-from zkrq.consuming.context import QueueContext
 from zkrq.producing.bundling import PUT_BYTES, Push, bundles_of, chunks, put_of, puts_of_many
-from zkrq.producing.options import Options
-from zkrq.producing.placement import Placement
 from zkrq.producing.receipts import PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, with_headers
-from zkrq.protocol.putting import Pushes
 from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher
-from zkrq.replication.causes import Causes
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.consuming.context import QueueContext
+    from zkrq.producing.options import Options
+    from zkrq.producing.placement import Placement
+    from zkrq.protocol.putting import Pushes
+    from zkrq.replication.causes import Causes
 
 T = TypeVar("T")
 

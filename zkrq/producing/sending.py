@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable, ZkrqError
 from zkrq.base.tasks import together
 from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import Results, results_of
-from zkrq.protocol.calls import Put
-from zkrq.protocol.putting import Pushes
 from zkrq.protocol.shards import ShardName
 from zkrq.replication.batching import own
-from zkrq.replication.causes import Causes
 from zkrq.replication.runner import MapChanged
+
+if TYPE_CHECKING:
+    from zkrq.protocol.calls import Put
+    from zkrq.protocol.putting import Pushes
+    from zkrq.replication.causes import Causes
 
 M = TypeVar("M")
 

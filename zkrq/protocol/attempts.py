@@ -9,7 +9,7 @@ returned is lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.protocol.calls import Call, Room
 from zkrq.protocol.replies import Answer, Status, Verdict
@@ -31,7 +31,9 @@ from zkrq.protocol.steps import (
     TooFewMembers,
     reasons,
 )
-from zkrq.protocol.view import Life, ServerId, View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import Life, ServerId, View
 
 R = TypeVar("R")
 

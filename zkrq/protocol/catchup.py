@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Metadata, Seal, Wipe
@@ -31,7 +32,6 @@ from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.copying import QueueCopy, queues_at
 from zkrq.protocol.enrolment import enrol, meet, reserve
 from zkrq.protocol.replies import Status, Verdict
-from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
     Change,
     Evict,
@@ -47,6 +47,9 @@ from zkrq.protocol.steps import (
     seal,
 )
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, dismiss, promote, restored
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
 
 COPY_TRIES = 20
 """Changes of the view in a row, without anything copied in between, after which the catch-up is given up."""

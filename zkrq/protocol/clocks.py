@@ -5,9 +5,10 @@ its age by its own clock.  No I/O: the readings are arguments.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from zkrq.protocol.view import Life, ServerId
+if TYPE_CHECKING:
+    from zkrq.protocol.view import Life, ServerId
 
 PUT_WINDOW = 300.0
 """Seconds after which a push in flight is refused; tombstones live twice as long.  If the clocks of a client and a

@@ -7,7 +7,7 @@ twice at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.calls import (
     FROM_NOW,
@@ -21,7 +21,9 @@ from zkrq.protocol.calls import (
     Read,
 )
 from zkrq.protocol.records import states_of
-from zkrq.protocol.steps import Operation, Place
+
+if TYPE_CHECKING:
+    from zkrq.protocol.steps import Operation, Place
 
 READ_MAX = 200
 """Greatest number of bundles read in one call."""

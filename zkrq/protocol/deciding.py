@@ -16,7 +16,7 @@ as bare, and gets the payload before the decision counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from zkrq.protocol.attempts import FULL_RETRY_SECONDS, Attempts, full_members
 from zkrq.protocol.calls import Apply, ApplyNew, Decision, Gone, Put, Records, Trimming
@@ -37,7 +37,9 @@ from zkrq.protocol.steps import (
     Removed,
     place,
 )
-from zkrq.protocol.view import Life, ServerId, View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import Life, ServerId, View
 
 R = TypeVar("R")
 """A reply's type."""

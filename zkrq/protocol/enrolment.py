@@ -7,12 +7,15 @@ keeps two clients from repairing it at the same time; safety does not need it, s
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from zkrq.protocol.calls import Enrol, Reserve
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import Answers, Ask, Identify, NotNow, Operation, Taken
 from zkrq.protocol.view import Life, ServerId
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
 
 ENROL_WINDOW_MS = 10_000
 """Milliseconds by the server's clock after which an enrolment is refused."""

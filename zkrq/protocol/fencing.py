@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zkrq.protocol.attempts import refuse
 from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire
 from zkrq.protocol.deciding import Deciding
-from zkrq.protocol.replies import Answer
 from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place
-from zkrq.protocol.view import ServerId, View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.replies import Answer
+    from zkrq.protocol.view import ServerId, View
 
 
 class Fencing(Deciding):

@@ -30,11 +30,15 @@ the data of that server must meet the tombstones.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zkrq.protocol.calls import Affirm, Count, Delete, Forget, Peek
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import Answers, Ask, CheckTime, Operation, Place, PlaceFailed, place
-from zkrq.protocol.view import View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import View
 
 INDEXES = ("ready", "scheduled", "claimed", "dead")
 """Where a server has its items."""

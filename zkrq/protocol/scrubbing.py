@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.calls import (
     FROM_NOW,
@@ -31,7 +31,9 @@ from zkrq.protocol.copying import install_items, queues_at, read_items
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.records import Bundle, State, Version, pack, unpack
 from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
-from zkrq.protocol.view import View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import View
 
 PAGE_ITEMS = 500
 """Items compared in one step."""

@@ -7,9 +7,12 @@ no clock: the caller passes the time.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from zkrq.base.pauses import doubled
-from zkrq.protocol.view import ServerId, View
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import ServerId, View
 
 FIRST_PAUSE, MAX_PAUSE = 0.5, 60.0
 """Seconds from an eviction to the next attempt: after the first eviction, and at most.  Each eviction doubles the

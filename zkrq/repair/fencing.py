@@ -11,14 +11,16 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.base.errors import Closed, Unavailable, ZkrqError
 from zkrq.base.events import Events, OwnerFenced
 from zkrq.base.tasks import Rounds
-from zkrq.coordination.coordinator import Coordinator
 from zkrq.protocol import calls
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Rounds
-from zkrq.coordination.coordinator import Coordinator
 from zkrq.protocol import calls
-from zkrq.replication.replicas import Replicas
+
+if TYPE_CHECKING:
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.replication.replicas import Replicas
 
 PROBE_SECONDS = 10.0
 """Seconds between two probes while all servers of the view are connected."""

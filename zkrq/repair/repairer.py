@@ -12,24 +12,27 @@ import logging
 import random
 import secrets
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable, ZkrqError
 from zkrq.base.events import CatchingUp, Events, MemoryShortened, Recovered, Scrubbed, ServerCaughtUp
 from zkrq.base.tasks import Rounds
-from zkrq.coordination.coordinator import Coordinator
-from zkrq.protocol import recovery
 from zkrq.protocol.catchup import CatchUp, dismiss_eligible
 from zkrq.protocol.recovery import Recovery, Stuck
 from zkrq.protocol.scrubbing import Scrub
 from zkrq.protocol.shards import FIRST, ShardName
 from zkrq.protocol.steps import NotNow, Taken
-from zkrq.protocol.view import ServerId, View
-from zkrq.protocol.witness import Witness
 from zkrq.repair.backoff import Backoff
 from zkrq.repair.progress import Meter, Progress
-from zkrq.replication.causes import Causes
-from zkrq.replication.replicas import Replicas
-from zkrq.replication.server import Server
+
+if TYPE_CHECKING:
+    from zkrq.coordination.coordinator import Coordinator
+    from zkrq.protocol import recovery
+    from zkrq.protocol.view import ServerId, View
+    from zkrq.protocol.witness import Witness
+    from zkrq.replication.causes import Causes
+    from zkrq.replication.replicas import Replicas
+    from zkrq.replication.server import Server
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks; if all servers are in sync and connected, a look asks none of them."""

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ConfigError, Unavailable, ZkrqError
 from zkrq.protocol.calls import Seal
@@ -13,11 +14,13 @@ from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.enrolment import enrolment
 from zkrq.protocol.founding import misnamed
 from zkrq.protocol.replies import Answer, Status, denial
-from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, extend, remove
-from zkrq.replication.fleet import Fleet
-from zkrq.replication.membership import Membership
 from zkrq.replication.urls import redact, without_credentials
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
+    from zkrq.replication.fleet import Fleet
+    from zkrq.replication.membership import Membership
 
 
 class Roster:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Rounds
-from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View, accused_of_denial
-from zkrq.replication.obstacles import KnownObstacles
-from zkrq.replication.runner import Runner
+
+if TYPE_CHECKING:
+    from zkrq.protocol.eviction import Evicting
+    from zkrq.replication.obstacles import KnownObstacles
+    from zkrq.replication.runner import Runner
 
 ASK_AGAIN_SECONDS = 1.0
 """Seconds after which a server that is accused of keeping clients out is asked again."""

@@ -12,10 +12,12 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
-from zkrq.base.tasks import Tasks
+
+if TYPE_CHECKING:
+    from zkrq.base.tasks import Tasks
 
 MAX_BATCH = 500
 """Calls in one batch: as many as one script executes in a few milliseconds."""

@@ -12,11 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed
-from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Cut, Gone
-from zkrq.replication.membership import Membership
+
+if TYPE_CHECKING:
+    from zkrq.base.tasks import Tasks
+    from zkrq.replication.membership import Membership
 
 CUT_SECONDS = 0.2
 """Seconds during which payloads to drop are gathered."""

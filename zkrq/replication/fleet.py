@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from zkrq.base.errors import ConfigError
-from zkrq.protocol.calls import Call
 from zkrq.protocol.replies import Answer, Status
-from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.exchange import Round
 from zkrq.replication.link import ServerError
@@ -23,6 +21,10 @@ from zkrq.replication.request import Request
 from zkrq.replication.server import Server
 from zkrq.replication.urls import with_credentials_of
 from zkrq.replication.wire import pack_words
+
+if TYPE_CHECKING:
+    from zkrq.protocol.calls import Call
+    from zkrq.protocol.server_info import ServerInfo
 
 MakeServer = Callable[[ServerId, str], Server]
 """Makes the ``Server`` of a URL, without connecting."""

@@ -23,12 +23,15 @@ import asyncio
 import math
 from collections import deque
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
-from zkrq.protocol.server_info import ServerInfo
 from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
 from zkrq.replication.exchange import PENDING, Exchange, Round, TimedOut
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
+
+if TYPE_CHECKING:
+    from zkrq.protocol.server_info import ServerInfo
 
 READ_TURNS = 5
 """Turns of the event loop that a call has after its time, in case it was this process that was slow."""

@@ -11,14 +11,16 @@ import logging
 import secrets
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.events import Events, NotWritable, ViewChanged
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.steps import Register
 from zkrq.protocol.view import NoView, View, ViewChange, decode, encode, encode_end
-from zkrq.replication.fleet import Fleet
+
+if TYPE_CHECKING:
+    from zkrq.replication.fleet import Fleet
 
 
 class Membership:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from zkrq.base.events import Events, ServerUnusableHere
 from zkrq.protocol.calls import Seal
@@ -18,8 +18,10 @@ from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.steps import Obstacles
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.witness import CONTRADICTION
-from zkrq.replication.fleet import Fleet
 from zkrq.replication.full import FullServers
+
+if TYPE_CHECKING:
+    from zkrq.replication.fleet import Fleet
 
 KEPT_OUT_SECONDS = 1.0
 """Seconds during which an answer that keeps this client out is trusted; then the server is asked again."""

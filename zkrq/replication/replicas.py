@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
-from zkrq.protocol.deciding import Decided
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.putting import Pushes
 from zkrq.protocol.steps import Paged
-from zkrq.protocol.view import ServerId
 from zkrq.replication.causes import UNKNOWN, Causes
-from zkrq.replication.runner import Runner
+
+if TYPE_CHECKING:
+    from zkrq.protocol.deciding import Decided
+    from zkrq.protocol.putting import Pushes
+    from zkrq.protocol.view import ServerId
+    from zkrq.replication.runner import Runner
 
 R = TypeVar("R")
 P = TypeVar("P", bound=Paged)

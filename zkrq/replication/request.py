@@ -18,17 +18,20 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from zkrq.protocol.keys import script_keys
 from zkrq.protocol.replies import Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
-from zkrq.protocol.view import Life
 from zkrq.replication.command import Opening, ScriptCall, opening
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
 from zkrq.replication.link import Link, ServerError
 from zkrq.replication.patience import patience
-from zkrq.replication.server import Server
-from zkrq.replication.wire import Packed
+
+if TYPE_CHECKING:
+    from zkrq.protocol.view import Life
+    from zkrq.replication.server import Server
+    from zkrq.replication.wire import Packed
 
 LATE_SECONDS = 0.1
 """Seconds after which a time-out was noticed late: the event loop was blocked, and the call is repeated."""

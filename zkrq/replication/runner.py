@@ -13,7 +13,7 @@ import math
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
 from zkrq.base.errors import (
@@ -26,12 +26,10 @@ from zkrq.base.errors import (
     ZkrqError,
 )
 from zkrq.base.events import Events, ServerEvicted
-from zkrq.base.settings import Settings
 from zkrq.coordination.coordinator import no_namespace
 from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, Push, PutAll, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
-from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.replies import Status
 from zkrq.protocol.steps import (
     Answers,
@@ -77,10 +75,14 @@ from zkrq.protocol.steps import (
     Wait,
     WriteRegister,
 )
-from zkrq.protocol.view import View
 from zkrq.replication.causes import UNKNOWN, Causes
-from zkrq.replication.membership import Membership
-from zkrq.replication.obstacles import KnownObstacles
+
+if TYPE_CHECKING:
+    from zkrq.base.settings import Settings
+    from zkrq.protocol.eviction import Evicting
+    from zkrq.protocol.view import View
+    from zkrq.replication.membership import Membership
+    from zkrq.replication.obstacles import KnownObstacles
 
 T = TypeVar("T")
 

@@ -15,20 +15,22 @@ import math
 from collections.abc import Callable
 from functools import partial
 from types import UnionType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from zkrq.base import clock
 from zkrq.base.errors import Closed
-from zkrq.base.tasks import Tasks
 from zkrq.protocol.clocks import Reading
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
-from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.exchange import Complaint
 from zkrq.replication.link import Link, ServerError, failure
 from zkrq.replication.patience import patience
 from zkrq.replication.urls import dial, redact
 from zkrq.replication.wire import Dial, ErrorReply, pack
+
+if TYPE_CHECKING:
+    from zkrq.base.tasks import Tasks
+    from zkrq.protocol.view import Life, ServerId
 
 FIRST_VERSION_WITH_FLAGS = (7, 0)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
-from zkrq.base.tls import TLS
 from zkrq.replication.wire import Wire, read_url, wires
+
+if TYPE_CHECKING:
+    from zkrq.base.credentials import Source
+    from zkrq.base.tls import TLS
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,16 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.handshakes import read_alert, speaks_plainly, speaks_tls
-from zkrq.base.tls import TLS
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.replication.patience import patience
 
 if TYPE_CHECKING:
     from redis._parsers import _AsyncHiredisParser as DefaultParser  # pyright: ignore[reportPrivateUsage]
+
+    from zkrq.base.credentials import Source
+    from zkrq.base.tls import TLS
 else:
     from redis.asyncio.connection import DefaultParser  # the same, by a name that is public
 

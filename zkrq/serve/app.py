@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-import zkrq
 from zkrq.base.errors import ZkrqError
 from zkrq.base.retry import Retry
+from zkrq.base.version import __version__
 from zkrq.client.cluster import Cluster
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
@@ -61,7 +61,7 @@ def make_app(
     """
     app = FastAPI(
         title="zkrq",
-        version=zkrq.__version__,
+        version=__version__,
         description=DESCRIPTION,
         openapi_url="/v1/openapi.json",
         docs_url=None,  # these load scripts from other sites

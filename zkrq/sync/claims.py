@@ -12,12 +12,13 @@ from collections.abc import Callable
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from zkrq.base.checks import Duration, Headers
-from zkrq.consuming import claims
-from zkrq.consuming.lease import Verb
-from zkrq.sync.portal import Opened
+if TYPE_CHECKING:
+    from zkrq.base.checks import Duration, Headers
+    from zkrq.consuming import claims
+    from zkrq.consuming.lease import Verb
+    from zkrq.sync.portal import Opened
 
 T = TypeVar("T")
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from zkrq.base.checks import Duration, check_name
-from zkrq.base.codecs import Codec
-from zkrq.base.limits import DeadLetters
-from zkrq.base.retry import Retry
 from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS
-from zkrq.client import cluster, queue
-from zkrq.client.consumers import Consumer
-from zkrq.client.health import Health
-from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.shards import ShardStatus
-from zkrq.consuming import deliveries
-from zkrq.consuming.observing import Observer
-from zkrq.protocol.view import View
 from zkrq.sync.claims import Claim
-from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue, find_of
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.base.limits import DeadLetters
+    from zkrq.base.retry import Retry
+    from zkrq.client import cluster, queue
+    from zkrq.client.consumers import Consumer
+    from zkrq.client.health import Health
+    from zkrq.client.inspection import Sizes, Statistics
+    from zkrq.client.shards import ShardStatus
+    from zkrq.consuming import deliveries
+    from zkrq.consuming.observing import Observer
+    from zkrq.protocol.view import View
+    from zkrq.sync.portal import Portal
 
 T = TypeVar("T")
 
@@ -37,6 +39,10 @@ class Cluster:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
+
+    def _opened(self) -> cluster.Cluster | None:
+        """Return the asynchronous cluster inside, None if this process has not opened it."""
+        return self._portal.open().cluster if self._portal.is_open else None
 
     def __repr__(self) -> str:
         return f"<Cluster for threads: {'open' if self._portal.is_open else 'not open'}>"
@@ -198,9 +204,3 @@ class Cluster:
         """Report what this client knows, without asking a server."""
         opened = self._portal.open()
         return opened.read(opened.cluster.health)
-
-
-def opened_of(blocking: Cluster) -> cluster.Cluster | None:
-    """Return the asynchronous cluster inside, None if this process has not opened it; for internal use."""
-    portal = blocking._portal  # pyright: ignore[reportPrivateUsage]
-    return portal.open().cluster if portal.is_open else None

@@ -19,14 +19,16 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import AbstractAsyncContextManager, ExitStack, suppress
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from anyio.from_thread import start_blocking_portal
 
 from zkrq.base.errors import Closed, Unavailable, WrongLoop, ZkrqError
 from zkrq.base.loop import running_loop
 from zkrq.client.cluster import Cluster
-from zkrq.consuming.observing import Observer
+
+if TYPE_CHECKING:
+    from zkrq.consuming.observing import Observer
 
 R = TypeVar("R")
 S = TypeVar("S")

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from zkrq.base.checks import Duration, Headers
 from zkrq.base.errors import Receipt, Receipts, ZkrqError
-from zkrq.client import queue
-from zkrq.client.administration import Cancellation
-from zkrq.client.cluster import Cluster
-from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import Item, ItemState
 from zkrq.sync.claims import Claim, claim_of
-from zkrq.sync.portal import Portal
 from zkrq.sync.receipts import JoinedReceipts, join_errors
+
+if TYPE_CHECKING:
+    from zkrq.base.checks import Duration, Headers
+    from zkrq.client import queue
+    from zkrq.client.administration import Cancellation
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.inspection import Sizes, Statistics
+    from zkrq.client.items import Item, ItemState
+    from zkrq.sync.portal import Portal
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -8,21 +8,23 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
-from typing import cast
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import hiredis
 
 from zkrq.base.checks import check_count, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.events import Event
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
-from zkrq.replication.wire import Dial, Wire
 from zkrq.testing.clock import Clock, running_clock
 from zkrq.testing.redis import lua
 from zkrq.testing.redis.server import MiniRedis
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event
+    from zkrq.replication.wire import Dial, Wire
 
 
 class _Server:

@@ -7,17 +7,19 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.base.log import Log
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
+
+if TYPE_CHECKING:
+    from zkrq.base.log import Log
 
 T = TypeVar("T")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.lease import Verb
+
+if TYPE_CHECKING:
+    from zkrq.consuming.claims import Claim
 
 
 class Ending(enum.StrEnum):

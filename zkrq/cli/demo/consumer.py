@@ -18,17 +18,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from zkrq.base.errors import ClaimLost, OutcomeUnknown, Unavailable
-from zkrq.base.events import Event
 from zkrq.cli.demo.tally import Report
 from zkrq.cli.demo.words import sentence
 from zkrq.client.connecting import connect
-from zkrq.client.queue import Queue
-from zkrq.consuming.claims import Claim
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event
+    from zkrq.client.queue import Queue
+    from zkrq.consuming.claims import Claim
 
 QUEUE = "demo"
 SESSION_TIMEOUT = 3.0

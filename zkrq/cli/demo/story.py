@@ -18,13 +18,12 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from zkrq import local
 from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
-from zkrq.base.events import Event
 from zkrq.base.ids import new_id
 from zkrq.base.settings import Settings
 from zkrq.cli.command import count
@@ -35,8 +34,11 @@ from zkrq.cli.demo.tally import Report, Result, Tally
 from zkrq.cli.demo.words import sentence
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
-from zkrq.client.queue import Queue
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+
+if TYPE_CHECKING:
+    from zkrq.base.events import Event
+    from zkrq.client.queue import Queue
 
 SERVERS = 3
 CONSUMERS = 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import zkrq
 from zkrq.base.events import (
     ClaimsLost,
     DeclaredDead,
@@ -17,7 +17,9 @@ from zkrq.base.events import (
     SessionSuspended,
     ViewChanged,
 )
-from zkrq.cli.demo.tally import Result
+
+if TYPE_CHECKING:
+    from zkrq.cli.demo.tally import Result
 
 
 def sentence(event: Event, who: str) -> str | None:
@@ -94,4 +96,4 @@ def next_steps(checkout: bool) -> tuple[str, ...]:
     )
 
 
-CHECKOUT = (Path(zkrq.__file__).parents[1] / "Makefile").exists()
+CHECKOUT = (Path(__file__).parents[3] / "Makefile").exists()

@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import anyio
 from aiozk import exc, protocol
@@ -24,9 +24,11 @@ from aiozk.connection import Connection, size_struct
 from aiozk.protocol.request import Request
 from aiozk.protocol.stat import Stat as _WireStat
 
-from zkrq.base.credentials import Login
 from zkrq.base.handshakes import is_alert, is_end, read_alert, speaks_plainly, speaks_tls
-from zkrq.coordination.zookeeper.hosts import Address
+
+if TYPE_CHECKING:
+    from zkrq.base.credentials import Login
+    from zkrq.coordination.zookeeper.hosts import Address
 
 HEARTBEAT_INTERVAL = 1 / 6  # of the session timeout
 HEARTBEAT_TIMEOUT = 1 / 3  # of the session timeout; both together leave half of it for finding another server

@@ -16,17 +16,20 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import anyio
 
-from zkrq.base.credentials import Login, Source
 from zkrq.base.errors import Closed, ConfigError
 from zkrq.base.pauses import doubled
-from zkrq.base.tls import TLS
 from zkrq.coordination.coordinator import SessionState
-from zkrq.coordination.lifecycle import Lifecycle
 from zkrq.coordination.zookeeper.hosts import Address, Ensemble
 from zkrq.coordination.zookeeper.link import Greeting, Interrupted, NotAllowed, Refused, ZooKeeperLink
+
+if TYPE_CHECKING:
+    from zkrq.base.credentials import Login, Source
+    from zkrq.base.tls import TLS
+    from zkrq.coordination.lifecycle import Lifecycle
 
 ATTEMPT_TIMEOUT = 1 / 6  # of the session timeout, for one server in the first round; doubles with each round ...
 MAX_ATTEMPT_TIMEOUT = 1 / 2  # ... up to this

@@ -1,0 +1,3 @@
+"""Tell the version of zkrq."""
+
+__version__ = "0.1.0"
