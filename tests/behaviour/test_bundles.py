@@ -35,11 +35,15 @@ async def test_items_pushed_together_have_ids_of_their_own(queue: zkrq.Queue[Any
     assert [(claim.id, claim.item) for claim in claims] == [(id, n) for n, id in enumerate(ids)]
 
 
+DELAY = 2.0
+"""Seconds that a delayed item stays delayed while a busy machine looks at the others."""
+
+
 async def test_each_item_goes_its_own_way(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
     receipts = await queue.push_many(range(10))
     claims = await take_all(queue, 8)
     acked, delayed, buried, released, held = claims[0], claims[1], claims[2], claims[3], claims[4]
-    await asyncio.gather(acked.ack(), delayed.nack(delay=0.2), buried.bury("bad"), released.release())
+    await asyncio.gather(acked.ack(), delayed.nack(delay=DELAY), buried.bury("bad"), released.release())
     assert await queue.cancel(claims[5].id) is zkrq.Cancellation.SIGNALLED
     assert await queue.cancel(receipts[9].id) is zkrq.Cancellation.REMOVED
     await asyncio.gather(claims[6].ack(), claims[7].ack())
@@ -48,7 +52,7 @@ async def test_each_item_goes_its_own_way(queue: zkrq.Queue[Any], pass_time: Pas
     assert [(item.item, item.reason) for item in await queue.dead_letters()] == [(2, "bad")]
     assert [item.item for item in await queue.peek(state="claimed")] == [4]
     assert {item.item async for item in queue.scan()} == {1, 2, 3, 4, 8}
-    await pass_time(0.2)
+    await pass_time(DELAY)
     assert await queue.redrive([buried.id]) == 1
     again = await take_all(queue, 4)
     assert {claim.item: (claim.attempts, claim.failures) for claim in again} == {
@@ -80,11 +84,11 @@ async def test_several_consumers_share_a_bundle(queue: zkrq.Queue[Any], connect:
 async def test_claims_that_expire_take_none_of_their_siblings_along(
     cluster: zkrq.Cluster, name: str, pass_time: PassTime
 ) -> None:
-    queue = cluster.queue(name, claim_timeout=0.5)
+    queue = cluster.queue(name, claim_timeout=DELAY)  # extended with a second to spare
     await queue.push_many(range(3))
     held = await take_all(queue, 2)
     del held[1]  # nobody extends it any more
-    await pass_time(1.2)
+    await pass_time(2.2 * DELAY)
     again = await take_all(queue, 2)
     assert sorted(claim.item for claim in again) == [1, 2]
     assert held[0].holds
