@@ -322,7 +322,7 @@ class Metrics(Observer, Collector):
 
         Each scrape in a thread has a reading of its own: two that overlap must not take each other's away.
         """
-        loop = client_of(cluster).home.loop
+        loop = client_of(cluster).own_loop.loop
         if loop is None or running_loop() is loop:
             return _know(cluster), self._reading
 

@@ -20,7 +20,19 @@ import hiredis
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
-from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Record, Row, State, Version, above, fresh, pack, unpack
+from zkrq.protocol.records import (
+    VERSION_BYTES,
+    Bundle,
+    ItemRecord,
+    Own,
+    Row,
+    State,
+    Version,
+    above,
+    fresh,
+    pack,
+    unpack,
+)
 from zkrq.protocol.replies import Answer, Status, read_reply
 from zkrq.protocol.scripts import SCRIPTS, Script, load, sha
 
@@ -242,7 +254,7 @@ class Decided(NamedTuple):
         return unpack(self.packed)
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ItemRecord:
         """Of an item alone."""
         return alone(self.bundle)
 
@@ -266,13 +278,13 @@ class Decided(NamedTuple):
         return Applied(self.id, self.packed, 0, payload, self.notes, self.since)
 
 
-def alone(bundle: Bundle) -> Record:
+def alone(bundle: Bundle) -> ItemRecord:
     """The item of a bundle of one."""
     assert bundle.is_alone
     return bundle.item(0)
 
 
-def moment_of(item: Record) -> float:
+def moment_of(item: ItemRecord) -> float:
     """When a claim ends, otherwise when the item is due, or has died."""
     return item.deadline_us if item.state is State.CLAIMED else item.due_us
 
@@ -334,7 +346,7 @@ class Copy(NamedTuple):
     wire: bytes | None
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ItemRecord:
         return alone(unpack(self.packed))
 
     @property
@@ -385,7 +397,7 @@ class Contents(NamedTuple):
     bundles: dict[str, Bundle]
     packed: dict[str, bytes]
     shifts: dict[str, float]
-    records: dict[str, Record]
+    records: dict[str, ItemRecord]
     payloads: dict[str, bytes]
     ready: dict[str, float]
     scheduled: dict[str, float]
@@ -747,7 +759,7 @@ class OneServer(Connection):
     def holders(self, **options: Argument) -> dict[str, int]:
         """All pages."""
         held = Counter[str]()
-        call = calls.Holders(self.queue)
+        call = calls.ClaimCounts(self.queue)
         while True:
             page = self._ask(call, options)
             held.update(page.claims)
@@ -926,7 +938,7 @@ class OneServer(Connection):
             },
         )
 
-    def record(self, id: str) -> Record:
+    def record(self, id: str) -> ItemRecord:
         return self.contents().records[id]
 
     def key_names(self) -> set[str]:

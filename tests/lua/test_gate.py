@@ -36,7 +36,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Delete("q", 10**12),
         calls.Forward("q", 10**17, 0, [calls.Copied(b"id", RECORD, b"", b"0", b"")]),
         calls.Heads("q", calls.START, 10),
-        calls.Holders("q"),
+        calls.ClaimCounts("q"),
         calls.Install("q", 0, calls.Rows(["ann", 1, -1])),
         calls.Owners("q"),
         calls.Page("q", calls.START, 10),

@@ -34,7 +34,7 @@ from tests.lua.one_server import (
 from zkrq import local
 from zkrq.protocol import calls, copying
 from zkrq.protocol.copying import QueueCopy, copy_items, queues_at
-from zkrq.protocol.records import Bundle, Record, State, Version, fresh
+from zkrq.protocol.records import Bundle, ItemRecord, State, Version, fresh
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import Ask, Operation, Place
@@ -906,7 +906,7 @@ def test_1000_heads_are_compared_at_once(flagged: OneServer) -> None:
 # -- affirm --------------------------------------------------------------------------------------------------------
 
 
-def affirmed(record: Record, epoch: int) -> Record:
+def affirmed(record: ItemRecord, epoch: int) -> ItemRecord:
     return record._replace(version=Version(epoch, record.version.n + 1))
 
 

@@ -26,7 +26,7 @@ from tests.lua.one_server import (
 )
 from zkrq.protocol import calls
 from zkrq.protocol.calls import bundle_and_position, item_id
-from zkrq.protocol.records import Bundle, Record, State, Version
+from zkrq.protocol.records import Bundle, ItemRecord, State, Version
 
 STEPS = 300
 SEEDS = range(3)
@@ -477,7 +477,7 @@ class Walk:
         owners = [item.token.rpartition("/")[0] for item in self.items.values() if item.state is State.CLAIMED]
         assert self.server.holders() == {owner: owners.count(owner) for owner in owners}
 
-    def seen(self, id: str, record: Record, contents: Contents) -> Item:
+    def seen(self, id: str, record: ItemRecord, contents: Contents) -> Item:
         """The server's item as the model would say it."""
         bundle, position = place_of(id)
         known = self.items[id]

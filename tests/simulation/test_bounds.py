@@ -260,7 +260,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
     "heads": {"": asking(calls.Heads("q", calls.START, BATCH))},
-    "holders": {"": asking(calls.Holders("q"))},
+    "claim_counts": {"": asking(calls.ClaimCounts("q"))},
     "install": {"": asking(calls.Install("q", 0, KNOWN_OWNERS))},
     "owners": {"": asking(calls.Owners("q"))},
     "page": {"": asking(calls.Page("q", calls.START, BATCH))},

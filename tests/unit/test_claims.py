@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from zkrq.base.events import Events
-from zkrq.base.loop import Home
+from zkrq.base.loop import OwnLoop
 from zkrq.base.retry import Again
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import Grant, Lease, Verb
 from zkrq.consuming.observing import Observers
-from zkrq.protocol.records import Bundle, Record, Row, State, Version, pack
+from zkrq.protocol.records import Bundle, ItemRecord, Row, State, Version, pack
 
 pytestmark = pytest.mark.anyio
 
@@ -26,13 +26,13 @@ class SlowIssuer:
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.home = Home()
-        self.home.settle()
+        self.own_loop = OwnLoop()
+        self.own_loop.settle()
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         return self.answer
 
-    def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
+    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         return reason
 
 

@@ -69,7 +69,7 @@ UNPROMISED: list[tuple[str, list[Any]]] = [
     ("pause", [b"OK", [b"id", b"record"]]),  # half a record
     ("apply", [b"OK", [b"1"], []]),  # no position
     ("put", [b"OK", [], [1, None]]),
-    ("holders", [b"OK", b"0", [1, 1]]),  # no owner
+    ("claim_counts", [b"OK", b"0", [1, 1]]),  # no owner
     ("heads", [b"OK", b"0", [b"id", [b"head"]]]),
     ("put", [b"FENCED"]),  # a status that this script does not give
     ("claim", [b"GONE"]),

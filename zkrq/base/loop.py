@@ -1,4 +1,4 @@
-"""Bind a cluster to its home: the event loop, and so the process, in which it was opened.
+"""Bind a cluster to its own event loop, and so to the process, in which it was opened.
 
 Its connections, futures and tasks belong to that loop.  A call from another one would wait for ever, and a call from a
 forked process would also write into the connections of its parent.  So every public call compares the running loop
@@ -17,7 +17,7 @@ running_loop = asyncio._get_running_loop  # pyright: ignore[reportPrivateUsage]
 """Return the running event loop, or None.  Implemented in C, so a call per item costs almost nothing."""
 
 
-class Home:
+class OwnLoop:
     """Remember the event loop of a cluster."""
 
     __slots__ = ("_process", "loop")

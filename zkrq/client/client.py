@@ -20,7 +20,7 @@ import anyio
 from zkrq.base import clock
 from zkrq.base.errors import Closed, ConfigError, NotEnoughReplicas, Unavailable, ZkrqError
 from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, SessionResumed, SessionSuspended
-from zkrq.base.loop import Home
+from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.base.stalls import watch_for_stalls
 from zkrq.base.tasks import Tasks, on_loop, see_through
@@ -89,7 +89,7 @@ class Client:
         self.events: Final = Events(settings.on_event)
         self.observers: Final = Observers(self.events)
         self.tasks: Final = Tasks(f"zkrq {namespace}")
-        self.home: Final = Home()
+        self.own_loop: Final = OwnLoop()
         self.shards: Final = Shards(
             servers, coordinator, settings, events=self.events, dial=dial, changed=self._shards_changed
         )
@@ -120,7 +120,7 @@ class Client:
         """Raise ``Closed`` if the client is not open, ``WrongLoop`` if it was opened on another event loop."""
         if not self.is_open:
             raise Closed() if self._was_open else Closed(NOT_OPEN)
-        self.home.check()
+        self.own_loop.check()
 
     # -- opening and closing -------------------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class Client:
         if self._entered:
             raise Closed("a cluster is opened once: make another one with connect()")
         self._entered = True
-        self.home.settle()
+        self.own_loop.settle()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self.tasks)
             await stack.enter_async_context(self.shards)
@@ -156,7 +156,7 @@ class Client:
         if self._closing is None:
             if not self.is_open:
                 return
-            self.home.check()
+            self.own_loop.check()
             self.is_open = False
             self._closing = asyncio.create_task(self._close(), name=f"zkrq {self.namespace}: close")
         await see_through(self._closing)
@@ -245,7 +245,7 @@ class Client:
             self.namespace,
             name,
             settings,
-            self.home,
+            self.own_loop,
             self.tasks,
             self.events,
             self.observers,

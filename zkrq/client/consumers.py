@@ -31,7 +31,7 @@ async def count_claims(shards: Iterable[Replicas], queues: Iterable[str]) -> Map
 
 async def _count_in(replicas: Replicas, queue: str) -> Counter[str]:
     counts: Counter[str] = Counter()
-    async for page, starts in replicas.pages(calls.Holders(queue)):
+    async for page, starts in replicas.pages(calls.ClaimCounts(queue)):
         if starts:
             counts.clear()
         counts.update(page.claims)

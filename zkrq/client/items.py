@@ -11,7 +11,7 @@ from zkrq.base import clock
 from zkrq.base.reasons import split as split_reason
 from zkrq.protocol.calls import Copied, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
-from zkrq.protocol.records import Record, State, unpack
+from zkrq.protocol.records import ItemRecord, State, unpack
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -66,7 +66,7 @@ def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = 
             yield _item(id, record, notes.get(position, ""), since, payload, codec)
 
 
-def _item(id: str, record: Record, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
+def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, codec: Codec[T]) -> Item[T]:
     content, headers = split_payload(payload)
     moment_us = record.deadline_us if record.state is State.CLAIMED else record.due_us
     left = (moment_us + since) / 1_000_000
@@ -99,7 +99,7 @@ def _decoded(payload: bytes, codec: Codec[T]) -> T | None:
         return None
 
 
-def _state(record: Record, left: float) -> ItemState:
+def _state(record: ItemRecord, left: float) -> ItemState:
     match record.state:
         case State.CLAIMED:
             return "claimed"

@@ -77,7 +77,7 @@ class QueueParts(Generic[T]):
 
     def check_open(self) -> None:
         """Raise ``Closed`` after ``stop``, ``WrongLoop`` on another event loop than the cluster's."""
-        self.context.home.check()
+        self.context.own_loop.check()
         if not self.is_open:
             raise Closed()
 

@@ -33,7 +33,7 @@ class Queue(Administration[T]):
 
     def __init__(self, parts: QueueParts[T]) -> None:
         super().__init__(parts)
-        self._home = parts.context.home
+        self._own_loop = parts.context.own_loop
         self._pusher = parts.pusher
         self._observers = parts.pusher.observers
 
@@ -70,8 +70,8 @@ class Queue(Administration[T]):
         ``Unavailable``: nothing happened, retry.  ``CodecError``, ``PayloadTooLarge``, ``ConfigError``: nothing was
         written.
         """
-        if running_loop() is not self._home.loop:
-            raise self._home.elsewhere()
+        if running_loop() is not self._own_loop.loop:
+            raise self._own_loop.elsewhere()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, item, id, headers)
@@ -109,7 +109,7 @@ class Queue(Administration[T]):
         ``outcomes`` tell the result of each item, and the ``ids`` of an ``OutcomeUnknown`` name the items that may or
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
-        self._home.check()
+        self._own_loop.check()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
@@ -181,7 +181,7 @@ class Queue(Administration[T]):
         after: After | None = None,
     ) -> None:
         """Call ``handler`` for each item until this is cancelled or the cluster is closed; see ``Worker``."""
-        self._home.check()
+        self._own_loop.check()
         await work(
             self, handler, concurrency=concurrency, grace=grace, time_limit=time_limit, before=before, after=after
         )

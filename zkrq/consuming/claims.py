@@ -183,8 +183,8 @@ class Claim(Generic[T]):
     async def __aenter__(self) -> Self:
         lease = self._lease
         loop = running_loop()
-        if loop is None or loop is not lease.grant.issuer.home.loop:
-            raise lease.issuer.home.elsewhere()
+        if loop is None or loop is not lease.grant.issuer.own_loop.loop:
+            raise lease.issuer.own_loop.elsewhere()
         # As holds_at, without the call.
         held = lease.settled is None and lease.deadline_at > loop.time() and not lease.loss
         if not held:

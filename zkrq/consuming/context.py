@@ -12,7 +12,7 @@ from zkrq.base.retry import Retry
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
     from zkrq.base.events import Events
-    from zkrq.base.loop import Home
+    from zkrq.base.loop import OwnLoop
     from zkrq.base.settings import QueueSettings
     from zkrq.base.tasks import Tasks
     from zkrq.consuming.identity import Identity
@@ -29,7 +29,7 @@ class QueueContext:
     cluster: str
     queue: str
     settings: QueueSettings
-    home: Home
+    own_loop: OwnLoop
     tasks: Tasks
     events: Events
     observers: Observers

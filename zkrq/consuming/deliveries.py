@@ -36,7 +36,7 @@ class Deliveries(Generic[T]):
         self, lines: Sequence[Line[T]], prefetch: int | None, limit: int | None, wait: bool, *, queues: Sequence[object]
     ) -> None:
         """``lines``: of the queues, which take turns.  ``queues``: kept in use while this object is referenced."""
-        self._home = lines[0].home
+        self._own_loop = lines[0].own_loop
         self._lines = list(lines)
         self._draw = lines[0].draw_one if len(lines) == 1 else self._draw_in_turn
         self._drawn = 0
@@ -53,8 +53,8 @@ class Deliveries(Generic[T]):
         return self
 
     async def __anext__(self) -> Claim[T]:
-        if running_loop() is not self._home.loop:
-            raise self._home.elsewhere()
+        if running_loop() is not self._own_loop.loop:
+            raise self._own_loop.elsewhere()
         if not self._joined:
             self._joined = True
             for line in self._lines:
@@ -107,7 +107,7 @@ class Deliveries(Generic[T]):
 
     async def aclose(self) -> None:
         """End the loop; idempotent."""
-        self._home.check()
+        self._own_loop.check()
         self._left = 0
         self._leave()
 
@@ -120,7 +120,7 @@ class Deliveries(Generic[T]):
         # A loop that was left with `break` ends here, in whichever thread the garbage collector runs.
         with suppress(Exception):
             if self._joined:
-                self._home.run(partial(_leave_all, self._lines, self._limit))
+                self._own_loop.run(partial(_leave_all, self._lines, self._limit))
 
     async def __aenter__(self) -> Self:
         return self

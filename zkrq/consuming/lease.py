@@ -12,10 +12,10 @@ from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.retry import Again
 from zkrq.base.tasks import wait_ended
 from zkrq.protocol.calls import item_id
-from zkrq.protocol.records import Bundle, Record, is_alone, unpack
+from zkrq.protocol.records import Bundle, ItemRecord, is_alone, unpack
 
 if TYPE_CHECKING:
-    from zkrq.base.loop import Home
+    from zkrq.base.loop import OwnLoop
 
 RELEASE_TIMEOUT = 5.0
 """Seconds that a cancelled handler waits for the answer to its release, which has been sent in any case."""
@@ -99,7 +99,7 @@ class Issuer(Protocol):
 
     queue: str
     claim_timeout: float
-    home: Home
+    own_loop: OwnLoop
 
     @property
     def observers(self) -> DeliveryObservers: ...
@@ -108,7 +108,7 @@ class Issuer(Protocol):
         """Send the settlement with the next batch.  False: the claim is lost."""
         ...
 
-    def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
+    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
         ...
 
@@ -132,7 +132,7 @@ class Grant:
         """Return the id of an item."""
         return self.bundle if is_alone(self.packed) else item_id(self.bundle, position)
 
-    def record_of(self, position: int) -> Record:
+    def record_of(self, position: int) -> ItemRecord:
         """Return what is known of an item, unpacked on demand."""
         if self._unpacked is None:
             self._unpacked = unpack(self.packed)
@@ -215,7 +215,7 @@ class Lease(ref[object]):
         return f"<Lease of {self.id} {state}>"
 
     @property
-    def record(self) -> Record:
+    def record(self) -> ItemRecord:
         """What is known of the item."""
         return self.grant.record_of(self.position)
 

@@ -19,7 +19,7 @@ from zkrq.base.retry import Again
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.protocol.calls import Settle, Settlement, runs
-from zkrq.protocol.records import VERSION_BYTES, Record
+from zkrq.protocol.records import VERSION_BYTES, ItemRecord
 from zkrq.replication.batching import Batcher
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Leases:
         self._retry = context.retry
         self._dead_letters = context.dead_letters
         self._events = context.events
-        self.home = context.home
+        self.own_loop = context.own_loop
         self.is_certain = context.identity.is_certain
         """Whether the session is certainly alive.  If not, other clients may have fenced this process."""
         self._leases: list[Lease] = []
@@ -168,14 +168,14 @@ class Leases:
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
         """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
-        if running_loop() is not self.home.loop:
-            raise self.home.elsewhere()
+        if running_loop() is not self.own_loop.loop:
+            raise self.own_loop.elsewhere()
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
         return self._batcher.add((lease.grant, lease.position, how), CALL_BYTES + len(how))
 
-    def after_failure(self, record: Record, delay: float | None, reason: str) -> Again | str:
+    def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
         decided = self._retry.after(
             attempts=record.attempts,

@@ -59,7 +59,7 @@ class Line(Generic[T]):
     ``supplier.Demand``."""
 
     def __init__(self, context: QueueContext) -> None:
-        self.home = context.home
+        self.own_loop = context.own_loop
         self.pace = Pace()
         self._identity = context.identity
         self._waiters: deque[Waiter[T]] = deque()
@@ -135,8 +135,8 @@ class Line(Generic[T]):
         Raises ``Closed``.  If no request was answered and the caller would not wait longer, raises ``Unavailable``, or
         ``ConfigError`` if a server does not let this client in.
         """
-        if running_loop() is not self.home.loop:
-            raise self.home.elsewhere()
+        if running_loop() is not self.own_loop.loop:
+            raise self.own_loop.elsewhere()
         if self._closed:
             raise Closed()
         if not self._waiters:

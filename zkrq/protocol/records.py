@@ -107,7 +107,7 @@ class Own(NamedTuple):
     failures: int = 0
 
 
-class Record(NamedTuple):
+class ItemRecord(NamedTuple):
     """What is known of one item.  ``pushed_at_ms``: milliseconds since 1970 by the producer's clock.  ``due_us``: when
     it is due, or died, and ``expires_us``: when its time to live ends (0: never), by the clock of the server that
     decided.  ``token``: the last request that claimed it."""
@@ -149,12 +149,12 @@ class Bundle(NamedTuple):
         """Whether any item is left."""
         return any(state in "QRCDP" for state in self.states)
 
-    def item(self, position: int) -> Record:
+    def item(self, position: int) -> ItemRecord:
         """Return what is known of one item."""
         state = _STATES[self.states[position]]
         own = self.own.get(position)
         row = self.rows[self.rows_of[position] - 1] if self.rows_of[position] else None
-        return Record(
+        return ItemRecord(
             self.version,
             state,
             self.priority,

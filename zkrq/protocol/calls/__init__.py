@@ -27,10 +27,10 @@ from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
 from zkrq.protocol.calls.forgetting import Forget
 from zkrq.protocol.calls.inspection import (
+    ClaimCounts,
+    ClaimCountsReply,
     Count,
     Counts,
-    Holders,
-    HoldersReply,
     Peek,
     PeekReply,
     Statistics,
@@ -65,6 +65,8 @@ __all__ = [
     "Cancel",
     "CancelReply",
     "Claim",
+    "ClaimCounts",
+    "ClaimCountsReply",
     "ClaimReply",
     "Claims",
     "Clear",
@@ -89,8 +91,6 @@ __all__ = [
     "Gone",
     "Heads",
     "HeadsReply",
-    "Holders",
-    "HoldersReply",
     "Install",
     "Metadata",
     "MetadataReply",

@@ -83,7 +83,7 @@ class Statistics(Call[StatisticsReply]):
         return StatisticsReply(*body)
 
 
-class HoldersReply(NamedTuple):
+class ClaimCountsReply(NamedTuple):
     """Number of claims of each owner, and the cursor to continue from."""
 
     cursor: bytes
@@ -91,17 +91,17 @@ class HoldersReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Holders(Paging[HoldersReply]):
+class ClaimCounts(Paging[ClaimCountsReply]):
     """Count a page of the claims by owner."""
 
-    script: ClassVar[str] = "holders"
+    script: ClassVar[str] = "claim_counts"
     queue: str
     cursor: bytes = START
 
-    def read(self, body: Body) -> HoldersReply:
+    def read(self, body: Body) -> ClaimCountsReply:
         cursor, flat = body
         counts: dict[str, int] = {}
         for owner, count in zip(flat[::2], flat[1::2], strict=True):
             name = owner.decode(errors="backslashreplace")
             counts[name] = counts.get(name, 0) + count
-        return HoldersReply(cursor, counts)
+        return ClaimCountsReply(cursor, counts)

@@ -33,7 +33,7 @@ end
 -- Return owner, request number, lease in milliseconds, deadline.
 local function row_at(r, row)
   local owner, seq, lease_ms, deadline = struct.unpack(ROW, r.rows, (row - 1) * ROW_BYTES + 1)
-  return r.holders[owner], seq, lease_ms, deadline
+  return r.row_owners[owner], seq, lease_ms, deadline
 end
 
 -- A request's name; the number is 0 for a call that is not a claim (_calls.lua).
@@ -64,29 +64,29 @@ local add_row
 do
   -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated.
   local function drop_unused(r)
-    local rows, holders, new_row, new_owner = {}, {}, {[string.char(NONE)] = string.char(NONE)}, {}
+    local rows, row_owners, new_row, new_owner = {}, {}, {[string.char(NONE)] = string.char(NONE)}, {}
     for row = 1, #r.rows / ROW_BYTES do
       local name = string.char(row + NONE)
       if string.find(r.named, name, 1, true) then
         local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
         local owner = string.byte(packed)
         if not new_owner[owner] then
-          holders[#holders + 1] = r.holders[owner]
-          new_owner[owner] = #holders
+          row_owners[#row_owners + 1] = r.row_owners[owner]
+          new_owner[owner] = #row_owners
         end
         rows[#rows + 1] = string.char(new_owner[owner]) .. string.sub(packed, 2)
         new_row[name] = string.char(#rows + NONE)
       end
     end
-    r.named, r.rows, r.holders = string.gsub(r.named, '.', new_row), table.concat(rows), holders
+    r.named, r.rows, r.row_owners = string.gsub(r.named, '.', new_row), table.concat(rows), row_owners
   end
 
   -- Add the row of a claim; return its number.
   function add_row(r, owner, seq, lease_ms, deadline)
     if #r.rows >= r.size * ROW_BYTES then drop_unused(r) end
     local index = 1
-    while r.holders[index] and r.holders[index] ~= owner do index = index + 1 end
-    r.holders[index] = owner
+    while r.row_owners[index] and r.row_owners[index] ~= owner do index = index + 1 end
+    r.row_owners[index] = owner
     r.rows = r.rows .. struct.pack(ROW, index, seq, lease_ms, deadline)
     return #r.rows / ROW_BYTES
   end
@@ -191,7 +191,7 @@ local opened, order = {}, {}
 -- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
 local function as_stored(r)
   return {
-    states = r.states, named = r.named, holders = r.holders, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
+    states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
     soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at,
   }
 end

@@ -147,7 +147,7 @@ do
     elseif r.size < size then
       new, new_named = new .. string.rep('X', size - r.size), new_named .. string.rep(string.char(NONE), size - r.size)
     end
-    local same_rows = b.rows == '' or b.rows == string.sub(r.rows, 1, #b.rows) and b.holders[1] == r.holders[1]
+    local same_rows = b.rows == '' or b.rows == string.sub(r.rows, 1, #b.rows) and b.row_owners[1] == r.row_owners[1]
     add_changes(runs, old, old_named, new, new_named, 1, size, not same_rows)
     return runs
   end

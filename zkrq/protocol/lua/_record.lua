@@ -30,13 +30,13 @@ local function read_record(packed, shift)
   local epoch, n, marked, count, pushed_at, due, clock, soonest
   epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
   local size = count == 0 and 1 or count
-  local holders, owner_count = {}, string.byte(packed, at + 4 * size)
+  local row_owners, owner_count = {}, string.byte(packed, at + 4 * size)
   local states, named = string.sub(packed, at, at + size - 1), string.sub(packed, at + size, at + 2 * size - 1)
   local attempts = string.sub(packed, at + 2 * size, at + 4 * size - 1)
   at = at + 4 * size + 1
   for i = 1, owner_count do
     local length = string.byte(packed, at)
-    holders[i] = string.sub(packed, at + 1, at + length)
+    row_owners[i] = string.sub(packed, at + 1, at + length)
     at = at + 1 + length
   end
   local rows_end = at + ROW_BYTES * string.byte(packed, at)
@@ -44,16 +44,16 @@ local function read_record(packed, shift)
   return {
     epoch = epoch, n = n, priority = marked % MARK, marks = math.floor(marked / MARK), count = count, size = size,
     pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
-    attempts = attempts, holders = holders, tail = string.sub(packed, own_end + 1),
+    attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1),
     clock = clock, shift = shift, rows = string.sub(packed, at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
   }
 end
 
 local function write_record(r)
-  local holders = ''
-  for _, owner in ipairs(r.holders) do holders = holders .. string.char(#owner) .. owner end
+  local row_owners = ''
+  for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
   return struct.pack('<B' .. HEAD, FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
-    r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.holders) .. holders
+    r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
     .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. r.tail
 end
 

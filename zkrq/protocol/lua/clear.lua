@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay
--- with their holders.  Looks at count entries from the cursor on: first at scheduled ones, which may become ready
+-- with their owners.  Looks at count entries from the cursor on: first at scheduled ones, which may become ready
 -- meanwhile.
 -- Items pushed later are skipped, so that the calls of one clearing end, whatever is pushed.
 -- trim: 1 to drop old tombstones as well.  call: id of this call (_calls.lua).
