@@ -122,7 +122,8 @@ def test_what_was_promised_is_kept(reports: list[dict[str, Any]]) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize(("faults", "seeds"), corpus().items())
 def test_what_was_found_once(faults: str, seeds: list[str]) -> None:
-    reports = simulate(_only(seeds), "--jobs=1", f"--faults={faults}")
+    kinds, _, shards = faults.partition("+")
+    reports = simulate(_only(seeds), "--jobs=1", f"--faults={kinds}", *(["--shards"] if shards else []))
     assert len(reports) == len(seeds)
     assert not (found := complain(reports)), found
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from zkrq.protocol.calls import Put
-from zkrq.protocol.operations import OPERATIONS
-from zkrq.protocol.putting import InDoubt, Pushes
+from zkrq.protocol.operations import OPERATIONS, Operations
+from zkrq.protocol.putting import Done, InDoubt, Known, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Ask, Begin, Evict, Look, NothingDone, Obstacles
@@ -39,3 +40,26 @@ def test_what_may_have_happened_is_in_doubt() -> None:
 def test_what_certainly_has_not_happened_may_go_elsewhere() -> None:
     with pytest.raises(NothingDone, match="nobody answers"):
         _end(Answer(Status.GONE, reason="another life"))
+
+
+class _Decided(Operations):
+    """The primary says of each item that it is gone."""
+
+    def push(self, *_: Any, **__: Any) -> Any:
+        yield from ()
+        return Pushes(2, {(0, 0): Done(2)})
+
+
+@pytest.mark.parametrize(("leaders", "outcome"), [(1, Done(2)), (2, Known(2, in_doubt=True))])
+def test_a_tombstone_of_a_later_primary_may_be_that_of_the_push_itself(leaders: int, outcome: object) -> None:
+    """The former primary stored the item, and a consumer acked it there, before the present one was asked."""
+    so_far = _Round()
+    for leading in SERVERS[:leaders]:
+        so_far.begin(replace(VIEW, members={leading: VIEW.members[leading]}), "jobs")
+    so_far.covered = {(id, VIEW.members[id]) for id in SERVERS}
+    so_far.copies = 2
+    so_far.tombstones = {(0, 0): {so_far.primary: 3}}
+    again: Any = _Decided()._push_again("jobs", [PUT], so_far, {}, 0)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(StopIteration) as ended:
+        next(again)
+    assert ended.value.value == {(0, 0): outcome}

@@ -92,7 +92,13 @@ class Resharding:
         Raises ``ConfigError``, ``Unavailable``.
         """
         for name in self._begun():
-            await self.add(name, self._shards.given[name], self._settings.min_replicas)
+            try:
+                await self.add(name, self._shards.given[name], self._settings.min_replicas)
+            except ConfigError:
+                # Drained meanwhile, so another client has opened it first: then it is begun no longer.
+                entry = (await self._shards.refresh()).shards.get(name)
+                if entry is None or entry.state is not ShardState.DRAINING:
+                    raise
 
     async def keep_adding(self) -> None:
         """Try to add the shards that were begun until there are none, so that this client opens without them."""

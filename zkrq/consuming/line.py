@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zkrq.base.errors import Closed, ZkrqError
 from zkrq.base.loop import running_loop
+from zkrq.consuming.claims import lease_of
 from zkrq.consuming.pace import AHEAD_SECONDS, CLAIM_MAX, Pace, PrefetchLimit
 from zkrq.consuming.supplier import Order, Report, Supplier
 from zkrq.consuming.turns import PROBE_SECONDS, asked_of, is_spared
@@ -143,17 +144,20 @@ class Line(Generic[T]):
             for supplier in self._suppliers:
                 if supplier.buffer and (drawn := supplier.draw(want)):
                     return drawn
-        waiter = Waiter(want, patient, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        waiter = Waiter(want, patient, loop.create_future())
         self._waiters.append(waiter)
         for supplier in self._suppliers:
             if not supplier.is_looking:
                 supplier.look()
         looks = 0 if timeout is None else self.looks
+        until = None if timeout is None else loop.time() + timeout
         try:
-            if timeout is None:
-                return await waiter.future
-            async with asyncio.timeout(timeout):
-                return await waiter.future
+            if until is None:
+                drawn = await waiter.future
+            else:
+                async with asyncio.timeout_at(until):
+                    drawn = await waiter.future
         except TimeoutError:
             self.withdraw(waiter)
             if self.looks == looks:
@@ -162,6 +166,14 @@ class Line(Generic[T]):
         except asyncio.CancelledError:
             self.withdraw(waiter)
             raise
+        # The consumer goes on a turn of the event loop after it was served.  If that took until the claims ended, other
+        # consumers may have the items by now.
+        now = loop.time()
+        for claim in drawn:
+            if lease_of(claim).deadline_at <= now:
+                left = None if until is None else max(0.0, until - now)
+                return _held_at(now, drawn) or await self.take(want, patient=patient, timeout=left)
+        return drawn
 
     def enlist(self, waiter: Waiter[T]) -> None:
         """Let a patient waiter wait here that other queues may serve, too.  Raises ``Closed``."""
@@ -383,7 +395,7 @@ async def take_from(lines: Sequence[Line[T]], want: int, *, patient: bool) -> li
     try:
         for line in lines:
             line.enlist(waiter)
-        return await waiter.future
+        drawn = await waiter.future
     except asyncio.CancelledError:
         for line in lines:
             line.withdraw(waiter)
@@ -391,6 +403,18 @@ async def take_from(lines: Sequence[Line[T]], want: int, *, patient: bool) -> li
     finally:
         for line in lines:
             line.strike(waiter)
+    return _held_at(asyncio.get_running_loop().time(), drawn) or await take_from(lines, want, patient=True)
+
+
+def _held_at(now: float, drawn: Sequence[Claim[T]]) -> list[Claim[T]]:
+    """Return the claims that still hold; the others were never delivered."""
+    held: list[Claim[T]] = []
+    for claim in drawn:
+        if lease_of(claim).deadline_at > now:
+            held.append(claim)
+        else:
+            lease_of(claim).take_back()
+    return held
 
 
 async def _look_in(lines: Sequence[Line[T]], want: int) -> list[Claim[T]]:

@@ -221,7 +221,11 @@ class Putting(Deciding):
         for number, place in enumerate(again):
             result = pushed.exceptional.get((number, 0))
             was_put = so_far.refusals.get(place[0], 0) + len(tombstones[place]) < taken
-            was_gone = so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
+            # Of a server that leads only since a later attempt the tombstone may be that of this push's own item: the
+            # former primary stored it, a consumer claimed and acked it there, and only then this server was asked.
+            was_gone = (
+                so_far.is_led_by_one and so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
+            )
             if isinstance(result, NotPushed | Late | Full) and was_put:
                 result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
             elif not was_gone and (isinstance(result, Known) or (isinstance(result, Done) and was_put)):
