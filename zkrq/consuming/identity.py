@@ -35,6 +35,8 @@ class Identity:
         """
         if self.owner is not None:
             return self.owner
+        # One enrolment for all suppliers that begin at the same time: two would leave an entry in the registry that
+        # nobody claims under, and that looks like a consumer.
         async with self._enrolling:
             if self.owner is None:
                 owner = await self._coordinator.enrol(self._description, self._incarnation)
@@ -47,6 +49,8 @@ class Identity:
     def is_certain(self) -> bool:
         """Tell whether the session is certainly alive, by ZooKeeper's last answer."""
         now = asyncio.get_running_loop().time()
+        # The cheap half of the question is asked for every item; only past the known moment ZooKeeper's last answer
+        # is read.
         if now >= self.certain_until:  # it only grows while the session is alive
             self.certain_until = self._coordinator.valid_until
         return now < self.certain_until
@@ -58,6 +62,7 @@ class Identity:
 
     def replace(self, owner: str) -> bool:
         """Enrol under another id before the next claim: this owner was declared dead.  False: it had ended before."""
+        # Several servers may refuse the same dead owner.  Only the first refusal begins a new incarnation.
         if owner != self.owner:
             return False
         self._end(owner)

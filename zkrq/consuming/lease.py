@@ -255,11 +255,14 @@ class Lease(ref[object]):
         """
         if self.loss or self.settled:
             self.check_held()
+        # Noted before the await, so a second settlement in the meantime is an error and not a second call.
         self.settled = verb
         try:
             holds = await self.grant.issuer.settle(self, verb, ms, text)
         except BaseException:
             self.settled = None
+            # Whether it was settled is unknown, and it may not be tried again: the item may be another consumer's by
+            # now.
             if self.deadline_at <= asyncio.get_running_loop().time():
                 self.lose(f"it expired while its {verb} was in flight")
             raise
@@ -286,6 +289,8 @@ class Lease(ref[object]):
     async def hand_back(self) -> None:
         """Release the item while the caller is being cancelled.  The call is sent first, so a second cancellation is
         safe."""
+        # The caller is being cancelled.  The release is sent without an await, so a second cancellation cannot
+        # prevent it.
         self.settled = Verb.RELEASE
         try:
             returned = self.issuer.settle(self, Verb.RELEASE)
@@ -303,6 +308,8 @@ class Lease(ref[object]):
         later one only once the call is answered.
         """
         started = asyncio.get_running_loop().time()
+        # Shorter counts from now, because the server may execute it at any moment; longer only once it is confirmed,
+        # because it may never execute it.  So the claim never holds here for longer than there.
         self.deadline_at = min(self.deadline_at, started + seconds)
         if not await self.issuer.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
             if self.settled is None:
@@ -342,6 +349,8 @@ class Lease(ref[object]):
             return
         self.lost._set(reason)  # pyright: ignore[reportPrivateUsage]
         self.stop_extending()
+        # The handler is cancelled from outside; ``struck`` lets it tell this cancellation from one of its own
+        # caller's.
         if self.task is not None and self.task is not asyncio.current_task():
             self.struck = True
             self.task.cancel()

@@ -104,6 +104,7 @@ class Leases:
     def _held(self) -> Sequence[Lease]:
         """Leases to extend, and those that are no longer extended, until their deadline.  Forgets those that were
         settled, lost, or dropped with their claim."""
+        # Before the list is swept: afterwards nothing is left to tell of.
         if not self._dropped_reported:
             dropped = next(
                 (each for each in self._leases if each.delivered and each.extending and each() is None), None
@@ -197,6 +198,7 @@ class Leases:
         connection, so its message may arrive first.  Then no lease exists that could be lost.  A request that is
         repeated keeps what was heard since its first try.
         """
+        # The same request again, after its answer was lost: keep what was heard since the first try.
         if request != self._in_flight:
             self._in_flight, self._cancelled = request, set[str]()
 
@@ -208,6 +210,8 @@ class Leases:
     def cancelled(self, request: str, id: str) -> None:
         """Lose the claim that came from this request, because its item was cancelled."""
         if request == self._in_flight:
+            # The answer has not arrived, so there is no lease to lose yet.  Remember the item; ``admit`` leaves it
+            # out.
             if len(self._cancelled) < SIGNALS_MAX:
                 self._cancelled.add(id)
             return
@@ -239,6 +243,8 @@ class Leases:
         ahead = [lease for lease in held if not lease.delivered]
         handled = [lease for lease in held if lease.delivered and lease.holds]
         self._lose(handled, "the cluster is closed")
+        # What no consumer has seen goes back uncounted.  What a handler works on does not: it may be half done, so it
+        # comes back when the owner is fenced, and counts as a delivery.
         await asyncio.gather(*(lease.settle(Verb.RELEASE) for lease in ahead), return_exceptions=True)
         for lease in ahead:
             lease.stop_extending()
@@ -253,6 +259,7 @@ class Leases:
 
     async def _send(self, settlings: Sequence[_Settling]) -> Sequence[bool | Exception]:
         # Those of one bundle, by one request and with one verb, are one settlement.
+        # One settlement for all items of a bundle that end in the same way: the server opens and writes one record.
         groups: dict[tuple[Grant, str], list[int]] = {}
         for grant, position, how in settlings:
             known = groups.get((grant, how))
@@ -297,11 +304,15 @@ class Leases:
         """Extend the leases that are due.  If the session is not certain to be alive, every lease is due, because other
         clients may have fenced this process: then Redis has to confirm each claim."""
         loop = asyncio.get_running_loop()
+        # An uncertain session makes every lease due.  The extension is the question whether this owner is still
+        # alive: a fenced one is refused, and the handler stops instead of working beside the new owner's.
         soon = loop.time() + self.claim_timeout * EXTEND_AT if self.is_certain() else math.inf
         active = self._active()
         self._report_unentered(active)
         for lease in active:
             if lease.deadline_at < soon and lease.timer is None:
+                # The deadline holds whatever becomes of the extension: a server that hangs must not let a handler go
+                # on.
                 lease.timer = loop.call_at(lease.deadline_at, self._expire, lease)
                 self._tasks.start(self._extend(lease), "extend a claim")
 

@@ -119,6 +119,8 @@ class Line(Generic[T]):
 
     def draw_one(self) -> Claim[T] | None:
         """Return a claim made ahead, or None if there is none or another consumer has waited longer."""
+        # Waiting consumers came first.  A stream that finds claims made ahead while others wait would overtake them
+        # forever.
         if self._waiters or self._closed:
             return None
         if not self._turn.buffer:
@@ -140,6 +142,7 @@ class Line(Generic[T]):
             raise self.own_loop.elsewhere()
         if self._closed:
             raise Closed()
+        # Nobody waits, so what is there may be taken immediately, without a future.
         if not self._waiters:
             for supplier in self._suppliers:
                 if supplier.buffer and (drawn := supplier.draw(want)):
@@ -150,6 +153,7 @@ class Line(Generic[T]):
         for supplier in self._suppliers:
             if not supplier.is_looking:
                 supplier.look()
+        # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks
         until = None if timeout is None else loop.time() + timeout
         try:
@@ -193,6 +197,8 @@ class Line(Generic[T]):
         if waiter in self._waiters:
             self._waiters.remove(waiter)
         future, supplier = waiter.future, waiter.supplier
+        # A cancellation may come in the turn between being served and going on.  Then the claims are here and nobody
+        # knows of them: they are put back in front, for the next waiter.
         is_served = future.done() and not future.cancelled() and not future.exception()
         if is_served and supplier and supplier in self._suppliers:
             supplier.take_back(future.result())
@@ -240,8 +246,12 @@ class Line(Generic[T]):
         self._hand_back_untaken(now)
         self.pace.adapt(now, is_certain=self._identity.is_certain())
         count, supplier.probed = self._wanted_of(supplier), 0
+        # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
+        # next process that waits.  Without it the item would lie there until the next sweep.
         if not (count or woken_alone or self._is_probe_due(supplier, now)):
             return Order(False, pause=self._pause_of(supplier, SWEEP_SECONDS))
+        # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
+        # what is ready for it.
         self._asking[supplier] = tuple(self._waiters)
         return Order(True, count, listens=any(waiter.patient for waiter in self._waiters))
 
@@ -252,6 +262,7 @@ class Line(Generic[T]):
     def report(self, supplier: Supplier[T], report: Report) -> float:
         """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
         now = asyncio.get_running_loop().time()
+        # If nothing was ahead before, consumers could take nothing: their pace is measured from now on.
         was_empty = self.ahead == report.items
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
         asking = self._asking.pop(supplier, ())
@@ -261,6 +272,8 @@ class Line(Generic[T]):
         self._serve(supplier, fresh=True)
         self.hand_back()
         self._note(supplier, is_dry=report.is_dry)
+        # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
+        # not wait.
         if report.is_dry:
             self._answer(asking, supplier)
         elif self._wanted_of(supplier):
@@ -283,6 +296,7 @@ class Line(Generic[T]):
         """Return how many items this one is to claim now."""
         supplier.drop_lost()
         ahead, own = self.ahead, len(supplier.buffer)
+        # The next request leaves when half is left, so that its answer arrives before the rest is used up.
         supplier.low = -(-self.pace.target // 2) - (ahead - own)
         count = sum(map(_WANT, self._waiters)) + max(0, self.pace.target - ahead)
         if count and not self._is_alone:
@@ -340,6 +354,7 @@ class Line(Generic[T]):
                 waiter.supplier = supplier
                 waiter.future.set_result(drawn)
             self._waiters.popleft()
+        # The supplier that has served goes to the end, so that shards take turns and none is asked for everything.
         if not self._is_alone and supplier in self._suppliers:
             self._suppliers = [*(other for other in self._suppliers if other is not supplier), supplier]
 
@@ -374,6 +389,8 @@ class Line(Generic[T]):
         silent = [supplier for supplier in self._suppliers if supplier not in answers]
         errors = [error for supplier, error in answers.items() if error and supplier in self._suppliers]
         has_answer = len(silent) + len(errors) < len(self._suppliers)
+        # Three cases: some shards had nothing, and the others cannot be reached: nothing is ready, as far as is
+        # known.  All have failed: the first error is the answer.  Otherwise another shard may still have items.
         if not (all(supplier.is_in_trouble for supplier in silent) if has_answer else errors and not silent):
             return
         self._waiters.remove(waiter)

@@ -213,6 +213,8 @@ class Supplier(Generic[T]):
         """
         drawn: list[Claim[T]] = []
         now = asyncio.get_running_loop().time()
+        # A session that may be over: another client may have fenced this owner and given its items away.  What Redis
+        # has granted just now is safe, because a fenced owner is refused there.
         if not fresh and now >= self._identity.certain_until and not self._identity.is_certain():
             self.release()
         while self.buffer and len(drawn) < want:
@@ -259,6 +261,8 @@ class Supplier(Generic[T]):
         while True:
             self._woken.clear()
             self.is_looking = False
+            # Cleared before the order is asked for: a wake-up that arrives during the request must lead to another
+            # one.
             alone, self._woken_alone = self._woken_alone, False
             asks, count, listens, pause = self._demand.order(self, woken_alone=alone)
             if asks:
@@ -300,8 +304,12 @@ class Supplier(Generic[T]):
     async def _claim(self, count: int, listens: bool) -> Report:
         """Make one claim request, and put what it brings into the buffer."""
         loop, context, leases = asyncio.get_running_loop(), self._context, self._leases
+        # A request that overtakes what is being handed back would get the items behind them, and the order would be
+        # lost.
         if self._handed_back:
             await wait_ended(self._handed_back, HAND_BACK_SECONDS)
+        # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
+        # consumer, and any client would give it away.
         owner = await self._identity.get()
         waiter = ""
         if listens:
@@ -310,6 +318,7 @@ class Supplier(Generic[T]):
             if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
         started = loop.time()
+        # Measured before the call, so the lease ends here no later than on the server, whatever the call takes.
         seq = self.seq + 1
         request = f"{owner}/{seq}"
         letters = context.dead_letters
@@ -325,12 +334,14 @@ class Supplier(Generic[T]):
             dead_max=letters.max_count or 0,
             dead_age_ms=letters.max_age_ms,
         )
+        # A cancellation travels on another connection and may overtake the answer.  From here on it is remembered.
         leases.expect(request)
         try:
             decided = await self._replicas.decide(call)
         except ClaimLost:
             context.declared_dead(owner)
             return AGAIN  # under another owner id
+        # Only now: if the answer is lost, the same number is asked again, and gives the same items.
         self.seq = seq
         if self._identity.is_over(owner):
             return AGAIN  # the session has ended: other consumers will get these items
@@ -345,6 +356,8 @@ class Supplier(Generic[T]):
 
         A repeated request gets what is left of its first try's lease.
         """
+        # Between the answer and the leases nothing awaits: from the next line on a cancellation finds a lease to
+        # lose.
         cancelled = self._leases.admit()
         decode, claims, size = self._context.codec.decode, list[Claim[T]](), 0
         handed = iter(decided.reply.handed)
@@ -363,6 +376,7 @@ class Supplier(Generic[T]):
                 content, headers = payload[2:], None
                 if not payload.startswith(NO_HEADERS):
                     content, headers = split_payload(payload)
+                # An item that cannot be decoded must not stop those behind it, nor come back forever.
                 try:
                     item = decode(content)
                 except Exception as error:  # of any codec

@@ -75,6 +75,8 @@ class Wakeups:
     def answer_to(self, owner: str) -> None:
         """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
         channel = _channel(self._namespace, owner)
+        # A new owner id has a new channel, and the subscriptions on the old one end: messages for the dead owner
+        # would otherwise wake this process for claims that are no longer its own.
         if channel != self.channel:
             self.channel = channel
             self.listen_only_to(frozenset())
@@ -99,6 +101,7 @@ class Wakeups:
             listening, tried = asyncio.Event(), asyncio.Event()
             work = self._listen(server, listening, tried)
             task = self._tasks.start(work, f"listen to {server}")
+            # Otherwise Python warns of a coroutine that was never awaited.
             task.add_done_callback(lambda _: work.close())  # if it is cancelled before its first step
             found = self._subscriptions[server] = _Subscription(listening, tried, task)
         if not found.tried.is_set():
@@ -115,6 +118,8 @@ class Wakeups:
                     _log.debug("not listening to %s: %s", server, error, extra=extra)
                     self._note_refusal(server, error)
                 tried.set()
+                # Whatever was published while nobody listened is lost.  Every queue looks once, instead of waiting
+                # for the sweep.
                 self.wake_all()
                 await asyncio.sleep(RETRY_SECONDS)
         finally:

@@ -74,8 +74,11 @@ class Fleet:
         A server that left the view is connected to anew before it is used again: it may be out of sync because it lets
         nobody in, and the connection that exists may be from before.
         """
+        # Out of sync, but still a server of the namespace: it may be caught up again, over a new connection.
         for id in sorted(old.receivers.keys() - view.receivers.keys() & self.servers.keys() if old else ()):
             self.servers[id].disconnect("out of sync")
+        # No longer a server of the namespace at all: its calls in flight end, and its name may come back for another
+        # one.
         for id in sorted(self.servers.keys() - view.servers.keys()):
             self.servers.pop(id).drop()
             if old and id in old.servers:
@@ -139,6 +142,9 @@ class Fleet:
         script, queue, rest, weight = call.script, call.queue, pack_words(call.words()), call.weight
         requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
+        # All calls leave in this turn of the event loop, before anything else of this client runs.  So the
+        # operation's decision (which servers, which epoch) and its calls cannot be separated by another operation of
+        # this client.
         round, all_sent = Round(), True
         for id, life in lives.items():
             if server := servers.get(id):
@@ -148,6 +154,8 @@ class Fleet:
                 answers[id] = _REMOVED
         if all_sent and requests:  # a server that needs a connection first does not wait for the others
             await round.landed
+        # The usual case needs no task for any server.  One that has no connection, or whose reply is unusual, gets a
+        # task of its own now, and the others' answers are kept meanwhile.
         slow: dict[ServerId, Request] = {}
         for id, request in requests.items():
             if answer := request.usual_answer:
@@ -158,6 +166,8 @@ class Fleet:
             found = await asyncio.gather(*[request.answer() for request in slow.values()])
             answers.update(zip(slow, found, strict=True))
         if self._observer and twins is None:
+            # Before the caller sees the answers: standing and obstacles must be up to date when it decides about an
+            # eviction.
             self._observer(lives, answers)
         return answers
 

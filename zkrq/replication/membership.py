@@ -80,6 +80,8 @@ class Membership:
     async def refresh(self, known: View) -> View:
         """Return the present view, which is newer than ``known`` if there is a newer one.  Raises ``Unavailable``."""
         async with self.changing:
+            # Many operations notice the same eviction at the same time.  The first reads the register; the others
+            # find the view newer than the one they know, and do not ask ZooKeeper.
             return self.view if self.view.epoch > known.epoch else await self._read()
 
     async def change(self, known: View, change: ViewChange) -> View:
@@ -96,6 +98,8 @@ class Membership:
         """Replace the present view by ``view``, while ``changing`` is held; return it, or the one that was written
         before it.  Raises ``Unavailable``: it may have been written."""
         written = await self.write(view, self._version)
+        # Another client was faster.  Its view decides: the caller starts again from there, and may find nothing left
+        # to do.
         if written is None:
             return await self._read()
         self._adopt(view, written)
@@ -110,12 +114,17 @@ class Membership:
 
     def _adopt(self, view: View, version: int) -> None:
         old = self._view
+        # The epoch only grows.  A smaller one means that ZooKeeper lost data, and guessing would give two clients two
+        # views: writes under the old epoch may have completed on servers that the older view does not name.
         if old and view.epoch <= old.epoch:
             if view.epoch < old.epoch:
                 raise Unavailable(f"ZooKeeper's view went back from epoch {old.epoch} to {view.epoch}: it lost data")
+            # Accusations and refutations change no epoch.  They are taken, but no operation has to start again for
+            # them.
             if version > self._version:
                 self._take(view, version)
             return
+        # The fleet first, because a watcher of the view may ask its servers immediately.
         self.fleet.follow(view, old)
         self._take(view, version)
         self._events.tell(ViewChanged(self._namespace, view.epoch, tuple(view.members), tuple(view.learners)))

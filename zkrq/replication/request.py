@@ -98,11 +98,16 @@ class Request(Exchange):
         if not self._link and (shunned := server.shunned):
             return shunned
         repeated = False
+        # A second try is safe because every script recognises its first execution.  There is no third: a server that
+        # breaks two connections in a row is no server to rely on, and eviction is decided above, with what other
+        # clients know.
         for last in (True,) if self._once else (False, True):
             try:
                 answer = await self._try()
                 return answer._replace(repeated=True) if repeated else answer
             except ServerError as error:
+                # Only a connection that broke is worth a second try.  Any other answer is the server's own, and would
+                # be the same.
                 if last or error.answer.status is not Status.UNREACHABLE or server.shunned:
                     return error.answer._replace(repeated=repeated)
             except TimedOut as error:
@@ -122,6 +127,9 @@ class Request(Exchange):
                     link = await self._server.connected()
             except TimeoutError:
                 return self._server.shun(None)
+            # The check that makes restarts safe: a process that started again may have lost what the view believes it
+            # has.  It belongs to the connection, not to the call, because a connection cannot change the process at
+            # its other end.
             if link.identity.run_id != self._life.run_id:
                 return Answer(Status.GONE, (), "the server was restarted")
             self._link = link
@@ -140,6 +148,8 @@ class Request(Exchange):
         while True:
             if complaint.startswith("NOSCRIPT") and not load:
                 load = True
+            # The server is alive and says so, but another client's long script occupies it.  Shunning it would evict
+            # it.
             elif complaint.startswith("BUSY "):
                 if loop.time() >= self._due:
                     raise TimeoutError
@@ -154,6 +164,8 @@ class Request(Exchange):
 
     def _send(self, link: Link, round: Round, *, load: bool = False) -> None:
         """Send the call.  ``load``: with the script's text, so that the server keeps it."""
+        # The opening (script, keys, gate) is the same for all calls of a queue in an epoch, so it is packed once and
+        # kept.
         opening = (_opening_with_text if load else _opening)(
             self._server.namespace, self._queue, self._script, link.takes_flags, *self._gate
         )

@@ -184,6 +184,8 @@ class Runner:
             step = operation.send(None)
             while True:
                 try:
+                    # In the order of their frequency.  The chain is in the hot path of every push: a table of
+                    # handlers would cost a call of Python for each step.
                     if isinstance(step, Ask):
                         result = await self._ask(step)
                     elif isinstance(step, Look):
@@ -199,6 +201,7 @@ class Runner:
                         result = await self._carry_out_repair(step, time, report)
                     else:
                         result = await self._carry_out(step, time)
+                # The operation decides what a failed step means; here nothing is known of what was written before.
                 except (ZkrqError, TimeUp) as error:
                     step = operation.throw(error if isinstance(error, TimeUp) else StepFailed(error))
                 else:
@@ -210,6 +213,7 @@ class Runner:
         except Failure as failure:
             raise translate(failure, self._causes) from _cause(failure)
         finally:
+            # Also after a cancellation: the generator's own cleanup runs now, and not whenever it is collected.
             operation.close()
 
     async def _carry_out(
@@ -249,6 +253,8 @@ class Runner:
             async with asyncio.timeout_at(None if math.isinf(time.until) else time.until):
                 match step:
                     case Evict(view, failed, answered):
+                        # One eviction at a time.  The next operation that waits here finds the view changed and
+                        # evicts nobody.
                         async with self.membership.changing:
                             return await self._run(self._evicting.evict(view, failed, answered), time, None)
                     case Refresh(view):
@@ -302,6 +308,8 @@ class Runner:
         sent_at = asyncio.get_running_loop().time()
         known = self.membership.fleet.servers.get(server)
         first = known.first_reading if known else None
+        # What this client expects the server's clock to show.  If it shows a second more, the clock was set forward,
+        # and the server gives every claim one full lease instead of letting all of them expire together.
         call = call.at_clock(self._clocks.expected(call.queue, server, life, sent_at, first))
         answers = await self._send(step, call)
         answer = answers[server]
@@ -321,6 +329,7 @@ def translate(failure: Failure, causes: Causes = UNKNOWN) -> ZkrqError:
     match failure:
         case StepFailed(error=ZkrqError() as error):
             return error
+        # Nothing was written: the pusher reads the newer map and places the push again.
         case Misplaced():
             return MapChanged(str(failure))
         case NothingDone():

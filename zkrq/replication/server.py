@@ -96,6 +96,7 @@ class Server:
     def link_to(self, life: Life, now: float) -> Link | None:
         """Return the connection if it leads to this life of the server and the server is not shunned."""
         link = self._link
+        # Called for every call, so it decides with what is known already: no await, no question to the server.
         if not link or link.lost or link.identity.run_id != life.run_id or now < self._shun_until:
             return None
         return link
@@ -109,6 +110,8 @@ class Server:
 
     def shun(self, link: Link | None) -> Answer:
         """Shun the server after a time-out, and abandon the connection on which it happened; return the answer."""
+        # Calls that wait behind the one that timed out would each wait for the whole time-out.  They fail now, and
+        # one of them finds out after ``SHUN_SECONDS`` whether the server answers again.
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = f"no answer within {self.timeout:g} s"
         if link:
@@ -129,6 +132,8 @@ class Server:
                 await wire.connect()
                 await wire.send([pack(("SUBSCRIBE", channel))])
                 reply = await wire.receive()
+            # A user without the right to the channel is refused here.  The caller polls instead; nothing is lost but
+            # speed.
             if isinstance(reply, ErrorReply):
                 raise ServerError(read_error(reply.text).status, reply.text)
             listening.set()
@@ -147,6 +152,8 @@ class Server:
         """Return the connection; make one if there is none.  Raises ``ServerError``."""
         if self._link and not self._link.lost:
             return self._link
+        # Callers that need the connection at the same time share one attempt: a server that comes back would
+        # otherwise get a connection from each call that waits.
         async with self._connecting:
             if self._link and not self._link.lost:
                 return self._link
@@ -174,6 +181,7 @@ class Server:
                 reader.cancel()
                 raise
             self._link = link
+            # Otherwise a server that was restarted would be evicted again for the time-out of its former life.
             self._shun_until = -math.inf  # the time-out is old news: it has answered since
             self._log.debug("connected to %s", self.url)
             return link
@@ -190,6 +198,8 @@ class Server:
             identity = read_server_info(replies, asked_us, clock.now_us())
         except ValueError as error:
             raise ServerError(Status.UNFIT, str(error)) from error
+        # The first reading of a process' clock, not the latest: a step of the clock is noticed by comparing with a
+        # reading from before it, and every later reading might already include the step.
         if self.first_reading is None or self.first_reading.run_id != identity.run_id:
             self.first_reading = Reading(identity.run_id, identity.clock_us, asked_at)
         return identity
