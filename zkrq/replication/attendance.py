@@ -55,6 +55,7 @@ class Attendance:
     def _follow(self, view: View) -> None:
         self._obstacles.keep_only(view.receivers)
         news = self._witness.follow(view, asyncio.get_running_loop().time())
+        # A server that nobody has asked yet in its new life: ask now, so that this client has standing when it dies.
         if news.doubtful:
             self._rounds.call()
         for id in news.contradicted:
@@ -66,6 +67,7 @@ class Attendance:
         known, kept_out = self._witness.lives, self._obstacles.kept_out
         for id, answer in answers.items():
             life = lives[id]
+            # An answer of another life says nothing about this one: standing is earned anew after each restart.
             if life != known.get(id):
                 continue
             if answer.status not in (Status.OK, Status.STALE):

@@ -99,6 +99,8 @@ class Batcher(Generic[CallT, ResultT]):
         now = self._scheduled_at or loop.time()
         self._waiting.append((call, future, size, now))
         if self._scheduled_at is None:
+            # The first call of an idle queue leaves immediately: a lone caller waits for nobody.  The others wait for
+            # the batch in flight, which costs them at most the time of one.
             if self._is_worth_it():
                 self._schedule(loop, now)
             elif self._hurry is None:
@@ -115,6 +117,8 @@ class Batcher(Generic[CallT, ResultT]):
         self._closed = True
         if self._hurry:
             self._hurry.cancel()
+        # They have not left, so "nothing happened" is certain.  Those in flight keep their futures, and end with
+        # their answers.
         while self._waiting:
             future = self._waiting.popleft()[1]
             if not future.done():

@@ -43,6 +43,7 @@ class Cutter:
 
     def note(self, queue: str, items: Iterable[Gone]) -> None:
         """Gather items that every server of the view knows to be gone."""
+        # Nothing is lost: trimming a tombstone drops the payload, too.  The cut only does it sooner.
         if self._count >= WAITING_MAX:
             return
         waiting = self._waiting.setdefault(queue, {})
@@ -66,4 +67,6 @@ class Cutter:
             items = [Gone(*each) for each in gone.items()]
             for start in range(0, len(items), CUT_MAX):
                 view = self._membership.view
+                # No answer is looked at.  A server that misses a cut keeps a payload that nobody will read until its
+                # tombstone is trimmed.
                 await self._membership.fleet.ask_in(view, view.receivers, Cut(queue, items[start : start + CUT_MAX]))

@@ -102,6 +102,8 @@ class Link:
                 exchange.outcome, exchange.round = PENDING, round
                 round.left += 1
                 return
+            # Calls for one queue keep their order, because a script reads the clock once and later calls rely on
+            # earlier ones.
             if command.must_precede(call):
                 break
         self._send(call, exchange, round, due)
@@ -116,6 +118,7 @@ class Link:
         if not self._outgoing:
             self._something_to_write.set()
         self._outgoing.append(command)
+        # One timer for all calls: it is set to the earliest, and set again when it fires.
         if due < self._watched:
             self._watch_until(due)
 

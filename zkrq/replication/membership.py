@@ -91,6 +91,7 @@ class Membership:
             if self.view.epoch > known.epoch:
                 return self.view
             # Based on the present view, which may have a newer accusation than ``known`` within the same epoch.
+            # The nonce tells this writer, after an unknown outcome, whether the view that is there is its own.
             wanted = change(self.view, by=secrets.token_hex(8))
             return self.view if wanted == self.view else await self.swap(wanted)
 

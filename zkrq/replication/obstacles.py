@@ -57,6 +57,8 @@ class KnownObstacles:
         if self.kept_out:
             asked_before = asyncio.get_running_loop().time() - KEPT_OUT_SECONDS
             due = [id for id, (_, at) in self.kept_out.items() if at <= asked_before and id in view.receivers]
+            # A seal changes nothing and needs every right that a write needs first, so its answer says whether a
+            # write would be let in.  The answers come back through ``note_failure``.
             await self._fleet.ask_in(view, sorted(due), Seal())
         kept_out = {id: answer for id, (answer, _) in self.kept_out.items() if id in view.receivers}
         return Obstacles(kept_out, tuple(self.full.among(view)))
@@ -73,6 +75,8 @@ class KnownObstacles:
             self._keep(server, answer)
             if known is None or known[0].status is not answer.status:
                 self._report(server, denial(server, answer))
+        # Another time-out of a server that is known to answer others tells nothing new, and must not lift the
+        # obstacle.
         elif known and known[0].status is Status.SILENT and answer.status in IMPRESSIONS:
             self._keep(server, known[0])
 
@@ -81,6 +85,8 @@ class KnownObstacles:
 
     def note_contradicted(self, server: ServerId) -> None:
         """Note a server that answers other clients, and not this one; it is asked before the next write."""
+        # The time of the answer lies in the past, so the next write asks first.  Refusing it without a question would
+        # refuse calls although the server has been answering again since.
         self.kept_out[server] = Answer(Status.SILENT, (), CONTRADICTION), -math.inf
         self._report(server, f"server {server}: {CONTRADICTION}")
 

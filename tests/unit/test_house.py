@@ -1,0 +1,110 @@
+"""Figures of the package as a whole, each with a bound: lower it when a change allows."""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import zkrq
+
+ROOT = Path(zkrq.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+LONGEST_CHAIN = 26
+IMPORTS_PER_MODULE = 4.1
+LONGEST_FUNCTION = 60
+MOST_PARAMETERS = 7
+WITH_MORE_PARAMETERS = 7
+"""Functions with more: ``connect``, ``found``, ``push`` and others with options, and the request of the hot path."""
+LOOSE_FILES = 10
+COMMENTS_PER_100_LINES = {"protocol": 5.0, "consuming": 5.0, "replication": 5.0}
+
+
+def name_of(path: Path) -> str:
+    return ".".join((ROOT.name, *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def imported(node: ast.AST) -> Iterator[str]:
+    """Modules of the package that are imported at run time, also inside of functions."""
+    match node:
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.Import(names):
+            yield from (alias.name for alias in names if alias.name in MODULES)
+        case ast.ImportFrom(module=str(source), names=names):
+            for alias in names:
+                each = f"{source}.{alias.name}"
+                yield from (one for one in (each if each in MODULES else source,) if one in MODULES)
+        case _:
+            pass
+    for child in ast.iter_child_nodes(node):
+        yield from imported(child)
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    return {name: set(imported(ast.parse(path.read_text()))) - {name} for name, path in MODULES.items()}
+
+
+@cache
+def chain(module: str) -> tuple[str, ...]:
+    return (module, *max((chain(each) for each in sorted(imports()[module])), key=len, default=()))
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}.{node.name}", node
+
+
+def test_no_chain_of_imports_is_long() -> None:
+    longest = max(map(chain, MODULES), key=len)
+    assert len(longest) <= LONGEST_CHAIN, " > ".join(longest)
+
+
+def test_modules_import_few_others() -> None:
+    assert sum(map(len, imports().values())) / len(MODULES) <= IMPORTS_PER_MODULE
+
+
+def test_functions_are_short_and_take_few_arguments() -> None:
+    long, greedy = list[str](), list[str]()
+    for name, node in functions():
+        body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+        if body and (node.end_lineno or 0) - body[0].lineno + 1 > LONGEST_FUNCTION:
+            long.append(name)
+        given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if len([one for one in given if one.arg not in ("self", "cls")]) > MOST_PARAMETERS:
+            greedy.append(name)
+    assert long == []
+    assert len(greedy) <= WITH_MORE_PARAMETERS, greedy
+
+
+def test_few_files_lie_loose_on_top() -> None:
+    assert len(list(ROOT.glob("*.py"))) <= LOOSE_FILES
+
+
+@pytest.mark.parametrize("room", COMMENTS_PER_100_LINES)
+def test_the_hardest_rooms_say_why(room: str) -> None:
+    """Comments, of Python and Lua, for each 100 lines of code."""
+    code = comments = 0
+    for path in sorted((ROOT / room).rglob("*")):
+        if path.suffix == ".lua":
+            lines = path.read_text().splitlines()
+            comments += sum("--" in line for line in lines)
+            code += sum(bool(line.strip()) and not line.strip().startswith("--") for line in lines)
+        elif path.suffix == ".py":
+            text = path.read_text()
+            code += sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
+            tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+            notes = [token.string for token in tokens if token.type == tokenize.COMMENT]
+            comments += sum(not note.startswith(("# noqa", "# type:", "# pyright")) for note in notes)
+    assert 100 * comments / code >= COMMENTS_PER_100_LINES[room]
