@@ -219,23 +219,18 @@ class Putting(Deciding):
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
-            result = pushed.exceptional.get((number, 0))
-            was_put = so_far.refusals.get(place[0], 0) + len(tombstones[place]) < taken
-            # Of a server that leads only since a later attempt the tombstone may be that of this push's own item: the
-            # former primary stored it, a consumer claimed and acked it there, and only then this server was asked.
-            was_gone = (
-                so_far.is_led_by_one and so_far.primary in tombstones[place] and so_far.primary not in so_far.in_doubt
+            is_on_primary = so_far.primary not in tombstones[place]
+            told = _of_known_to_be_gone(
+                pushed.exceptional.get((number, 0)),
+                was_put=so_far.refusals.get(place[0], 0) + len(tombstones[place]) < taken,
+                # Of a server that leads only since a later attempt the tombstone may be that of this push's own item:
+                # the former primary stored it, a consumer claimed and acked it there, and only then this server was
+                # asked.
+                was_gone=so_far.is_led_by_one and not is_on_primary and so_far.primary not in so_far.in_doubt,
+                own=known_before.get(place) if is_on_primary else Known(so_far.copies, in_doubt=True),
             )
-            if isinstance(result, NotPushed | Late | Full) and was_put:
-                result = InDoubt(str(result.cause), result.cause) if isinstance(result, NotPushed) else InDoubt()
-            elif not was_gone and (isinstance(result, Known) or (isinstance(result, Done) and was_put)):
-                # This push has stored it, unless it was there before; of one that is done, a consumer has finished it.
-                is_on_primary = so_far.primary not in tombstones[place]
-                result = known_before.get(place) if is_on_primary else Known(so_far.copies, in_doubt=True)
-            elif isinstance(result, Done):
-                result = result._replace(in_doubt=not was_gone)
-            if result is not None:
-                results[place] = result
+            if told is not None:
+                results[place] = told
         return results
 
     def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Operation[Pushes]:
@@ -253,6 +248,37 @@ class Putting(Deciding):
             decided.copies,
             {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome[:1] != b"+"},
         )
+
+
+def _of_known_to_be_gone(
+    decided: Exceptional | None, *, was_put: bool, was_gone: bool, own: Known | None
+) -> Exceptional | None:
+    """Return what became of an item whose id some server knew to be gone, after the primary has decided it again; None:
+    it is new.
+
+    ``was_put``: another server stored it as a new item in this very push.  ``was_gone``: the primary knew the id to be
+    gone before this push.  ``own``: what to say of an item that this push may have stored itself.
+
+    * **Refused**, because the primary could not be asked, or the push is too late: nothing was pushed, unless a server
+      has stored the item.  Then its outcome is in doubt.
+    * **Known**: if the primary did not know the id to be gone, it may have the item from this push.
+    * **Done**: likewise, if a server has stored the item: a consumer has finished it meanwhile.  If none has, somebody
+      else pushed it before.
+    * **Anything else**, such as a new life of the id: as decided.
+    """
+    match decided:
+        case NotPushed(cause) if was_put:
+            return InDoubt(str(cause), cause)
+        case Late() | Full() if was_put:
+            return InDoubt()
+        case Known() if not was_gone:
+            return own
+        case Done() if not was_gone and was_put:
+            return own
+        case Done():
+            return decided._replace(in_doubt=not was_gone)
+        case _:
+            return decided
 
 
 def _places(puts: Sequence[Put]) -> Iterator[Place]:
