@@ -287,7 +287,15 @@ class Resharding:
     async def remove(self, name: ShardName, *, force: bool) -> None:
         """Remove a draining shard in which nothing is left.
 
-        One that was never opened is given up: nobody has pushed there.
+        An earlier call may have been interrupted anywhere, so what is left to do follows from what is there:
+
+        * **Never opened**: nobody has pushed there.  It leaves the map.
+        * **Draining**: it is looked through, without changing anything.  Then it is closed, so that its servers refuse
+          every push, and looked through again: a push may have arrived in between.  If something is left, it is
+          draining again; otherwise its view ends.
+        * **Closed**: an earlier call was interrupted.  The second look is repeated.
+        * **Its view has ended**: nobody can use it any more.  It leaves the map.
+
         Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
         """
         await self._shards.refresh()
@@ -306,8 +314,8 @@ class Resharding:
         if entry.state is ShardState.DRAINING:
             if not entry.since_ms:
                 await self.drain(name)  # an earlier call has not told its servers
-            # Each change of the view gives claims another lease.  So who asks again and again until the shard is empty
-            # must change nothing, or a claim that nobody extends never expires.
+            # Polling must not change the view, because every change renews all leases: a claim that nobody extends would
+            # never expire, and the shard never be empty.
             await self._check_empty(await self._use(name, entry.register), force=force)
         await self._change(closed, name, entry.register)
         shard = await self._use(name, entry.register)
