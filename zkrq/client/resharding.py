@@ -314,8 +314,8 @@ class Resharding:
         if entry.state is ShardState.DRAINING:
             if not entry.since_ms:
                 await self.drain(name)  # an earlier call has not told its servers
-            # Polling must not change the view, because every change renews all leases: a claim that nobody extends would
-            # never expire, and the shard never be empty.
+            # Polling must not change the view, because every change renews all leases: a claim that nobody extends
+            # would never expire, and the shard never be empty.
             await self._check_empty(await self._use(name, entry.register), force=force)
         await self._change(closed, name, entry.register)
         shard = await self._use(name, entry.register)
