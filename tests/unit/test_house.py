@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from functools import cache
@@ -86,6 +87,35 @@ def test_functions_are_short_and_take_few_arguments() -> None:
             greedy.append(name)
     assert long == []
     assert len(greedy) <= WITH_MORE_PARAMETERS, greedy
+
+
+RETIRED = {
+    "holder": "owner",
+    "holders": "owners",
+    "prefetcher": "supplier",
+    "home_loop": "own_loop",
+    "buried": "removed",
+}
+"""Words that had a second meaning, or a second word for it; see docs/design/words.md."""
+
+
+def words_of(name: str) -> set[str]:
+    return set(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_"))
+
+
+def test_names_are_of_the_present_words() -> None:
+    """One word per thing: names of Python and of the scripts."""
+    found: dict[str, str] = {}
+    for path in [*FILES, *sorted(ROOT.rglob("*.lua"))]:
+        text = path.read_text()
+        if path.suffix == ".lua":
+            code = re.sub(r"--.*|'[^'\n]*'", "", text)
+            names = set(re.findall(r"[A-Za-z_]\w*", code))
+        else:
+            tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+            names = {token.string for token in tokens if token.type == tokenize.NAME}
+        found |= {name: str(path.relative_to(ROOT)) for name in names if words_of(name) & RETIRED.keys()}
+    assert found == {}, RETIRED
 
 
 def test_few_files_lie_loose_on_top() -> None:

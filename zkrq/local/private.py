@@ -462,15 +462,15 @@ def _free_ports(host: str, count: int) -> Generator[Iterator[int], None, None]:
     own, and find itself connected to itself.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with ExitStack() as holders:
+    with ExitStack() as sockets:
         ports: list[int] = []
         for _ in range(count):
-            holder = holders.enter_context(socket.socket(family))
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind((host, 0))
-            ports.append(holder.getsockname()[1])
+            reserved = sockets.enter_context(socket.socket(family))
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.bind((host, 0))
+            ports.append(reserved.getsockname()[1])
         if sys.platform != "linux":
-            holders.close()
+            sockets.close()
         yield iter(ports)
 
 

@@ -15,15 +15,15 @@ local function trim_tombstones(put_window_ms, room)
   if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
   local ids, version_of, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
   for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
-    local buried_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
-    if buried_ms > old_ms and (freed >= excess or buried_ms > young_ms) then break end
+    local removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
+    if removed_ms > old_ms and (freed >= excess or removed_ms > young_ms) then break end
     looked_at = i
     if pushed_at > young_ms then
       append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
     else
       ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
       pushed_ms, freed = math.max(pushed_ms, pushed_at), freed + bytes
-      if buried_ms > old_ms then forgot_ms = math.max(forgot_ms, buried_ms) end
+      if removed_ms > old_ms then forgot_ms = math.max(forgot_ms, removed_ms) end
     end
   end
   if #ids > 0 then
