@@ -94,7 +94,6 @@ RETIRED = {
     "holders": "owners",
     "prefetcher": "supplier",
     "home_loop": "own_loop",
-    "buried": "removed",
 }
 """Words that had a second meaning, or a second word for it; see docs/design/words.md."""
 
