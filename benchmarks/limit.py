@@ -88,7 +88,7 @@ def _sizes(calls: Sequence[ScriptCall], items: int) -> bare.Sizes:
         of_it = [call.url for call in calls if call.script == script]
         return max(1, round(items * len(set(of_it)) / len(of_it)))
 
-    return bare.Sizes(size("put"), size("claim"), size("settle"))
+    return bare.Sizes(size("push_plain"), size("claim"), size("settle"))
 
 
 def _note_calls(sheet: Sheet, calls: Sequence[ScriptCall], items: int) -> None:

@@ -13,12 +13,12 @@ import pytest
 
 import zkrq
 from tests.harness import take
-from zkrq.protocol.calls import Push, Put
+from zkrq.protocol.calls import PushDecided, Put
 from zkrq.protocol.clocks import PUT_WINDOW
 from zkrq.protocol.keys import key
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.payloads import join, with_headers
-from zkrq.protocol.putting import Full
+from zkrq.protocol.pushing import Full
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import NothingDone
@@ -192,7 +192,7 @@ async def test_servers_drop_their_tombstones_at_different_times(forgetful: str, 
         assert (await queue.push("z", id="report")).done
 
 
-def again(call: Push, **_: bool) -> Push:
+def again(call: PushDecided, **_: bool) -> PushDecided:
     """As after a change of the view, when another primary may have decided the same push before."""
     return replace(call, again=True)
 
@@ -204,8 +204,8 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
         queue = one.queue("jobs")
         await queue.push("x")
         put = Put("report", fresh(0, int(one.clock.now().timestamp() * 1000)), join([with_headers(b"{}", {})]))
-        with patch.object(Push, "under", again):
-            pushed = await one._client.shard.replicas.push("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
+        with patch.object(PushDecided, "under", again):
+            pushed = await one._client.shard.replicas.push_decided("jobs", 1, [put])  # pyright: ignore[reportPrivateUsage]
         assert pushed.exceptional == {(0, 0): Full()}
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:

@@ -613,7 +613,7 @@ async def test_removing_what_cannot_be_removed(servers: local.Servers) -> None:
 # -- scrub -----------------------------------------------------------------------------------------------------------
 
 
-class PutOfOld(calls.PutAll):
+class PutOfOld(calls.PushPlain):
     """A put that takes pushes of the last hour."""
 
     put_window_ms = 3_600_000
@@ -642,7 +642,7 @@ async def test_scrub_mends_what_dead_clients_have_left_behind(servers: local.Ser
         young = fresh(0, int(time.time() * 1000))
         await run_script(cluster, follower, PutOfOld(QUEUE, [calls.Put("half", old, join([NO_HEADERS + b'"half"']))]))
         await run_script(
-            cluster, other, calls.PutAll(QUEUE, [calls.Put("young", young, join([NO_HEADERS + b'"young"']))])
+            cluster, other, calls.PushPlain(QUEUE, [calls.Put("young", young, join([NO_HEADERS + b'"young"']))])
         )
         await run_script(cluster, primary, calls.Clear(QUEUE, 1, "", 0, b""))
         await scrub(cluster)

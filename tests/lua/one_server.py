@@ -634,13 +634,13 @@ class OneServer(Connection):
         """Returns the puts of single items that were there already."""
         return _from_1([at for at, (_, gone) in self._put(puts, {}).known.items() if not gone])
 
-    def _put(self, puts: Sequence[Put | str], options: Mapping[str, Any]) -> calls.PutReply:
+    def _put(self, puts: Sequence[Put | str], options: Mapping[str, Any]) -> calls.PlainReply:
         items = [(Put(put) if isinstance(put, str) else put).call for put in puts]
-        return self._ask(calls.PutAll(self.queue, items), options)
+        return self._ask(calls.PushPlain(self.queue, items), options)
 
     def push(self, *puts: Put, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns what became of each, and what was decided."""
-        outcomes, records = self._ask(calls.Push(self.queue, 0, [put.call for put in puts]), options)
+        outcomes, records = self._ask(calls.PushDecided(self.queue, 0, [put.call for put in puts]), options)
         return [outcome.decode() for outcome in outcomes], read_decided(records.flat)
 
     def put_numbered(self, count: int) -> list[str]:

@@ -23,8 +23,8 @@ def together(server: OneServer, *parts: calls.Call[Any]) -> list[Any]:
     return [part.read(answer.body) for part, answer in zip(parts, answers, strict=True)]
 
 
-def puts(queue: str, count: int) -> calls.PutAll:
-    return calls.PutAll(queue, [Put(f"{queue}-{n}").call for n in range(count)])
+def puts(queue: str, count: int) -> calls.PushPlain:
+    return calls.PushPlain(queue, [Put(f"{queue}-{n}").call for n in range(count)])
 
 
 def claim(queue: str, seq: int = 1) -> calls.Claim:

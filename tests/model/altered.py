@@ -19,7 +19,7 @@ from zkrq.protocol.deciding import Decided, Deciding, SoFar
 from zkrq.protocol.enrolment import identify
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.operations import Operations
-from zkrq.protocol.putting import Pushes
+from zkrq.protocol.pushing import Pushes
 from zkrq.protocol.records import Bundle, unpack
 from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.replies import Answer, Status
@@ -95,17 +95,17 @@ class Altered(Deciding):
     def receivers(self, view: View) -> Mapping[ServerId, Life]:
         return super().receivers(view) if Rule.LEARNERS_GET_EVERY_WRITE in self.on else view.members
 
-    def check_placed(self, view: View, map: int) -> None:
+    def check_placed(self, view: View, map_number: int) -> None:
         if Rule.PUSH_NAMES_ITS_MAP in self.on:
-            super().check_placed(view, map)
+            super().check_placed(view, map_number)
 
     def check_writable(self, view: View) -> None:
         if Rule.PUSH_NEEDS_MIN_REPLICAS in self.on:
             super().check_writable(view)
 
-    def decide(self, call: Decision[R], *, map: int = 0) -> Operation[Decided[R]]:
+    def decide(self, call: Decision[R], *, map_number: int = 0) -> Operation[Decided[R]]:
         self._decided = None
-        return super().decide(call, map=map)
+        return super().decide(call, map_number=map_number)
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         if self._decided and Rule.DECIDED_AGAIN not in self.on:
@@ -135,9 +135,11 @@ class AlteredOperations(Altered, Operations):
         super().__init__(on)
         self._began_with: Mapping[ServerId, Life] = {}
 
-    def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Operation[Pushes]:
+    def push_plain(
+        self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
+    ) -> Operation[Pushes]:
         self._began_with = {}
-        return super().put(queue, puts, map=map, patient=patient)
+        return super().push_plain(queue, puts, map_number=map_number, patient=patient)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
         missing = super().missing(view, covered)

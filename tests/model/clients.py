@@ -18,7 +18,7 @@ from tests.model.world import Trouble, World
 from zkrq.protocol.calls import Claim, ClaimReply, Put, Redrive, Settle, item_id, runs
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.payloads import join
-from zkrq.protocol.putting import Done, Pushes
+from zkrq.protocol.pushing import Done, Pushes
 from zkrq.protocol.records import VERSION_BYTES, fresh, is_alone
 from zkrq.protocol.steps import Denied, Failure, NothingDone, Operation, StepFailed, Unknown
 from zkrq.protocol.view import ServerId, accused
@@ -56,16 +56,16 @@ class Producer(Client):
         """The items of which the push has returned."""
         done = set[Item]()
         if is_alone(put.record) or not self.world.chance(self.UNSENT):
-            done |= yield from self.attempt([put], self.operations.put)
+            done |= yield from self.attempt([put], self.operations.push_plain)
         for _ in range(self.PUSHES - 1):
             missing = [position for position in range(put.size) if put.item_id(position).encode() not in done]
             if not missing:
                 break
             if is_alone(put.record):
-                done |= yield from self.attempt([put], self.operations.put)
+                done |= yield from self.attempt([put], self.operations.push_plain)
                 continue
             some = missing[: 1 + self.world.below(len(missing))]
-            decided = partial(self.operations.push, max_size=0)
+            decided = partial(self.operations.push_decided, max_size=0)
             done |= yield from self.attempt([put.single(position) for position in some], decided)
         return done
 

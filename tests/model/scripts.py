@@ -177,7 +177,7 @@ class Scripts:
 
     # -- pushing -----------------------------------------------------------------------------------------------------
 
-    def put(self, epoch: int, call: calls.PutAll) -> Answer:
+    def push_plain(self, epoch: int, call: calls.PushPlain) -> Answer:
         held = self.held
         late: list[int] = []
         told: list[object] = []
@@ -198,7 +198,7 @@ class Scripts:
             self.complete(id, here, put.payload)
         return ok(late, told)
 
-    def push(self, epoch: int, call: calls.Push) -> Answer:
+    def push_decided(self, epoch: int, call: calls.PushDecided) -> Answer:
         work = _Work(self, epoch)
         outcomes = [self._push_one(work, put, again=call.again) for put in call.items]
         self.held.known = self.held.known or bool(work.opened)

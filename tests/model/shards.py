@@ -31,10 +31,10 @@ from zkrq.producing.placement import Placement, Target
 from zkrq.producing.receipts import results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol import calls
-from zkrq.protocol.calls import Call, Put, PutAll, bundle_and_position
+from zkrq.protocol.calls import Call, PushPlain, Put, bundle_and_position
 from zkrq.protocol.enrolment import identify
 from zkrq.protocol.founding import Founding, Location
-from zkrq.protocol.putting import InDoubt, Pushes
+from zkrq.protocol.pushing import InDoubt, Pushes
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState, choose, rejoined
@@ -54,7 +54,7 @@ class Dozing(Client):
     """A client that may have looked at the view long before its push leaves."""
 
     def ask(self, step: Ask) -> Steps[Answers]:
-        for _ in self.world.doze() if isinstance(step.call, PutAll | calls.Push) else ():
+        for _ in self.world.doze() if isinstance(step.call, PushPlain | calls.PushDecided) else ():
             yield PAUSE
         return (yield from super().ask(step))
 
@@ -154,16 +154,16 @@ class WatchedReplicas(Replicas):
         super().__init__(cast("Runner", part), client.operations)
         self._on, self._ledger, self._register = client.on, client.world.ledger, client.world.register
 
-    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Pushes:
-        results = await super().put(queue, puts, map=map, patient=patient)
+    async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
+        results = await super().push_plain(queue, puts, map_number=map_number, patient=patient)
         self._note(puts, results)
         unknown = any(isinstance(told, InDoubt) for told in results.exceptional.values())
         if unknown and not patient and Rule.UNKNOWN_STAYS not in self._on:
             raise Unavailable("perhaps")
         return results
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Pushes:
-        results = await super().push(queue, max_size, puts, map=map)
+    async def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Pushes:
+        results = await super().push_decided(queue, max_size, puts, map_number=map_number)
         self._note(puts, results)
         return results
 
@@ -272,7 +272,7 @@ class Pushing(Sender):
         ids = [put.item_id(position) for position in range(put.size)]
         return put, results_of(pushes, 0, ids, causes, are_named=False)
 
-    async def _refresh(self, map: int) -> None:
+    async def _refresh(self, map_number: int) -> None:
         """There is no time that could be waited for."""
         await self._placement.refresh()
 

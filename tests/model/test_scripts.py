@@ -181,8 +181,8 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Room: nothing,
     calls.Enrol: nothing,
     calls.Wipe: nothing,
-    calls.PutAll: lambda reply: (list(reply.late), reply.known),
-    calls.Push: lambda reply: (reply.outcomes, decided(reply.records)),
+    calls.PushPlain: lambda reply: (list(reply.late), reply.known),
+    calls.PushDecided: lambda reply: (reply.outcomes, decided(reply.records)),
     calls.Claim: claimed,
     calls.Settle: lambda reply: (list(map(sorted, reply.lost)), decided(reply.records)),
     calls.Fence: lambda reply: (reply.requeued, decided(reply.records)),
@@ -275,14 +275,14 @@ class Load:
 
     # -- a call of each script ---------------------------------------------------------------------------------------
 
-    def _put(self) -> calls.PutAll:
-        return calls.PutAll(QUEUE, self._puts())
+    def _push_plain(self) -> calls.PushPlain:
+        return calls.PushPlain(QUEUE, self._puts())
 
-    def _push(self) -> calls.Push:
+    def _push_decided(self) -> calls.PushDecided:
         rng = self._random
         puts = [put.above(rng.choice([1, 1, 4])) for put in self._puts()]
         singles = [put.single(position) for put in puts for position in range(put.size) if rng.random() < 0.7]
-        return calls.Push(QUEUE, 0, singles or puts[:1], again=rng.random() < 0.5)
+        return calls.PushDecided(QUEUE, 0, singles or puts[:1], again=rng.random() < 0.5)
 
     def _claim(self) -> calls.Claim:
         owner = self._owner()
@@ -402,7 +402,19 @@ class Load:
 
 
 _DRAWN = (
-    *("put", "put", "push", "claim", "claim", "settle", "settle", "apply", "apply", "read", "read"),
+    *(
+        "push_plain",
+        "push_plain",
+        "push_decided",
+        "claim",
+        "claim",
+        "settle",
+        "settle",
+        "apply",
+        "apply",
+        "read",
+        "read",
+    ),
     *("fence", "claims", "retire", "redrive", "cut", "install", "affirm", "forward", "enrol"),
 )
 

@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "push-is-placed-by-any-map",
         "zkrq/protocol/attempts.py",
-        "if map < view.map:",
+        "if map_number < view.map_number:",
         "if False:",
         "a push that was placed by an old map is placed again",
         Suite("tests/behaviour/test_shards.py", "-k", "not_heard"),
@@ -146,16 +146,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "push-in-doubt-goes-to-another-shard",
-        "zkrq/protocol/putting.py",
+        "zkrq/protocol/pushing.py",
         "            if effort.touched:\n",
         "            if effort.touched and patient:\n",
         "what may have been pushed is placed nowhere else",
-        Suite("tests/unit/test_putting.py"),
+        Suite("tests/unit/test_push_operations.py"),
     ),
     Mutant(
         "calls-cover-the-shards-of-any-map",
         "zkrq/client/shards.py",
-        "if self.first.view.map > self.map.number:",
+        "if self.first.view.map_number > self.map.number:",
         "if False:",
         "a call that concerns all shards covers those of which the client has not heard",
         Suite("tests/behaviour/test_everywhere.py"),
@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- pushes --------------------------------------------------------------------------------------------------------
     Mutant(
         "put-takes-the-late",
-        _LUA + "put.lua",
+        _LUA + "push_plain.lua",
         "pushed_at < floor_ms or pushed_at > latest_ms",
         "pushed_at > latest_ms",
         "a push that is older than any tombstone must be refused",
@@ -284,7 +284,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "put-ignores-dropped-tombstones",
-        _LUA + "put.lua",
+        _LUA + "push_plain.lua",
         "number('floor_ms')",
         "0",
         "a push from before a tombstone that was dropped early is refused",
@@ -300,7 +300,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "full-queue-takes-one-more",
-        _LUA + "push.lua",
+        _LUA + "push_decided.lua",
         "if most > 0 and size >= most then",
         "if most > 0 and size > most then",
         "a queue holds no more than max_size",
@@ -308,7 +308,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "refused-push-leaves-no-tombstone",
-        _LUA + "push.lua",
+        _LUA + "push_decided.lua",
         "if again == '1' then",
         "if false then",
         "what another primary may have accepted before is removed there",
@@ -479,7 +479,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- replication ---------------------------------------------------------------------------------------------------
     Mutant(
         "put-is-covered-by-a-name",
-        "zkrq/protocol/putting.py",
+        "zkrq/protocol/pushing.py",
         "if (id, life) not in covered}",
         "if id not in {server for server, _ in covered}}",
         "a server that has come back empty in the middle of a push has not got the item",
@@ -626,7 +626,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "deletion-has-no-moment",
-        "zkrq/protocol/lua/push.lua",
+        "zkrq/protocol/lua/push_decided.lua",
         "    and pushed_at > tombstone.pushed_at and pushed_at >= deleted.pushed_at",
         "",
         "a push that is repeated after a deletion finds its item removed",

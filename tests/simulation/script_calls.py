@@ -31,7 +31,7 @@ WINDOW_MS = 300_000
 SHIFT_BYTES = 8
 """What a server keeps in front of a record."""
 
-OF_ITEMS = {"push", "cancel", "redrive"}
+OF_ITEMS = {"push_decided", "cancel", "redrive"}
 """Scripts that take ids of items; others take those of bundles."""
 
 STATES = "QQRCCDXF"
@@ -215,10 +215,10 @@ class Load:
     def draw_record(self) -> Word:
         pushed_at_ms = self.now_us // 1000 - self.rng.choice([0, 0, 0, 1_000, WINDOW_MS + 1])
         priority = self.rng.choice([0, 0, 5, 9])
-        is_alone = self._id in SINGLES or self._script == "push"
+        is_alone = self._id in SINGLES or self._script == "push_decided"
         self._size = 1 if is_alone else BUNDLE_SIZE
         key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
-        if self._script in ("put", "push"):
+        if self._script in ("push_plain", "push_decided"):
             if is_alone:
                 return fresh(priority, pushed_at_ms, delay_ms=self.draw_delay_ms(), key=key, ttl_ms=ttl_ms)
             return fresh(priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms())

@@ -268,13 +268,13 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "peek": {
         state: lambda s, state=state: s.peek(state, SMALL // 10) for state in ("ready", "scheduled", "claimed", "dead")
     },
-    "push": {
-        "": asking(calls.Push("q", 10**6, new())),
-        "of bundles": asking(calls.Push("q", 10**6, new_of_bundles())),
+    "push_decided": {
+        "": asking(calls.PushDecided("q", 10**6, new())),
+        "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
     },
-    "put": {
-        "": asking(calls.PutAll("q", [*new(), *new_bundles()])),
-        "urgent": later(100, asking(calls.PutAll("q", [*new(9), *new_bundles(9)]))),
+    "push_plain": {
+        "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
+        "urgent": later(100, asking(calls.PushPlain("q", [*new(9), *new_bundles(9)]))),
     },
     "queues": {"": asking(calls.Queues())},
     "read": {"": asking(calls.Read("q", [*named("ready"), *(id.decode() for id in bundles("ready"))]))},

@@ -441,7 +441,7 @@ def test_out_of_memory(twins: Twins) -> None:
 
 # -- the scripts of zkrq -------------------------------------------------------------------------------------------
 
-COMMON = {"put", "claim", "settle", "apply"}
+COMMON = {"push_plain", "claim", "settle", "apply"}
 SMALLER = {
     "PAGE": 3,
     "FENCED_MEMORY_MS": 30_000,
@@ -498,7 +498,7 @@ def test_every_script_gets_through(twins: Twins, script: str) -> None:
     load = Load(0, twins.mini)
     statuses: set[str] = set()
     for _ in range(40):
-        for name in ("enrol", "put", "claim"):
+        for name in ("enrol", "push_plain", "claim"):
             run(twins, load, name)
         statuses.add(run(twins, load, script))
         if "OK" in statuses:

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from tests.simulation.ensemble import SimHub
 from zkrq.coordination.coordinator import Versioned
 from zkrq.protocol import scripts
-from zkrq.protocol.calls import Apply, Call, PutAll, Records
+from zkrq.protocol.calls import Apply, Call, PushPlain, Records
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
 from zkrq.protocol.scripts import SCRIPTS, Script, Text
@@ -122,7 +122,7 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
         async def one(self: Runner, step: Ask, call: Call[Any]) -> Answers:
             answers = await send(self, step, call)
             done = [answer for answer in answers.values() if answer.status is Status.OK]
-            return dict.fromkeys(step.lives, done[0]) if isinstance(call, PutAll) and done else answers
+            return dict.fromkeys(step.lives, done[0]) if isinstance(call, PushPlain) and done else answers
 
         return one
 
@@ -131,7 +131,7 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten("r.marks >= 2 and is_taken((read_tail(r.tail)))", "nil", "push")
+    return _rewritten("r.marks >= 2 and is_taken((read_tail(r.tail)))", "nil", "push_decided")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -141,7 +141,7 @@ def keys_are_kept_for_ever() -> AbstractContextManager[object]:
 
 def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
     """A push into a queue with a limit is refused when it is full."""
-    return _rewritten("if most > 0 and size >= most then", "if false then", "push")
+    return _rewritten("if most > 0 and size >= most then", "if false then", "push_decided")
 
 
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:

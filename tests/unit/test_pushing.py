@@ -24,7 +24,7 @@ from zkrq.producing.pusher import (
     _worst,  # pyright: ignore[reportPrivateUsage]
 )
 from zkrq.producing.receipts import PackedReceipts, outcome
-from zkrq.protocol.putting import Done, Duplicate, Known
+from zkrq.protocol.pushing import Done, Duplicate, Known
 from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES
 
 # -- options -------------------------------------------------------------------------------------------------------

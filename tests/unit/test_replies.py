@@ -64,14 +64,14 @@ def test_reply_with_another_number_of_values_is_broken(script: Script, status: s
 
 
 UNPROMISED: list[tuple[str, list[Any]]] = [
-    ("put", [b"OK", 0, []]),  # no list
+    ("push_plain", [b"OK", 0, []]),  # no list
     ("count", [b"OK", 1, 2, [], 4]),  # a list
     ("pause", [b"OK", [b"id", b"record"]]),  # half a record
     ("apply", [b"OK", [b"1"], []]),  # no position
-    ("put", [b"OK", [], [1, None]]),
+    ("push_plain", [b"OK", [], [1, None]]),
     ("claim_counts", [b"OK", b"0", [1, 1]]),  # no owner
     ("heads", [b"OK", b"0", [b"id", [b"head"]]]),
-    ("put", [b"FENCED"]),  # a status that this script does not give
+    ("push_plain", [b"FENCED"]),  # a status that this script does not give
     ("claim", [b"GONE"]),
 ]
 

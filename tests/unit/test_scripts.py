@@ -24,7 +24,7 @@ MAX_LOCALS_WITHIN = 20
 MAX_LOCALS = 200
 """Lua's limit for one function."""
 
-MAY_RUN_OUT_OF_MEMORY = {"apply_new", "room", "push", "put"}
+MAY_RUN_OUT_OF_MEMORY = {"apply_new", "room", "push_decided", "push_plain"}
 """Scripts that only add: they are refused when the server's memory is full; the others go on."""
 
 OUTSIDE_THE_VIEW = {"enrol", "reserve"}

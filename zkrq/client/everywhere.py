@@ -22,8 +22,9 @@ class Everywhere:
     """Find the shards for calls that concern all of them, even if this client has not heard of each yet.
 
     A shard takes pushes only after the servers of the first one were told, with a new epoch, that there is another map
-    (``View.map``).  So a call there that began later has this client read the newer view, and then the map: after each
-    round it looks whether there are further shards.  That costs ZooKeeper nothing while the shards stay as they are.
+    (``View.map_number``).  So a call there that began later has this client read the newer view, and then the map:
+    after each round it looks whether there are further shards.  That costs ZooKeeper nothing while the shards stay as
+    they are.
     """
 
     def __init__(self, shards: Shards) -> None:

@@ -263,7 +263,7 @@ class Resharding:
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""
         number, membership = self._shards.map.number, shard.membership
-        while (view := membership.view).map < number:
+        while (view := membership.view).map_number < number:
             await membership.change(view, partial(ask_for_map, number=number))
         await shard.replicas.tell_all(calls.Seal())
 
@@ -344,7 +344,7 @@ class Resharding:
             entry = map.shards.get(shard.name)
             if entry is None or entry.register != shard.register or entry.state is not ShardState.CLOSED:
                 raise Unavailable(f"shard {shard.name} is used again, or was removed, by somebody else")
-            if map.number <= view.map:
+            if map.number <= view.map_number:
                 return view
 
     async def _is_founded(self, register: str) -> bool:

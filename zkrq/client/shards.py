@@ -137,10 +137,10 @@ class Shards:
         """Return every shard on which items may be, sorted by name.
 
         The first shard's servers know of every other that takes pushes, and a client that has asked them since knows it
-        too (``View.map``): ask there, and then look whether there are others now.  Raises ``Unavailable`` if one is
-        away.
+        too (``View.map_number``): ask there, and then look whether there are others now.  Raises ``Unavailable`` if one
+        is away.
         """
-        if self.first.view.map > self.map.number:
+        if self.first.view.map_number > self.map.number:
             await self.refresh()
         await self.open_unknown()
         used = [self.find(name) for name in self.map.used]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
     from zkrq.producing.options import Options
     from zkrq.producing.placement import Placement
-    from zkrq.protocol.putting import Pushes
+    from zkrq.protocol.pushing import Pushes
     from zkrq.replication.causes import Causes
 
 T = TypeVar("T")

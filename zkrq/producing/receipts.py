@@ -9,7 +9,7 @@ from typing import overload
 from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.clocks import PUT_WINDOW
-from zkrq.protocol.putting import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
+from zkrq.protocol.pushing import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
 from zkrq.protocol.records import BUNDLE_MAX
 from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.runner import translate

@@ -23,7 +23,7 @@ from zkrq.replication.runner import MapChanged
 
 if TYPE_CHECKING:
     from zkrq.protocol.calls import Put
-    from zkrq.protocol.putting import Pushes
+    from zkrq.protocol.pushing import Pushes
     from zkrq.replication.causes import Causes
 
 M = TypeVar("M")
@@ -57,16 +57,18 @@ class Sender:
         """
         placement, tried = self._placement, set[ShardName]()
         while True:
-            map = placement.map.number
+            map_number = placement.map.number
             target = placement.choose(tried)
             tried.add(target.name)
-            has_other = map > 0 and placement.has_other(tried)
+            has_other = map_number > 0 and placement.has_other(tried)
             puts, more = make(placement.ending(target))
             target.under_way += count
             try:
-                pushes = await target.replicas.put(self._queue, puts, map=map, patient=not has_other)
+                pushes = await target.replicas.push_plain(
+                    self._queue, puts, map_number=map_number, patient=not has_other
+                )
             except MapChanged:
-                await self._refresh(map)
+                await self._refresh(map_number)
                 tried.clear()
             except (NotEnoughReplicas, Unavailable):
                 target.avoid()
@@ -85,14 +87,16 @@ class Sender:
         """
         results: dict[int, Results] = {}
 
-        async def send(target: Target, group: Sequence[int], map: int) -> Sequence[int]:
+        async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
             """Return those that must be placed anew."""
             puts = [items[at].put for at in group]
             try:
                 if decided:
-                    pushes = await target.replicas.push(self._queue, self._max_size, puts, map=map)
+                    pushes = await target.replicas.push_decided(
+                        self._queue, self._max_size, puts, map_number=map_number
+                    )
                 else:
-                    pushes = await target.replicas.put(self._queue, puts, map=map)
+                    pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number)
             except MapChanged:
                 return group
             except ZkrqError as error:
@@ -105,22 +109,22 @@ class Sender:
 
         left: Sequence[int] = range(len(items))
         while left:
-            map, groups = self._placement.map.number, dict[Target, list[int]]()
+            map_number, groups = self._placement.map.number, dict[Target, list[int]]()
             for at in left:
                 try:
                     groups.setdefault(await self._placement.find(self._queue, items[at].put.id), []).append(at)
                 except ZkrqError as error:
                     results[at] = [error]
-            again = await together(send(target, group, map) for target, group in groups.items())
+            again = await together(send(target, group, map_number) for target, group in groups.items())
             if left := [at for some in again for at in some]:
-                await self._refresh(map)
+                await self._refresh(map_number)
         return [results[at][0] for at in range(len(items))]
 
-    async def _refresh(self, map: int) -> None:
+    async def _refresh(self, map_number: int) -> None:
         """Read the shard map after a server has asked for a newer one than this."""
-        if self._placement.map.number <= map:
+        if self._placement.map.number <= map_number:
             await self._placement.refresh()
-            if self._placement.map.number <= map:
+            if self._placement.map.number <= map_number:
                 await asyncio.sleep(MAP_PAUSE)
 
 

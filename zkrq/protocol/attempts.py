@@ -58,14 +58,14 @@ class Attempts:
         if not view.writable:
             raise TooFewMembers(len(view.members), view.min_replicas)
 
-    def check_placed(self, view: View, map: int) -> None:
+    def check_placed(self, view: View, map_number: int) -> None:
         """Raise ``Misplaced`` if a push that was placed by the shard map of this number may belong elsewhere.
 
         Because of this check, once all members of a view have heard of a shard map, no push comes that was placed by an
         older one.
         """
-        if map < view.map:
-            raise Misplaced(f"the shards have changed: map {view.map} is needed, {map} was known")
+        if map_number < view.map_number:
+            raise Misplaced(f"the shards have changed: map {view.map_number} is needed, {map_number} was known")
 
     def next_view(self, view: View, answers: Answers) -> Operation[View]:
         """Find the view to continue with after these answers.  Raises ``Denied``, ``NothingDone``."""

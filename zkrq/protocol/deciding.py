@@ -88,10 +88,10 @@ class SoFar:
 class Deciding(Attempts):
     """Decide on the primary, and apply on the others."""
 
-    def decide(self, call: Decision[R], *, map: int = 0) -> Operation[Decided[R]]:
+    def decide(self, call: Decision[R], *, map_number: int = 0) -> Operation[Decided[R]]:
         """Let the primary decide, and every other server of the view apply its decision.
 
-        ``map``: number of the shard map by which the items of a push were placed here.
+        ``map_number``: number of the shard map by which the items of a push were placed here.
         Raises ``NothingDone``, ``TooFewMembers``, ``Misplaced``, ``Denied``; ``Unknown`` if it may have happened;
         ``Fenced`` if the owner was declared dead.
         """
@@ -105,7 +105,7 @@ class Deciding(Attempts):
                 return obstacles.kept_out
             if call.puts:
                 self.check_writable(view)
-                self.check_placed(view, map)
+                self.check_placed(view, map_number)
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
             again = so_far.effort.touched

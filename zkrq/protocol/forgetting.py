@@ -14,11 +14,11 @@ tombstones. Forgetting these at once would be the shorter way, and these schedul
 
 The deletion is a record, too, DELETED.  It says that the queue is not only empty, so that it is no longer listed; and
 it carries the moment.  An id that is pushed at a later one is another item, although the tombstone of the former is
-there: it begins a new life above all versions of that (push.lua), so its fencing tokens are greater.  A push that is
-repeated has its first moment, and so have the ids that zkrq makes and those of a schedule: they carry it.  Without the
-moment, a queue could not be made again under the ids of a user within ten minutes; without comparing it with that of
-the push, the first schedule above would bring an item back.  The record is decided, applied, copied and merged like one
-of a removed item, and dropped like its tombstone.
+there: it begins a new life above all versions of that (push_decided.lua), so its fencing tokens are greater.  A push
+that is repeated has its first moment, and so have the ids that zkrq makes and those of a schedule: they carry it.
+Without the moment, a queue could not be made again under the ids of a user within ten minutes; without comparing it
+with that of the push, the first schedule above would bring an item back.  The record is decided, applied, copied and
+merged like one of a removed item, and dropped like its tombstone.
 
 A follower may still have an item, because a client died before it told that server of the removal.  If that server led
 next, the item would be there again.  So the primary affirms what it knows of the items that followers have.  Of an

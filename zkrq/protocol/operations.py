@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from zkrq.protocol.fencing import Fencing
 from zkrq.protocol.forgetting import Forgetting
-from zkrq.protocol.putting import Putting
+from zkrq.protocol.pushing import Pushing
 
 
-class Operations(Putting, Fencing, Forgetting):
+class Operations(Pushing, Fencing, Forgetting):
     """Push, decide, fence, forget and read, as generators; see ``steps.py``."""
 
 

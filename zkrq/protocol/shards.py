@@ -11,7 +11,8 @@ than the hash for good.  In this order:
 
 1. The map is settling.  Who knows it registers the home of a queue before it first uses it, in one transaction with a
    look whether the map is still this one.
-2. The servers of all shards of the hash are told to refuse pushes that were placed by an older map (``View.map``).
+2. The servers of all shards of the hash are told to refuse pushes that were placed by an older map
+   (``View.map_number``).
 3. All queues of these shards are listed, and those whose home the new hash would move are registered.
 4. The map is changed by compare-and-set, and is not settling any more.
 

@@ -47,7 +47,7 @@ class View:
     clients that were not given one.  ``by`` is unique to this view.  ``deployment`` was made when the namespace was
     founded and is written into every enrolled server: one with another nonce belongs to another deployment.
 
-    ``map`` is the number of the shard map that a push must know to be accepted here (see ``shards.py``).
+    ``map_number`` is the number of the shard map that a push must know to be accepted here (see ``shards.py``).
 
     ``accusations`` has at most one per receiver, in its present life.  It does not change which servers are in sync, so
     it changes without a new epoch: views of the same epoch differ in nothing else."""
@@ -60,7 +60,7 @@ class View:
     min_replicas: int
     by: str
     deployment: str = ""
-    map: int = 0
+    map_number: int = 0
     accusations: Mapping[ServerId, Accusation] = field(default_factory=dict[ServerId, Accusation])
     receivers: Mapping[ServerId, Life] = field(init=False, repr=False, compare=False)
     """All servers that get every write."""
@@ -122,8 +122,8 @@ def encode(view: View) -> bytes:
         "nonce": view.by,
         "deployment": view.deployment,
     }
-    if view.map:
-        content["map"] = view.map
+    if view.map_number:
+        content["map"] = view.map_number
     if view.accusations:
         content["accusations"] = {id: _encode_accusation(each) for id, each in view.accusations.items()}
     return json.dumps(content, separators=(",", ":")).encode()
@@ -148,7 +148,7 @@ def decode(data: bytes) -> View:
             min_replicas=int(content["min_replicas"]),
             by=str(content["nonce"]),
             deployment=str(content.get("deployment", "")),
-            map=int(content.get("map", 0)),
+            map_number=int(content.get("map", 0)),
             accusations=_accusations(content.get("accusations", {})),
         )
     except (NoView, OtherFormat):
@@ -427,4 +427,4 @@ def ask_for_map(view: View, number: int, *, by: str) -> View:
 
     Its epoch is new, so a push that was begun under the old one is refused as soon as a server has heard of it.
     """
-    return replace(view, epoch=view.epoch + 1, map=number, by=by) if number > view.map else view
+    return replace(view, epoch=view.epoch + 1, map_number=number, by=by) if number > view.map_number else view

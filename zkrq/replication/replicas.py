@@ -12,7 +12,7 @@ from zkrq.replication.causes import UNKNOWN, Causes
 
 if TYPE_CHECKING:
     from zkrq.protocol.deciding import Decided
-    from zkrq.protocol.putting import Pushes
+    from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
     from zkrq.replication.runner import Runner
 
@@ -32,17 +32,18 @@ class Replicas:
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
 
-    async def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Pushes:
+    async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
         """Apply new items on every server.
 
-        ``map``: number of the shard map by which they were placed here.  ``patient``: False: they can go elsewhere.
+        ``map_number``: number of the shard map by which they were placed here.  ``patient``: False: they can go
+        elsewhere.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return await self.run(self._operations.put(queue, puts, map=map, patient=patient))
+        return await self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
 
-    async def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Pushes:
-        """Let the primary decide about new items.  Raises what ``put`` does, and ``OutcomeUnknown``."""
-        return await self.run(self._operations.push(queue, max_size, puts, map=map))
+    async def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Pushes:
+        """Let the primary decide about new items.  Raises what ``push_plain`` does, and ``OutcomeUnknown``."""
+        return await self.run(self._operations.push_decided(queue, max_size, puts, map_number=map_number))
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.

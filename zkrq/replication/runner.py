@@ -27,7 +27,7 @@ from zkrq.base.errors import (
 )
 from zkrq.base.events import Events, ServerEvicted
 from zkrq.coordination.coordinator import no_namespace
-from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, Push, PutAll, Room
+from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, PushDecided, PushPlain, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NEEDS_MEMORY = (PutAll, Push, ApplyNew, Room)
+NEEDS_MEMORY = (PushPlain, PushDecided, ApplyNew, Room)
 """Calls that a full server refuses."""
 
 

@@ -36,7 +36,7 @@ from zkrq.protocol.calls.inspection import (
     Statistics,
     StatisticsReply,
 )
-from zkrq.protocol.calls.producing import Push, PushReply, PutAll, PutReply
+from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
@@ -80,6 +80,7 @@ __all__ = [
     "Count",
     "Counts",
     "Cut",
+    "DecidedReply",
     "Decision",
     "Delete",
     "Differences",
@@ -103,11 +104,10 @@ __all__ = [
     "Pause",
     "Peek",
     "PeekReply",
-    "Push",
-    "PushReply",
+    "PlainReply",
+    "PushDecided",
+    "PushPlain",
     "Put",
-    "PutAll",
-    "PutReply",
     "Queues",
     "Read",
     "Records",

@@ -11,7 +11,7 @@ from zkrq.protocol.calls.decision import Decision
 from zkrq.protocol.calls.rows import Put, Records
 
 
-class PutReply(NamedTuple):
+class PlainReply(NamedTuple):
     """Positions of the puts that were refused because of their age; and of puts that were known, by position, the ``n``
     of the version, and the positions of the items that are gone: none if the put is of one item, which is there."""
 
@@ -19,26 +19,26 @@ class PutReply(NamedTuple):
     known: Mapping[int, tuple[int, bytes]]
 
 
-_ALL_PUT = PutReply((), {})
+_ALL_PUT = PlainReply((), {})
 
 
 @dataclass(frozen=True, slots=True)
-class PutAll(Combining[PutReply]):
+class PushPlain(Combining[PlainReply]):
     """Apply plain pushes of new ids."""
 
-    script: ClassVar[str] = "put"
+    script: ClassVar[str] = "push_plain"
     queue: str
     items: Sequence[Put]
 
-    def read(self, body: Body) -> PutReply:
+    def read(self, body: Body) -> PlainReply:
         late, known = body
         if not late and not known:
             return _ALL_PUT
         parts = zip(from_0(known[::3]), known[1::3], known[2::3], strict=True)
-        return PutReply(from_0(late), {at: (n, gone) for at, n, gone in parts})
+        return PlainReply(from_0(late), {at: (n, gone) for at, n, gone in parts})
 
 
-class PushReply(NamedTuple):
+class DecidedReply(NamedTuple):
     """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
     that has the key, ``D`` pushed before and gone, ``F`` the queue is full, ``L`` too late."""
 
@@ -47,13 +47,13 @@ class PushReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Push(Decision[PushReply], Combining[PushReply]):
+class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
 
     ``again``: another primary may have decided the same pushes before.
     """
 
-    script: ClassVar[str] = "push"
+    script: ClassVar[str] = "push_decided"
     queue: str
     max_size: int
     items: Sequence[Put]
@@ -63,9 +63,9 @@ class Push(Decision[PushReply], Combining[PushReply]):
     def puts(self) -> Sequence[Put]:
         return self.items
 
-    def under(self, *, trim: bool, again: bool) -> Push:
+    def under(self, *, trim: bool, again: bool) -> PushDecided:
         return replace(self, again=again) if again != self.again else self
 
-    def read(self, body: Body) -> PushReply:
+    def read(self, body: Body) -> DecidedReply:
         outcomes, records = body
-        return PushReply(outcomes, Records(records))
+        return DecidedReply(outcomes, Records(records))

@@ -1,6 +1,6 @@
 #!lua
 -- purpose: apply plain pushes of new bundles with version (0, 1); a known bundle is left unchanged.
--- So are items that are gone, which the reply names: push.lua decides whether their tombstones still count.  The reply
+-- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
 -- record: its moments count from its arrival.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting

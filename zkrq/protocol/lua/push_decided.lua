@@ -1,7 +1,7 @@
 #!lua
 -- purpose: decide pushes that only the primary can decide: of an item with a key, which is pushed only while no other
 -- item with that key is queued or claimed; into a queue that has a limit; and of an item whose id some server knows to
--- be gone (put.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
+-- be gone (push_plain.lua), or which belongs to a bundle: it was pushed before, without an answer.  A known item is left
 -- unchanged.  A tombstone does not count if it has expired, or only says that a push was refused, or if the queue was
 -- deleted between the removal of the item and this push: the item begins a new life, above every tombstone of the
 -- former one.

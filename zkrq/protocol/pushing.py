@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 from zkrq.protocol.attempts import FULL_RETRY_SECONDS, full_members
-from zkrq.protocol.calls import Push, PushReply, Put, PutAll
+from zkrq.protocol.calls import DecidedReply, PushDecided, PushPlain, Put
 from zkrq.protocol.deciding import Decided, Deciding
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.steps import (
@@ -128,7 +128,7 @@ class _Round:
             return {(at, 0): known for at in self.known.get(self.primary, ())}
         return {(at, 0): Known(self.copies, in_doubt=True) for at, put in enumerate(puts) if put.size == 1}
 
-    def note(self, view: View, call: PutAll, answers: Answers) -> None:
+    def note(self, view: View, call: PushPlain, answers: Answers) -> None:
         for id, answer in answers.items():
             if answer.status is Status.OK:
                 self.covered.add((id, view.receivers[id]))
@@ -144,22 +144,24 @@ class _Round:
                 self.in_doubt.add(id)
 
 
-class Putting(Deciding):
+class Pushing(Deciding):
     """Implement the two ways to push."""
 
-    def put(self, queue: str, puts: Sequence[Put], *, map: int = 0, patient: bool = True) -> Operation[Pushes]:
+    def push_plain(
+        self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
+    ) -> Operation[Pushes]:
         """Apply new items on every server of the view.
 
-        ``map``: number of the shard map by which they were placed here.  ``patient``: otherwise this ends with
+        ``map_number``: number of the shard map by which they were placed here.  ``patient``: otherwise this ends with
         ``NothingDone`` instead of waiting, because the items can go to another shard.
         Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``.
         """
-        effort, so_far, call = Effort(), _Round(), PutAll(queue, puts)
+        effort, so_far, call = Effort(), _Round(), PushPlain(queue, puts)
         tried: list[int] = []
 
         def attempt(view: View) -> Operation[Answers]:
             self.check_writable(view)
-            self.check_placed(view, map)
+            self.check_placed(view, map_number)
             if not patient and not effort.touched and view.epoch in tried:
                 raise NothingDone(f"nothing was written: {effort.trouble}")
             tried.append(view.epoch)
@@ -196,7 +198,7 @@ class Putting(Deciding):
             for position in range(puts[at].size)
         }
         if so_far.tombstones:
-            exceptional |= yield from self._push_again(queue, puts, so_far, known, map)
+            exceptional |= yield from self._push_again(queue, puts, so_far, known, map_number)
         return Pushes(so_far.copies, exceptional)
 
     def missing(self, view: View, covered: Set[tuple[ServerId, Life]]) -> Mapping[ServerId, Life]:
@@ -205,7 +207,7 @@ class Putting(Deciding):
         return {id: life for id, life in receivers.items() if (id, life) not in covered} if covered else receivers
 
     def _push_again(
-        self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known], map: int
+        self, queue: str, puts: Sequence[Put], so_far: _Round, known_before: Mapping[Place, Known], map_number: int
     ) -> Operation[dict[Place, Exceptional]]:
         """Let the primary decide whether ids that some server knows to be gone may begin a new life."""
         tombstones, taken = so_far.tombstones, len(so_far.covered)
@@ -215,7 +217,7 @@ class Putting(Deciding):
         }
         results: dict[Place, Exceptional] = {}
         try:
-            pushed = yield from self.push(queue, 0, list(again.values()), map=map)
+            pushed = yield from self.push_decided(queue, 0, list(again.values()), map_number=map_number)
         except Failure as failure:
             pushed = Pushes(0, {(at, 0): NotPushed(failure) for at in range(len(again))})
         for number, place in enumerate(again):
@@ -233,13 +235,14 @@ class Putting(Deciding):
                 results[place] = told
         return results
 
-    def push(self, queue: str, max_size: int, puts: Sequence[Put], *, map: int = 0) -> Operation[Pushes]:
-        """Let the primary decide about new items.  ``max_size``: the queue's limit, 0: none; ``map``: see ``put``.
+    def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Operation[Pushes]:
+        """Let the primary decide about new items.
 
+        ``max_size``: the queue's limit, 0: none; ``map_number``: see ``push_plain``.
         Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
         """
-        call = Push(queue, max_size, puts)
-        decided = yield from self.decide(call, map=map)
+        call = PushDecided(queue, max_size, puts)
+        decided = yield from self.decide(call, map_number=map_number)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
         if usual == len(outcomes):
@@ -285,8 +288,8 @@ def _places(puts: Sequence[Put]) -> Iterator[Place]:
     return ((at, position) for at, put in enumerate(puts) for position in range(put.size))
 
 
-def _judge(outcome: bytes, decided: Decided[PushReply]) -> Exceptional:
-    """Read what became of a push from the outcome of ``push.lua``.
+def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
+    """Read what became of a push from the outcome of ``push_decided.lua``.
 
     An earlier try of the call may still execute a refused push, once the key is free or there is room.
     """

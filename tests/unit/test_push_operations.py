@@ -9,7 +9,7 @@ import pytest
 
 from zkrq.protocol.calls import Put
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.putting import Done, InDoubt, Known, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
+from zkrq.protocol.pushing import Done, InDoubt, Known, Pushes, _Round  # pyright: ignore[reportPrivateUsage]
 from zkrq.protocol.records import fresh
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Ask, Begin, Evict, Look, NothingDone, Obstacles
@@ -22,7 +22,7 @@ PUT = Put("id", fresh(0, 1), b"")
 
 def _end(answer: Answer) -> Pushes:
     """What becomes of a push of which one server gives this answer, and nothing more can be had of the others."""
-    operation: Any = OPERATIONS.put("jobs", [PUT], map=1, patient=False)
+    operation: Any = OPERATIONS.push_plain("jobs", [PUT], map_number=1, patient=False)
     assert isinstance(next(operation), Look)
     assert isinstance(operation.send(VIEW), Begin)
     assert isinstance(operation.send(Obstacles({}, ())), Ask)
@@ -45,7 +45,7 @@ def test_what_certainly_has_not_happened_may_go_elsewhere() -> None:
 class _Decided(Operations):
     """The primary says of each item that it is gone."""
 
-    def push(self, *_: Any, **__: Any) -> Any:
+    def push_decided(self, *_: Any, **__: Any) -> Any:
         yield from ()
         return Pushes(2, {(0, 0): Done(2)})
 
