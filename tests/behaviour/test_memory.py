@@ -222,7 +222,7 @@ async def test_push_whose_item_was_taken_in_the_middle_counts_as_pushed() -> Non
     async with servers() as own, own.connect() as one, own.connect() as other:
         queue = one.queue("jobs")
         slow = next(name for name in own.names if name != primary_of(one, "jobs"))
-        with held_back(own, slow, "put") as go_on:
+        with held_back(own, slow, "push_plain") as go_on:
             pushing = asyncio.create_task(queue.push("x", id="report"))
             await ack(other.queue("jobs"), "report")
             assert not pushing.done()
@@ -245,7 +245,7 @@ async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
         def fail(*_: object, **__: object) -> None:
             raise NothingDone("no time left")
 
-        with patch.object(Operations, "push", fail):
+        with patch.object(Operations, "push_decided", fail):
             told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
             failed, other = await told
         assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)
