@@ -327,6 +327,14 @@ class Claimed(NamedTuple):
         return [self.decided[id].settle(verb, ms, text, positions) for id, positions in self.positions.items()]
 
 
+class Turned(NamedTuple):
+    """The reply of ``turn``: ``lost`` has by settlement the positions of the items whose claims are lost."""
+
+    claimed: Claimed
+    lost: list[list[int]]
+    verdict: str
+
+
 class Settled(NamedTuple):
     """The reply of ``settle``; an outcome is 0 if a claim of it is lost, and ``lost`` has the positions of all."""
 
@@ -665,7 +673,27 @@ class OneServer(Connection):
             self._seq += 1
             seq = self._seq
         call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
-        reply = self._ask(call, options)
+        return self._claimed(self._ask(call, options))
+
+    def turn(
+        self,
+        *claims: Settlement,
+        owner: str = "ann",
+        count: int = 1,
+        seq: int | None = None,
+        lease_ms: int = LEASE_MS,
+        waiter: str = "",
+        **options: Argument,
+    ) -> Turned:
+        """Settle these, then claim, with a new number unless ``seq`` is given."""
+        if seq is None:
+            self._seq += 1
+            seq = self._seq
+        request = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
+        reply = self._ask(calls.Turn.of(request, [claim.call for claim in claims]), options)
+        return Turned(self._claimed(reply), [[*each] for each in reply.lost], reply.verdict.decode())
+
+    def _claimed(self, reply: calls.ClaimReply | calls.TurnReply) -> Claimed:
         handed: dict[str, bytes] = {}
         places: dict[str, tuple[str, int]] = {}
         parts = iter(reply.handed)

@@ -18,6 +18,8 @@ AnyCall = calls.Call[Any]
 RECORD = fresh(0, 0)
 PUSH = calls.Put("id", RECORD, join([b""]))
 
+SETTLEMENT: calls.Settlement = ("id", b"\0\0", RECORD[VERSION_BYTES], "ann/1", "ack")
+
 CALLS: dict[str, AnyCall] = {
     call.script: call
     for call in (
@@ -50,10 +52,11 @@ CALLS: dict[str, AnyCall] = {
         calls.Retire("q", "ann"),
         calls.Room(),
         calls.Seal(),
-        calls.Settle("q", 0, 0, [("id", b"\0\0", RECORD[VERSION_BYTES], "ann/1", "ack")]),
+        calls.Settle("q", 0, 0, [SETTLEMENT]),
         calls.Metadata("q"),
         calls.Statistics("q"),
         calls.Trim("q"),
+        calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),
         calls.Wipe("q"),
     )
 }

@@ -372,7 +372,7 @@ def test_bytes_bound_a_claim(server: OneServer, sizes: tuple[int, ...], handed: 
 
 def test_small_payloads_are_bounded_by_their_number() -> None:
     """Where all payloads are small, nobody looks at their sizes."""
-    files = [(FOLDER / f"{name}.lua").read_text() for name in ("claim", "_record", "_sizes")]
+    files = [(FOLDER / f"{name}.lua").read_text() for name in ("_claiming", "_record", "_sizes")]
     numbers = {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", "".join(files))}
     assert numbers["CLAIM_MAX"] * numbers["LARGE"] <= numbers["BYTES_MAX"]
 

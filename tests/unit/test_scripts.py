@@ -253,7 +253,7 @@ def test_no_global_is_assigned(script: Script) -> None:
     }
     targets = re.findall(r"^\s*([a-z_]\w*(?:, [a-z_]\w*)*) = ", code, re.MULTILINE)
     assigned = {name for target in targets for name in target.split(", ")}
-    fields = set(re.findall(r"^  (\w+) = \{", code, re.MULTILINE))
+    fields = set(re.findall(r"^ +(\w+) = \{", code, re.MULTILINE))
     assert assigned - declared - fields - {*script.keys, *script.arguments, "first"} == set()
 
 

@@ -21,7 +21,16 @@ from zkrq.protocol.calls.administration import (
 )
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
-from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
+from zkrq.protocol.calls.consuming import (
+    Claim,
+    ClaimReply,
+    Settle,
+    Settlement,
+    SettleReply,
+    Turn,
+    TurnReply,
+    runs,
+)
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
@@ -126,6 +135,8 @@ __all__ = [
     "Trim",
     "TrimReply",
     "Trimming",
+    "Turn",
+    "TurnReply",
     "Wipe",
     "Word",
     "bundle_and_position",
