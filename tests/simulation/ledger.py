@@ -700,7 +700,7 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim):
+        if not isinstance(call, calls.Claim | calls.Turn):
             return await decide(replicas, call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
@@ -708,7 +708,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked_at = ledger.asked_at.setdefault((where, request), loop.now)
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
-        decided = await decide(replicas, call)
+        decided = await decide(replicas, cast("Decision[Any]", call))
+        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+            return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
         for id in asked.ids:

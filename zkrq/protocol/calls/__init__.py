@@ -22,6 +22,8 @@ from zkrq.protocol.calls.administration import (
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
 from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import (
+    CLAIMED,
+    FENCED,
     Claim,
     ClaimReply,
     Settle,
@@ -63,6 +65,8 @@ from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward,
 from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
 
 __all__ = [
+    "CLAIMED",
+    "FENCED",
     "FROM_NOW",
     "START",
     "Affirm",

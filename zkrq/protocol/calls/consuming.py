@@ -139,7 +139,7 @@ class Turn(_Request[TurnReply]):
     @classmethod
     def of(cls, request: Claim, settlements: Sequence[Settlement]) -> Turn:
         """Put settlements before a claim request."""
-        return cls(*_parts_of(request), settlements)
+        return cls(*_parts_of(request), items=settlements)
 
     @property
     def weight(self) -> int:
