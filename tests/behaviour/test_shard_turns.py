@@ -90,7 +90,7 @@ async def test_a_shard_that_does_not_answer_keeps_no_consumer_waiting(
     assert await queue.pop_many(4)
     assert await queue.pop_many(4)
 
-    async def hang(count: int, listens: bool) -> None:
+    async def hang(order: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(supplier(queue, FIRST), "_claim", hang)
