@@ -154,7 +154,10 @@ class Crew:
         sheet.add(self.fleet.at(rate), self.system.title, **figures)
 
     async def round(self, items: int, rate: float) -> tuple[Sequence[float], Sequence[float], tuple[float, float]]:
-        """Push items; return the seconds of the pushes, of the deliveries, and of processor time spent until then."""
+        """Push items; return the seconds of the pushes, of the deliveries, and of processor time spent until then.
+
+        Raises ``ProgramFailed`` and ``TimeoutError``.
+        """
         round_ = Round(self.pushed, items, rate)
         self.pushed += items
         pushes: list[float] = await programs.ask(self.producer, round_)

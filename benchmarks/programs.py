@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 END_SECONDS = 5.0
+"""Seconds that a dismissed program has to end."""
 LINE_MAX = 1 << 24
 """Bytes of an answer."""
 

@@ -94,15 +94,16 @@ async def _work(duty: Duty, working: Working, settings: str) -> None:
             say(reached)
             reached.clear()
 
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(report())
-        work = tasks.create_task(_ended(working(duty, handle)))
-        await asyncio.sleep(0)
-        if not work.done():
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(report())
+            tasks.create_task(_unending(working(duty, handle)))
             say(settings)
+    except ExceptionGroup as group:  # the last line that the program prints is to say why
+        raise group.exceptions[0] from None
 
 
-async def _ended(work: Awaitable[object]) -> None:
+async def _unending(work: Awaitable[object]) -> None:
     await work
     raise RuntimeError("the worker has ended")
 

@@ -33,12 +33,14 @@ async def test_a_small_fleet_is_measured(servers: Servers) -> None:
     assert all(program.returncode is not None for program in (crew.producer, *crew.workers))
 
 
-async def test_a_program_that_fails_says_why() -> None:
-    """Not a waiting one: no server is there."""
-    duty = Duty(False, ["redis://127.0.0.1:1"], "jobs", zookeeper="127.0.0.1:1")
-    program = await programs.start(PYTHON, "benchmarks.fleet_client", {**duty._asdict(), "unknown": 1})
-    with pytest.raises(programs.ProgramFailed, match="unknown"):
+async def test_a_program_that_fails_says_why_in_one_line(servers: Servers) -> None:
+    duty = Duty(True, list(servers.redis_urls.values()), "jobs", slots=0, zookeeper=servers.zookeeper_hosts)
+    program = await programs.start(PYTHON, "benchmarks.fleet_client", duty._asdict())
+    await programs.answer(program)
+    with pytest.raises(programs.ProgramFailed, match="ConfigError: concurrency is 0"):
         await programs.answer(program)
+    with pytest.raises(programs.ProgramFailed, match="environment is missing"):
+        await programs.start(Path("/nowhere/python"), "benchmarks.fleet_client", {})
 
 
 def test_the_bars_are_about_what_is_measured() -> None:
