@@ -81,12 +81,14 @@ IDLE = Topic(
 
 TO_HANDLER, WORKERS, SERVERS = "to handler p50", "workers, µs", "servers, µs"
 
-SECONDS, IDLE_SECONDS = 10.0, 18.0
+SECONDS, IDLE_SECONDS = 4.0, 18.0
+"""Seconds of one repetition, and of waiting."""
+
 WARM_UP_SECONDS = 1.5
 REST = 1.0
 """Seconds after the warm-up, until connections and caches are as they stay."""
 
-LAST_SECONDS = 0.5
+LAST_SECONDS = 0.25
 """Seconds after the last push, until workers are asked for what has reached them; they are asked again if some is
 missing."""
 
@@ -105,10 +107,10 @@ async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
                 async with running(system, python, place, EIGHT) as crew:
                     await crew.idle(sheet, plan.seconds(IDLE_SECONDS))
                     for rate in plan.rows((EVERYDAY, CALM), (EVERYDAY,)):
-                        await crew.paced(sheet, rate, plan.seconds(SECONDS))
+                        await crew.paced(sheet, rate, plan.repetitions)
                 for fleet, rate in plan.rows(((SIXTEEN, BUSY), (WIDE, EVERYDAY)), ()):
                     async with running(system, python, place, fleet) as crew:
-                        await crew.paced(sheet, rate, plan.seconds(SECONDS))
+                        await crew.paced(sheet, rate, plan.repetitions)
         except (brokers.BrokerFailed, programs.ProgramFailed, TimeoutError) as error:
             sheet.remark(f"fleet: {system.title}: not measured: {error or 'it took too long'}")
 
@@ -136,9 +138,12 @@ class Crew:
             sheet.add(IDLE, self.system.title, workers=workers, servers=servers)
             sheet.note(IDLE, self.system.title, self.settings)
 
-    async def paced(self, sheet: Sheet, rate: int, seconds: float) -> None:
+    async def paced(self, sheet: Sheet, rate: int, repetitions: int) -> None:
         """Push at a pace, and measure how long it takes and what it costs."""
-        items = int(rate * seconds)
+        for _ in range(repetitions):
+            await self._paced(sheet, rate, int(rate * SECONDS))
+
+    async def _paced(self, sheet: Sheet, rate: int, items: int) -> None:
         before = self._spent()
         pushes, deliveries, after = await self.round(items, rate)
         figures = {
