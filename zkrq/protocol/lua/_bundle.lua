@@ -186,8 +186,6 @@ end
 
 -- -- decisions -----------------------------------------------------------------------------------------------------
 
-local opened, order = {}, {}
-
 -- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
 local function as_stored(r)
   return {

@@ -1,14 +1,16 @@
 -- purpose: bring a queue up to time: requeue expired claims, promote due items, drop items that have outlived their time
 -- to live.
-local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
-local held_back = {n = 0, until_us = math.huge} -- claims that expire later for this client
 
-local function expire(r, position)
+-- expired: the state of an item that has outlived its time to live (claim.lua).
+local function expire(r, position, expired)
   if expired == 'X' then remove(r, position, position, 0) else bury(r, position, position, 'expired', 0) end
 end
 
--- Requeue expired claims, promote due items, drop expired items.
-local function keep_house(since_us)
+-- Requeue expired claims, promote due items, drop expired items.  Return how many bundles have claims that expire later
+-- for this client than for others, and when the first of these does.
+local function keep_house(since_us, known_ms, expired)
+  local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
+  local held_back, held_back_until_us = 0, math.huge
   -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
   -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
 
@@ -35,7 +37,7 @@ local function keep_house(since_us)
         if is_live(r, row) then
           local expires_us, is_held_back = expiry_of(r, row)
           if is_held_back then
-            waits, held_back.until_us = true, math.min(held_back.until_us, expires_us)
+            waits, held_back_until_us = true, math.min(held_back_until_us, expires_us)
           elseif expires_us <= now_us then
             expired_rows[row] = true
           else
@@ -50,7 +52,7 @@ local function keep_house(since_us)
         end)
       end
       if waits then
-        held_back.n = held_back.n + 1
+        held_back = held_back + 1
       elseif first_us < math.huge then
         append(later, claimed, first_us, r.bundle)
       end
@@ -81,7 +83,7 @@ local function keep_house(since_us)
   local function drop_expired()
     local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
     each_in(expiring, over, '[QR]', nil, function(r, _, entry)
-      if has_expired(r) then expire(r, 1) else redis.call('ZREM', expiring, entry) end
+      if has_expired(r) then expire(r, 1, expired) else redis.call('ZREM', expiring, entry) end
     end)
     if #over > 0 then commit() end
   end
@@ -89,4 +91,5 @@ local function keep_house(since_us)
   requeue_expired()
   promote_due()
   drop_expired()
+  return held_back, held_back_until_us
 end

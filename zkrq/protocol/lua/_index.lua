@@ -32,8 +32,6 @@ local function each_priority(index, visit)
 end
 
 local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
-local entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0} -- what to write at the end
-local removals, readied = 0, 0 -- bundles of which nothing is left, and items queued, by this call
 
 -- Add one value, or two, to what is to be written.
 local function append(to, name, a, b)
@@ -285,8 +283,8 @@ local function complete(r, payload)
   if string.find(r.states, '[QRCD]') and redis.call('HSETNX', payloads, r.bundle, payload) == 1 then enter_again(r) end
 end
 
-local WRITE_MAX = 4000 -- values in one command, below the limit of unpack
 local function write(command, key, values)
+  local WRITE_MAX = 4000 -- values in one command, below the limit of unpack
   for from = 1, values and values.n or 0, WRITE_MAX do
     redis.call(command, key, unpack(values, from, math.min(from + WRITE_MAX - 1, values.n)))
   end
@@ -327,6 +325,6 @@ do
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
     write_numbers()
-    entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0}
+    nothing_to_write()
   end
 end

@@ -2,8 +2,6 @@
 -- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
 -- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
 -- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes.
-local numbers, changed = nil, {}
-
 local function read_numbers()
   local names = {'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms', 'large', 'epoch', 'since_us',
     'seen_ms'}
@@ -28,7 +26,7 @@ local function add_number(name, by)
 end
 
 -- List the queue; with numbers it is listed already.
-local function list_queue()
+local function list_queue(queue)
   if not numbers then read_numbers() end
   if not numbers.queued then redis.call('SADD', queues, queue) end
 end
