@@ -6,13 +6,28 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, LACKING, OK, SEAL, SILENCE, Redis, Replies, ask, fleet_of
+from tests.unit.fake_redis import (
+    ABOUT,
+    BROKEN,
+    BUSY,
+    COUNTED,
+    INFO,
+    LACKING,
+    OK,
+    SEAL,
+    SILENCE,
+    Redis,
+    Replies,
+    ask,
+    fleet_of,
+)
 from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Call
-from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.request import LATE_SECONDS, LOADS
@@ -185,6 +200,16 @@ async def test_why_the_library_was_refused_is_the_answer(
     assert (answer.status, answer.reason) == (status, refusal)
     redis.loaded = b"zkrq"
     assert (await answer_of(fleet)).status is Status.OK
+
+
+async def test_a_server_without_functions_is_asked_for_nothing_and_not_evicted(tasks: Tasks) -> None:
+    """Its data may be a member's, which clients of an earlier version use."""
+    redis = Redis()
+    with patch.dict(ABOUT, {b"INFO": INFO.replace(b"7.2.0", b"6.2.14")}):
+        answer = await answer_of(await one(tasks, redis, connected=False))
+    assert (answer.status, answer.verdict) == (Status.DENIED, Verdict.CORRECT)
+    assert answer.reason == "it is Redis 6.2.14, and zkrq needs Redis 7 or later, or Valkey"
+    assert redis.asked == []
 
 
 async def test_a_busy_server_gets_the_library_later(tasks: Tasks, connected: bool) -> None:

@@ -218,7 +218,8 @@ def test_declared_arguments_are_used(script: Script) -> None:
 @every_script
 def test_keys_that_are_used_are_declared(script: Script) -> None:
     """An undeclared one is nil."""
-    mentioned = set(re.findall(r"(?<![.\w])\w+", re.sub(r"'(?:[^'\\]|\\.)*'", "''", reached(script)))) & known_keys()
+    code = re.sub(r"\b\w+ = (?=found\[)", "", code_of(reached(script)))  # fields of the numbers (_lead.lua)
+    mentioned = set(re.findall(r"(?<![.\w])\w+", code)) & known_keys()
     assert mentioned <= set(script.keys)
 
 

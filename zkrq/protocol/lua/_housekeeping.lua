@@ -11,6 +11,7 @@ end
 local function keep_house(since_us, known_ms, expired)
   local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
   local held_back, held_back_until_us = 0, math.huge
+  local now_text = text_of(now_us)
   -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
   -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
 
@@ -29,7 +30,8 @@ local function keep_house(since_us, known_ms, expired)
   end
 
   local function requeue_expired()
-    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
+    if not over[1] then return end
     local later = {}
     each_in(claimed, over, 'C', nil, function(r)
       local first_us, expired_rows, waits = math.huge, {}, false
@@ -63,7 +65,6 @@ local function keep_house(since_us, known_ms, expired)
 
   -- Highest priority first; otherwise the most urgent of many due items would come last.
   local function promote_due()
-    if redis.call('EXISTS', scheduled) == 0 then return end
     local room = HOUSEKEEPING_MAX
     each_priority(scheduled, function(priority, first_score)
       local last_score = rank(priority, now_us)
@@ -81,7 +82,7 @@ local function keep_house(since_us, known_ms, expired)
 
   -- Only queued items expire: claimed ones keep their place until they would be delivered again.
   local function drop_expired()
-    local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    local over = redis.call('ZRANGEBYSCORE', expiring, '0', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
     each_in(expiring, over, '[QR]', nil, function(r, _, entry)
       if has_expired(r) then expire(r, 1, expired) else redis.call('ZREM', expiring, entry) end
     end)
@@ -89,7 +90,9 @@ local function keep_house(since_us, known_ms, expired)
   end
 
   requeue_expired()
-  promote_due()
-  drop_expired()
+  if redis.call('EXISTS', scheduled, expiring) > 0 then
+    promote_due()
+    drop_expired()
+  end
   return held_back, held_back_until_us
 end
