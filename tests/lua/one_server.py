@@ -572,6 +572,10 @@ class OneServer(Connection):
     def key(self, name: str) -> str:
         return key(NAMESPACE, self.queue, name)
 
+    def library_of(self, script: str) -> str:
+        """The name of the library that has the present limits."""
+        return _scripts(tuple(self.limits.items()))[script].library.name
+
     def function(self, script: str) -> str:
         """The name of the function, of which the server has the library."""
         found = _scripts(tuple(self.limits.items()))[script]

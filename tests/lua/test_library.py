@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import cast
 
 import pytest
 
 from tests.lua.one_server import OneServer, ScriptFailed
-from zkrq.protocol import calls
-from zkrq.protocol.keys import script_keys
-from zkrq.protocol.scripts import LIBRARY, SCRIPTS, Script, assemble, read_files
-
-
-def another_version() -> Mapping[str, Script]:
-    """One that has another limit, and is otherwise the same."""
-    files = read_files()
-    files["_claiming"] = files["_claiming"].replace("local CLAIM_MAX = 500", "local CLAIM_MAX = 1")
-    return assemble(files)
+from zkrq.protocol.scripts import LIBRARY, SCRIPTS
 
 
 def names(server: OneServer) -> set[str]:
@@ -27,18 +17,14 @@ def names(server: OneServer) -> set[str]:
 
 def test_versions_stand_side_by_side(server: OneServer) -> None:
     """Clients of both work on the same data, while one is replaced by the other."""
-    other = another_version()
-    server.command("FUNCTION", "LOAD", other["claim"].library.text)
     server.put("a", "b", "c")
-    call = calls.Claim(server.queue, "bob", 1, 10, 60_000, "", 0, "X", 0, 0)
-    keys = script_keys("t", server.queue, "claim")
-    words = ("FCALL", other["claim"].function, len(keys), *keys, server.epoch, "g1", *call.words())
-    reply = cast("list[list[bytes]]", server.command(*words))
-    assert reply[3][0] == b"a"
-    assert len(reply[3]) == 4, "it has a limit of one"
+    server.limits["CLAIM_MAX"] = 1  # in a library of its own
+    assert set(server.claim(count=10).handed) == {"a"}
+    other = server.library_of("claim")
+    assert {LIBRARY.name, other} <= names(server)
+    server.limits.clear()
     assert set(server.claim(count=10).handed) == {"b", "c"}
-    assert {LIBRARY.name, other["claim"].library.name} <= names(server)
-    server.command("FUNCTION", "DELETE", other["claim"].library.name)
+    server.command("FUNCTION", "DELETE", other)
     assert server.count() == (0, 0, 3, 0)
 
 
