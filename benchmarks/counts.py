@@ -289,8 +289,8 @@ async def _figures(url: str) -> dict[str, float]:
         traffic: dict[str, Any] = await redis.info("stats")  # pyright: ignore[reportUnknownMemberType]
     calls = {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in commands.items()}
     return {
-        "script calls on a server": calls.get("evalsha", 0),
-        "commands on a server": sum(calls.values()) - calls.get("evalsha", 0) - calls.get("info", 0),
+        "script calls on a server": calls.get("fcall", 0),
+        "commands on a server": sum(calls.values()) - calls.get("fcall", 0) - calls.get("info", 0),
         "bytes to a server": traffic["total_net_input_bytes"],
         "bytes from a server": traffic["total_net_output_bytes"],
     }

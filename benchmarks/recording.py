@@ -11,13 +11,11 @@ from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 
-SCRIPT_OF = {
-    text.sha.encode(): name for name, script in SCRIPTS.items() for text in {script.given(True), script.given(False)}
-}
+SCRIPT_OF = {script.function.encode(): name for name, script in SCRIPTS.items()}
 
 
 class ScriptCall(NamedTuple):
-    """One ``EVALSHA``: its server, its script, all its words and its length on the wire in bytes."""
+    """One ``FCALL``: its server, its script, all its words and its length on the wire in bytes."""
 
     url: str
     script: str
@@ -90,5 +88,5 @@ class _RecordingWire:
         while (words := cast("list[bytes] | bool", reader.gets())) is not False:
             assert isinstance(words, list)
             self.in_flight += 1
-            if words[0] == b"EVALSHA" and words[1] in SCRIPT_OF:
+            if words[0] == b"FCALL" and words[1] in SCRIPT_OF:
                 self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))

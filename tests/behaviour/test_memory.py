@@ -69,10 +69,10 @@ def held_back(own: Servers, server: str, script: str) -> Generator[Callable[[], 
     """A server takes a call of this script, and what comes after it on its connection, only when what this yields is
     called."""
     held = own._servers[server]  # pyright: ignore[reportPrivateUsage]
-    take, name, waiting = held.take, SCRIPTS[script].given(True).sha.encode(), list[tuple[Any, list[bytes]]]()
+    take, name, waiting = held.take, SCRIPTS[script].function.encode(), list[tuple[Any, list[bytes]]]()
 
     def hold(wire: Any, command: list[bytes]) -> None:
-        if command[:2] == [b"EVALSHA", name] or any(wire is other for other, _ in waiting):
+        if command[:2] == [b"FCALL", name] or any(wire is other for other, _ in waiting):
             waiting.append((wire, command))
         else:
             take(wire, command)

@@ -65,12 +65,6 @@ CALLS: dict[str, AnyCall] = {
 gated = every("call", CALLS.values())
 
 
-@pytest.fixture
-def server(either: OneServer) -> OneServer:
-    """Both forms of the scripts: what the server checks by itself is the gate's business."""
-    return either
-
-
 def refusal(server: OneServer, call: AnyCall, epoch: int, generation: str = GENERATION) -> Refused:
     with pytest.raises(Refused) as refused:
         server.ask(call, epoch=epoch, generation=generation)
@@ -79,12 +73,6 @@ def refusal(server: OneServer, call: AnyCall, epoch: int, generation: str = GENE
 
 def test_every_script_for_servers_of_the_view_has_the_gate() -> None:
     assert CALLS.keys() == SCRIPTS.keys() - {"enrol", "reserve"}
-
-
-@every("script", sorted(SCRIPTS))
-def test_script_loads(server: OneServer, script: str) -> None:
-    """Lua's limits (200 locals, 60 upvalues) are kept."""
-    server.command("SCRIPT", "LOAD", server.text(script))
 
 
 @gated

@@ -525,13 +525,14 @@ class Ledger:
         """Whether this is what "one live holder, up to fencing" leaves open: the client could not know any better.
 
         It was stopped between being told that the claim holds and giving it out; or its session is over, but the
-        coordinator calls it certain, or Redis' word has come this very moment.  A client that runs and is not certain
-        must not give out what it was told before.
+        coordinator calls it certain, or Redis' word has come this very moment: in the turn of its event loop before
+        the one in which the caller goes on.  A client that runs and is not certain must not give out what it was told
+        before.
         """
         told_at = self.found.told_at.get(claim, 0.0)
         if told_at < process.resumed_at:
             return not (self._hub.is_live(claim.owner) and claim.holds)
-        return not self._hub.is_live(claim.owner) and (certain or told_at == self._loop.now)
+        return not self._hub.is_live(claim.owner) and (certain or told_at >= self._loop.now - process.turn)
 
     def delivered(self, claim: Claim[Any], process: Process, *, certain: bool) -> tuple[Item, Holder]:
         """A consumer was given this claim; ``certain``: its client is certain of its session."""

@@ -1,11 +1,8 @@
--- purpose: settle claimed items, for settlements alone or for those before a claim request (turn.lua).  settle.lua says
--- what the arguments mean.
-local REASON_MAX = 1000 -- bytes kept of a reason
+-- purpose: settle claimed items: what settle.lua does to the rows of its call, and turn.lua before it claims.
+local settle_rows
+do
+  local REASON_MAX = 1000 -- bytes kept of a reason
 
--- next_token: of the claim request in the same turn, or nil.  An item that is queued again may be handed out by that
--- very request, and then a repeated turn finds it claimed again: its settlement was done.
--- Return the number of dead letters dropped, and by settlement the positions of the items whose claims are lost.
-local function settle_items(next_token)
   local function queue_again(r, position, moment, failures)
     set_own(r, position, moment, failures)
     set(r, position, position, REQUEUED)
@@ -44,7 +41,7 @@ local function settle_items(next_token)
   end
 
   -- Settle the items of a run; return the positions of those whose claims are lost.
-  local function settle(r, from, to, token, verb, ms, text)
+  local function settle(r, from, to, token, verb, ms, text, next_token)
     local lost = {}
     each_run(r, from, to, function(run_from, run_to, state, row)
       local is_mine = row > 0 and token_at(r, row) == token
@@ -64,28 +61,32 @@ local function settle_items(next_token)
     return table.concat(lost)
   end
 
-  local bundles, outcomes = {}, {}
-  for i = first, last, 5 do bundles[#bundles + 1] = ARGV[i] end
-  local held = redis.call('HMGET', records, unpack(bundles))
-  local buries = false
-  for i, bundle in ipairs(bundles) do
-    local items, version, token, how = unpack(ARGV, first + 5 * i - 4, first + 5 * i - 1)
-    local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
-    local verb, r, lost = VERBS[name or how], open(bundle, held[i]), {}
-    local named_epoch, named_n = struct.unpack('<I4I4', version)
-    if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end
-    for at = 1, #items, 2 do
-      local from, to = string.byte(items, at) + 1, string.byte(items, at + 1) + 1
-      if not r or to > r.size then
-        for position = from, to do lost[#lost + 1] = string.char(position - 1) end
-      else
-        lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), string.sub(text or '', 1, REASON_MAX))
+  -- Settle what ARGV names between two indexes: id, items, version, token and how of each.  Return the positions of the
+  -- items whose claim is lost, for each; and whether some are buried, after which drop_dead_letters is due.
+  -- next_token: of the claim request in the same turn, or nil.  It may be given an item that is queued again here; then a
+  -- repeated turn finds that claimed once more, and its settlement was done.
+  function settle_rows(from_arg, to_arg, next_token)
+    local bundles, outcomes, buries = {}, {}, false
+    for i = from_arg, to_arg, 5 do bundles[#bundles + 1] = ARGV[i] end
+    local held = redis.call('HMGET', records, unpack(bundles))
+    for i, bundle in ipairs(bundles) do
+      local items, version, token, how = unpack(ARGV, from_arg + 5 * i - 4, from_arg + 5 * i - 1)
+      local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
+      local verb, r, lost = VERBS[name or how], open(bundle, held[i]), {}
+      local named_epoch, named_n = struct.unpack('<I4I4', version)
+      if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end
+      for at = 1, #items, 2 do
+        local from, to = string.byte(items, at) + 1, string.byte(items, at + 1) + 1
+        if not r or to > r.size then
+          for position = from, to do lost[#lost + 1] = string.char(position - 1) end
+        else
+          text = string.sub(text or '', 1, REASON_MAX)
+          lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), text, next_token)
+        end
       end
+      outcomes[i] = table.concat(lost)
+      buries = buries or name == 'bury'
     end
-    outcomes[i] = table.concat(lost)
-    buries = buries or name == 'bury'
+    return outcomes, buries
   end
-  commit()
-  local dropped_letters = buries and drop_dead_letters() or 0
-  return dropped_letters, outcomes
 end

@@ -17,8 +17,16 @@
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index payloads wake owners lease notes tombstones reply dead_letters housekeeping claiming
-local verdict, next_ms, dropped_letters, handed = claim_items(leading_since_us(tonumber(clock)))
-if verdict == 'FENCED' then return {'FENCED'} end
-if verdict == 'OUTDATED' then return {'OUTDATED'} end
-return {'OK', next_ms, dropped_letters, handed, now_us, decisions()}
+local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq, count, lease_ms, waiter, max_attempts,
+    expired, dead_max, dead_age_ms)
+  local request = claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+  if is_fenced(owner) then return {'FENCED'} end
+  if request.seq < request.last_seq then return {'OUTDATED'} end
+  claim_items(request, queue, tonumber(clock), known_ms)
+  commit()
+  local dropped_letters, more_letters = 0, false
+  if request.seq > request.last_seq then dropped_letters, more_letters = drop_dead_letters(dead_max, dead_age_ms) end
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  local next_ms = wait_or_wake(request, waiter)
+  return {'OK', more_letters and 0 or next_ms, dropped_letters, request.handed, now_us, decisions()}
+end

@@ -12,9 +12,12 @@
 -- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index wake lease notes tombstones reply dead_letters settling
-leading_since_us(0)
-local dropped_letters, lost = settle_items()
-wake(readied)
-if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', dropped_letters, lost, decisions()}
+local function operation(put_window_ms, trim, dead_max, dead_age_ms)
+  leading_since_us(0)
+  local outcomes, buries = settle_rows(first, last)
+  commit()
+  local dropped_letters = buries and drop_dead_letters(dead_max, dead_age_ms) or 0
+  wake(readied)
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', dropped_letters, outcomes, decisions()}
+end
