@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
@@ -27,7 +27,7 @@ from zkrq.base.errors import (
 )
 from zkrq.base.events import Events, ServerEvicted
 from zkrq.coordination.coordinator import no_namespace
-from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, PushDecided, PushPlain, Room
+from zkrq.protocol.calls import ApplyNew, Call, Carrying, Clocked, PushDecided, PushPlain, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.protocol.eviction import Evicting
     from zkrq.protocol.view import View
+    from zkrq.replication.cutting import Cutter
     from zkrq.replication.membership import Membership
     from zkrq.replication.obstacles import KnownObstacles
 
@@ -153,18 +154,18 @@ class Runner:
         *,
         settings: Settings,
         events: Events,
-        removed: Callable[[str, Iterable[Gone]], None],
+        cutter: Cutter,
         causes: Causes = UNKNOWN,
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows to be gone.  ``causes``:
-        what errors say about servers that are not in sync."""
+        """``cutter`` gets the items that every server of the view knows to be gone.  ``causes``: what errors say about
+        servers that are not in sync."""
         self.membership = membership
         self.operation_timeout = settings.operation_timeout
         self._namespace = settings.namespace
         self._obstacles = obstacles
         self._evicting = evicting
         self._events = events
-        self._removed = removed
+        self.cutter = cutter
         self._causes = causes
         self._clocks = Clocks()
 
@@ -221,7 +222,7 @@ class Runner:
     ) -> object:
         match step:
             case Removed(queue, items):
-                self._removed(queue, items)
+                self.cutter.note(queue, items)
             case Hurry(seconds):
                 time.until = min(time.until, time.loop.time() + seconds)
             case Evict() | Refresh() | Rest():
@@ -289,6 +290,8 @@ class Runner:
 
     async def _ask(self, step: Ask) -> Answers:
         call = step.call
+        if isinstance(call, Carrying):
+            call = self.cutter.load(call, step.lives)
         if isinstance(call, Clocked):
             return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)

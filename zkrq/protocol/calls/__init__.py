@@ -20,7 +20,7 @@ from zkrq.protocol.calls.administration import (
     RedriveReply,
 )
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Carrying, Clocked, Combining, Names, NamesPage, Paging
 from zkrq.protocol.calls.consuming import (
     CLAIMED,
     FENCED,
@@ -58,6 +58,7 @@ from zkrq.protocol.calls.rows import (
     Word,
     bundle_and_position,
     item_id,
+    pack_gone,
     read_notes,
     stored_at,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "Call",
     "Cancel",
     "CancelReply",
+    "Carrying",
     "Claim",
     "ClaimCounts",
     "ClaimCountsReply",
@@ -145,6 +147,7 @@ __all__ = [
     "Word",
     "bundle_and_position",
     "item_id",
+    "pack_gone",
     "read_notes",
     "runs",
     "stored_at",
