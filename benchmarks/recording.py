@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import hiredis
 
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.replication.stream import Receiver
 from zkrq.replication.urls import dial
-from zkrq.replication.wire import Wire
+from zkrq.replication.wire import Wire, pack
 
 SCRIPT_OF = {
     text.sha.encode(): name for name, script in SCRIPTS.items() for text in {script.given(True), script.given(False)}
@@ -57,18 +58,22 @@ class _RecordingWire:
         self._url = url
         self._calls = calls
         self.connect = wire.connect
-        self.receive = wire.receive
+        self.ask = wire.ask
         self.close = wire.close
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            self._note(packed)
-        await self._wire.send(commands)
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        write = self._wire.start(receiver)
 
-    def _note(self, packed: bytes) -> None:
+        def note(data: bytes) -> None:
+            self._note(data)
+            write(data)
+
+        return note
+
+    def _note(self, data: bytes) -> None:
         reader = hiredis.Reader()
-        reader.feed(packed)
+        reader.feed(data)
         while (words := cast("list[bytes] | bool", reader.gets())) is not False:
             assert isinstance(words, list)
             if words[0] == b"EVALSHA" and words[1] in SCRIPT_OF:
-                self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))
+                self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(pack(tuple(words)))))
