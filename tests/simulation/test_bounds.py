@@ -16,7 +16,7 @@ from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 
 FIRST_US = 1_750_000_000_000_000

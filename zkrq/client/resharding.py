@@ -183,7 +183,6 @@ class Resharding:
                 raise ConfigError(f"server {min(twins)} belongs to shard {other}: servers need different names")
         async with self._shards.make(name, servers, "", self._settings) as shard:
             met = await shard.fleet.identify(list(shard.fleet.servers))
-            shard.fleet.drop()
         for id, who in met.items():
             for other, known in others:
                 if isinstance(who, ServerInfo) and (twin := known.view.id_of(who.run_id)):
@@ -195,10 +194,7 @@ class Resharding:
         """Found the view of a shard that the map names already, so that all who add it found the same one."""
         settings = replace(self._settings, found=True, min_replicas=min_replicas)
         async with self._shards.make(name, servers, register, settings) as shard:
-            try:
-                await shard.open()
-            finally:
-                shard.fleet.drop()
+            await shard.open()
 
     async def _rejoin(self, shard: Shard) -> None:
         """Take back that a shard drains or was closed, before it takes pushes again.

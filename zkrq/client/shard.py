@@ -77,9 +77,7 @@ class Shard:
         self._settings = settings
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
-        make_server = partial(
-            Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=tasks, dial=dial
-        )
+        make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=dial)
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
         self.membership: Final = Membership(
             coordinator, self.fleet, namespace=namespace, events=events, register=register
@@ -127,7 +125,8 @@ class Shard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the work in the background, and every connection."""
+        """End every connection, and the work in the background."""
+        self.fleet.drop()
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:

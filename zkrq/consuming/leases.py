@@ -284,6 +284,7 @@ class Leases:
         ]
         request = self._join(_count_ends(settlings)) if self._join else None
         reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
+        # Not left for a call that may take them along: a few hundred of them would fill a server's memory.
         if any(grant.is_large for grant, _ in groups):
             self._replicas.drop_payloads_soon()
         if not any(reply.lost):

@@ -285,6 +285,7 @@ class Line(Generic[T]):
         self._serve(supplier, fresh=True)
         self.hand_back()
         self._note(supplier, is_dry=report.is_dry)
+        # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
         if report.is_dry and report.listening:
             supplier.covered = supplier.expected
         supplier.expected = 0

@@ -145,14 +145,13 @@ class Fleet:
         # All calls leave in this turn of the event loop, before anything else of this client runs.  So the
         # operation's decision (which servers, which epoch) and its calls cannot be separated by another operation of
         # this client.
-        round, all_sent = Round(), True
+        round, now = Round(), asyncio.get_running_loop().time()
         for id, life in lives.items():
             if server := servers.get(id):
-                requests[id] = request = Request(server, script, queue, epoch, life, rest, weight, round, once=once)
-                all_sent = all_sent and request.sent
+                requests[id] = Request(server, script, queue, epoch, life, rest, weight, round, now, once=once)
             else:
                 answers[id] = _REMOVED
-        if all_sent and requests:  # a server that needs a connection first does not wait for the others
+        if requests and round.left == len(requests):  # all were sent: no server needs a connection first
             await round.landed
         # The usual case needs no task for any server.  One that has no connection, or whose reply is unusual, gets a
         # task of its own now, and the others' answers are kept meanwhile.

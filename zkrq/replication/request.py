@@ -78,9 +78,11 @@ class Request(Exchange):
         arguments: Packed,
         weight: int | None,
         round: Round,
+        now: float,
         *,
         once: bool = False,
     ) -> None:
+        """``round``: the one that it is a part of if it is sent now.  ``now``: the moment, by ``loop.time()``."""
         self._server = server
         self._script = script
         self._queue = queue
@@ -89,16 +91,10 @@ class Request(Exchange):
         self._arguments = arguments
         self._weight = weight
         self._once = once
-        now = asyncio.get_running_loop().time()
         self._due = now + server.timeout
         self._link = link = server.link_to(life, now)
         if link:
             self._send(link, round)
-
-    @property
-    def sent(self) -> bool:
-        """Whether the present try was sent."""
-        return self._link is not None
 
     @property
     def usual_answer(self) -> Answer | None:
@@ -131,7 +127,7 @@ class Request(Exchange):
                     return server.shun(self._link)
             except TimeoutError:
                 return server.shun(self._link)
-            repeated, self._link = self.sent, None
+            repeated, self._link = self._link is not None, None
         raise AssertionError("unreachable")
 
     async def _try(self) -> Answer:
