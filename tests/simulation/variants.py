@@ -222,7 +222,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(keys_are_kept_for_ever),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(what_has_expired_is_handed_out, first=26),
-        Variant(a_ttl_begins_anew, first=252),
+        Variant(a_ttl_begins_anew, first=40),
         Variant(a_pause_is_not_asked_for, first=8),
         Variant(a_cancel_leaves_claims_alone, first=3),
         Variant(order_is_turned_round, "none", first=3),
