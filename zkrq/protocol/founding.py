@@ -196,6 +196,9 @@ class Founding:
             if isinstance(who, Answer):
                 return False
             answer = yield from enrol(id, who, FOUNDING + 1, life, deployment=planned.deployment, holding=False)
+            # A right that only scripts need is missed here first; another try would meet the same.
+            if answer.status is Status.DENIED:
+                raise Invalid(denial(id, answer))
             if answer.status is not Status.OK:
                 yield Log(f"server {id} was not enrolled: {answer.reason}", id, warns=False)
                 return False
