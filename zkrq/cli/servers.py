@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
-from zkrq.client.cluster import Cluster, client_of
 from zkrq.client.connecting import founder
+from zkrq.client.inner import client_of
 from zkrq.protocol.shards import FIRST
 
 if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
     from zkrq.client.health import Health, ServerHealth
 
 

@@ -15,7 +15,7 @@ from zkrq.base.tasks import together
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.servers import meet_servers
-from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.inner import client_of
 from zkrq.client.inspection import Statistics, shards_left_out
 from zkrq.protocol import calls
 from zkrq.protocol.replies import Status
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from zkrq.client.cluster import Cluster
     from zkrq.client.consumers import Consumer
     from zkrq.client.health import Health
     from zkrq.client.shard import Shard

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from operator import attrgetter
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.errors import ConfigError
@@ -396,18 +395,3 @@ class Cluster:
                 raise ConfigError("nothing to recover: a server of the view is alive")
         finally:
             await self.aclose()
-
-
-client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
-"""Return the client inside a cluster, for internal use."""
-
-
-class Inner(Protocol):
-    """A cluster, or one for threads, which has a cluster inside once it is open."""
-
-    def _opened(self) -> Cluster | None: ...
-
-
-def opened_of(cluster: Inner) -> Cluster | None:
-    """Return the asynchronous cluster, None if this process has not opened it; for internal use."""
-    return cluster._opened()  # pyright: ignore[reportPrivateUsage]

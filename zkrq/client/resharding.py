@@ -13,7 +13,6 @@ from zkrq.base import clock
 from zkrq.base.checks import check_count
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.client.inspection import read_statistics
-from zkrq.client.shards import LOOK_SECONDS, Prepare, Shards
 from zkrq.producing.placement import MAP, read_home, write_home
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -44,7 +43,11 @@ from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.client.shard import Shard
+    from zkrq.client.shards import Prepare, Shards
     from zkrq.coordination.coordinator import Coordinator
+
+ADD_SECONDS = 5.0
+"""Seconds until adding a given shard is retried."""
 
 HEADS_PAGE = 500
 """Ids that are read in one call."""
@@ -110,7 +113,7 @@ class Resharding:
                     return
                 except ZkrqError as error:
                     self._shards.note_unfinished(name, error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(ADD_SECONDS)
 
     def _begun(self) -> Sequence[ShardName]:
         shards = self._shards.map.shards

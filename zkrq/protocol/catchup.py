@@ -30,7 +30,7 @@ from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Metadata, Seal, Wipe
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.copying import QueueCopy, queues_at
-from zkrq.protocol.enrolment import enrol, meet, reserve
+from zkrq.protocol.enrolment import enrol, meet, reserve, seal
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.steps import (
     Change,
@@ -44,7 +44,6 @@ from zkrq.protocol.steps import (
     Refresh,
     Report,
     place,
-    seal,
 )
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, dismiss, promote, restored
 

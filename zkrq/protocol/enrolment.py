@@ -1,4 +1,4 @@
-"""Enrol servers: write a generation into a server, which identifies it from then on.
+"""Enrol servers: write a generation into a server, which identifies it from then on.  Meet and seal them.
 
 Repair calls servers in lives of its own choosing, not only in the one that the view names.  A reservation on the server
 keeps two clients from repairing it at the same time; safety does not need it, since every step may be repeated.
@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from zkrq.protocol.calls import Enrol, Reserve
+from zkrq.protocol.calls import Enrol, Reserve, Seal
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.steps import Answers, Ask, Identify, NotNow, Operation, Taken
 from zkrq.protocol.view import Life, ServerId
 
 if TYPE_CHECKING:
     from zkrq.protocol.server_info import ServerInfo
+    from zkrq.protocol.view import View
 
 ENROL_WINDOW_MS = 10_000
 """Milliseconds by the server's clock after which an enrolment is refused."""
@@ -37,6 +38,12 @@ def meet(servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
             raise NotNow(f"server {id}: {who.reason}")
         met[id] = who
     return met
+
+
+def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
+    """Make servers of the view adopt its epoch, which also shows which of them answer."""
+    lives = {id: view.receivers[id] for id in sorted(servers)}
+    return (yield Ask(view.epoch, lives, Seal())) if lives else {}
 
 
 def enrol(

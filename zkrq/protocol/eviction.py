@@ -43,6 +43,7 @@ from collections.abc import Set
 from typing import Final
 
 from zkrq.protocol.calls import Seal
+from zkrq.protocol.enrolment import seal
 from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
@@ -58,7 +59,6 @@ from zkrq.protocol.steps import (
     Operation,
     Swap,
     check_let_in,
-    seal,
 )
 from zkrq.protocol.view import (
     Eviction,

@@ -14,13 +14,15 @@ A runner may also throw a ``Failure`` into the operation where it yields: ``Time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
-from zkrq.protocol.calls import START, Call, Gone, NamesPage, Paging, Seal
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
+
+if TYPE_CHECKING:
+    from zkrq.protocol.calls import Call, Gone, NamesPage, Paged, Paging
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -341,14 +343,7 @@ def check_let_in(answers: Answers) -> None:
             raise Denied(denial(id, answer))
 
 
-class Paged(Protocol):
-    """A reply that is one page of many."""
-
-    @property
-    def cursor(self) -> bytes: ...
-
-
-P = TypeVar("P", bound=Paged)
+P = TypeVar("P", bound="Paged")
 
 
 class Place(NamedTuple):
@@ -371,12 +366,11 @@ class Place(NamedTuple):
 
         Everything that exists during the whole scan is on some page.  Raises ``PlaceFailed``.
         """
-        while True:
-            page = yield from self.ask(call)
+        rest: Paging[P] | None = call
+        while rest is not None:
+            page = yield from self.ask(rest)
             yield from act(page)
-            if page.cursor == START:
-                return
-            call = call.at(page.cursor)
+            rest = rest.after(page)
 
     def names(self, call: Paging[NamesPage]) -> Operation[set[bytes]]:
         """Return the names on all pages.  Raises ``PlaceFailed``."""
@@ -388,12 +382,6 @@ class Place(NamedTuple):
 
         yield from self.each_page(call, note)
         return found
-
-
-def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
-    """Make servers of the view adopt its epoch, which also shows which of them answer."""
-    lives = {id: view.receivers[id] for id in sorted(servers)}
-    return (yield Ask(view.epoch, lives, Seal())) if lives else {}
 
 
 def place(view: View, server: ServerId) -> Place:

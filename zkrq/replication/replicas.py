@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.steps import Paged
 from zkrq.replication.causes import UNKNOWN, Causes
 
 if TYPE_CHECKING:
+    from zkrq.protocol.calls import Call, Decision, NamesPage, Paged, Paging, Put
     from zkrq.protocol.deciding import Decided
     from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
     from zkrq.replication.runner import Runner
 
 R = TypeVar("R")
-P = TypeVar("P", bound=Paged)
+P = TypeVar("P", bound="Paged")
 
 
 class Replicas:
@@ -75,19 +74,18 @@ class Replicas:
         True comes with the first page, and with the first page of another primary: a cursor is valid on one server
         only, so the scan starts over there.  Raises ``Unavailable``.
         """
-        first, primary = call, ""
-        while True:
+        rest: Paging[P] | None = call
+        primary = ""
+        while rest is not None:
             leading = self.primary(call.queue)
             starts = leading != primary
             if starts:
-                call, primary = first, leading
-            page = await self.ask(call)
+                rest, primary = call, leading
+            page = await self.ask(rest)
             if self.primary(call.queue) != primary:
                 continue
             yield page, starts
-            if page.cursor == START:
-                return
-            call = call.at(page.cursor)
+            rest = rest.after(page)
 
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""

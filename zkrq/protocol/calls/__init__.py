@@ -20,12 +20,23 @@ from zkrq.protocol.calls.administration import (
     RedriveReply,
 )
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
+from zkrq.protocol.calls.call import (
+    FROM_NOW,
+    START,
+    Body,
+    Call,
+    Clocked,
+    Combining,
+    Decision,
+    Names,
+    NamesPage,
+    Paged,
+    Paging,
+    Trimming,
+)
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
-from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
-from zkrq.protocol.calls.forgetting import Forget
 from zkrq.protocol.calls.inspection import (
     ClaimCounts,
     ClaimCountsReply,
@@ -51,7 +62,7 @@ from zkrq.protocol.calls.rows import (
     stored_at,
 )
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
-from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
+from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
     "FROM_NOW",
@@ -100,6 +111,7 @@ __all__ = [
     "Owners",
     "OwnersReply",
     "Page",
+    "Paged",
     "Paging",
     "Pause",
     "Peek",

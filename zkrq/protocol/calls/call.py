@@ -1,4 +1,8 @@
-"""Describe one call of one script: its arguments in the order of the header, and its reply as a value."""
+"""Describe one call of one script: its arguments in the order of the header, and its reply as a value.
+
+The kinds of calls: those that are combined, those that are answered page by page, those that the server's clock is
+checked with, and *decisions*, by which a queue's primary decides for all servers.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,11 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
-from zkrq.protocol.calls.rows import Rows, Word
+from zkrq.protocol.calls.rows import Put, Records, Rows, Word
 from zkrq.protocol.clocks import PUT_WINDOW_MS, Expected
 from zkrq.protocol.scripts import SCRIPTS
 
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 Body = Sequence[Any]
@@ -88,14 +93,25 @@ class Combining(Call[R_co]):
         return 1
 
 
+class Paged(Protocol):
+    """A reply that is one page of many, with the cursor to continue from."""
+
+    @property
+    def cursor(self) -> bytes: ...
+
+
 class Paging(Call[R_co]):
-    """A call whose reply is one page of many, with the cursor to continue from."""
+    """A call whose reply is one page of many."""
 
     __slots__ = ()
 
     def at(self, cursor: bytes) -> Self:
         """Return the same call for the page that begins there."""
         return cast("Self", replace(cast("Any", self), cursor=cursor))
+
+    def after(self, page: Paged) -> Self | None:
+        """Return the same call for the page after this one, None if this is the last one."""
+        return None if page.cursor == START else self.at(page.cursor)
 
 
 class Clocked(Call[R_co]):
@@ -113,6 +129,48 @@ class Clocked(Call[R_co]):
         """Return the time of the server's clock, in microseconds."""
 
 
+class Decision(Call[R]):
+    """A call by which a queue's primary decides.  The other servers of the view are then given the decided records."""
+
+    __slots__ = ()
+
+    always_told: ClassVar[bool] = True
+    """Whether the other servers are called even if nothing was decided: they know whether this is still the primary."""
+
+    @property
+    def fenced(self) -> str:
+        """Owner that every server refuses from then on, or empty."""
+        return ""
+
+    @property
+    def puts(self) -> Sequence[Put]:
+        """New items that the call decides about."""
+        return ()
+
+    def under(self, *, trim: bool, again: bool) -> Self:
+        """Return the call as it is sent under one view.
+
+        ``trim``: it may drop old tombstones.  ``again``: another primary may have decided the same before.
+        """
+        return self
+
+    def decided(self, reply: R, epoch: int) -> Records:
+        """Return the records of everything decided under this epoch: those of the reply, if it has all."""
+        records: Any = getattr(reply, "records", reply)
+        return records
+
+
+class Trimming(Decision[R]):
+    """A decision that drops old tombstones as well."""
+
+    __slots__ = ()
+
+    trim: bool
+
+    def under(self, *, trim: bool, again: bool) -> Self:
+        return cast("Self", replace(cast("Any", self), trim=trim)) if trim != self.trim else self
+
+
 class Names(NamedTuple):
     """One page of names, and the cursor to continue from."""
 
@@ -120,11 +178,8 @@ class Names(NamedTuple):
     names: Sequence[bytes]
 
 
-class NamesPage(Protocol):
+class NamesPage(Paged, Protocol):
     """A reply with one page of names, and possibly more."""
-
-    @property
-    def cursor(self) -> bytes: ...
 
     @property
     def names(self) -> Sequence[bytes]: ...

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Clocked, Combining
-from zkrq.protocol.calls.decision import Trimming
+from zkrq.protocol.calls.call import Body, Clocked, Combining, Trimming
 from zkrq.protocol.calls.rows import Records
 from zkrq.protocol.clocks import Expected
 

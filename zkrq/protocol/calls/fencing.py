@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Body, Call, Clocked, Names, Paging
-from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.call import START, Body, Call, Clocked, Decision, Names, Paging
 from zkrq.protocol.calls.rows import Records
 from zkrq.protocol.clocks import Expected
 

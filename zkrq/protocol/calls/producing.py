@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Combining, from_0
-from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.call import Body, Combining, Decision, from_0
 from zkrq.protocol.calls.rows import Put, Records
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Call, Paging, from_0
-from zkrq.protocol.calls.decision import Decision
+from zkrq.protocol.calls.call import Body, Call, Decision, Paging, from_0
 from zkrq.protocol.calls.rows import Copied, Records
 
 
