@@ -109,7 +109,7 @@ class Evicting:
         Raises ``Denied`` if a server does not let this client in, and that is this client's trouble; ``NothingDone`` if
         a server has failed only this client for long.
         """
-        view: View = yield Look()
+        view = yield from Look()
         if view.epoch > known.epoch:
             return view
         others = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
@@ -117,7 +117,7 @@ class Evicting:
             check_let_in(others)
             return view
         failed = {**failed, **others}
-        now: float = yield Monotonic()
+        now = yield from Monotonic()
         failing_since = self.witness.note_failed(failed, now)
         weighed = weigh_eviction(view, failed)
         if weighed is not Eviction.HARMLESS:
@@ -128,13 +128,13 @@ class Evicting:
         judgements = self.judge(view, failed, now)
         if unheard := [id for id, judgement in judgements.items() if judgement is Judgement.ACCUSE]:
             kept_out = {id for id in unheard if failed[id].verdict is Verdict.CORRECT}
-            return (yield Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
+            return (yield from Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
         if not {Judgement.WAIT, Judgement.CONTRADICTED}.isdisjoint(judgements.values()):
             return view
         if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
             return view
-        wanted = evict(view, failed, by=(yield Nonce()))
-        written: View = yield Swap(wanted)
+        wanted = evict(view, failed, by=(yield from Nonce()))
+        written = yield from Swap(wanted)
         if written is wanted:
             silent = [id for id in judgements if failed[id].status in IMPRESSIONS]
             self.witness.note_evicted({id: view.receivers[id] for id in silent}, now)
@@ -167,13 +167,13 @@ class Evicting:
     def attend(self) -> Operation[None]:
         """Ask the servers that are in a new life, which gives this client standing, and those that are accused; refute
         the accusations of those that answer."""
-        view: View = yield Look()
+        view = yield from Look()
         doubted, closed = accused(view), accused_of_denial(view)
         answers = {**(yield from seal(view, (doubted | self.witness.unmet) - closed))}
         if closed:
             yield Jitter(REFUTE_SPREAD)
             lives = {id: view.receivers[id] for id in sorted(closed)}
-            anew: Answers = yield Ask(view.epoch, lives, Seal(), anew=True)
+            anew = yield from Ask(view.epoch, lives, Seal(), anew=True)
             # Many clients connect now: a connection that is slow to be made says nothing about the server.
             answers |= {id: answer for id, answer in anew.items() if answer.status not in IMPRESSIONS}
         reached = {id for id, answer in answers.items() if answer.status is Status.OK}
@@ -194,7 +194,7 @@ class Evicting:
             return refute(view, wrongly(view), client=self.witness.client)
 
         for _ in range(REFUTE_TRIES):
-            view: View = yield Look()
+            view = yield from Look()
             if not wrongly(view):
                 return
             yield Change(view, change)
