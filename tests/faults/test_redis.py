@@ -223,7 +223,7 @@ async def test_one_full_server_of_three(
             assert await queue.size() == (0, 0, 0, 0)
         finally:
             await command(full, "CONFIG", "SET", "maxmemory", "0")
-        monkeypatch.setattr("zkrq.replication.full.FULL_SECONDS", 0.0)
+        monkeypatch.setattr("zkrq.replication.obstacles.FULL_SECONDS", 0.0)
         assert (await queue.push("room again", key=key)).replicas == 3
         assert len(cluster.view.members) == 3
         assert cluster.view.epoch == 1, "nobody was evicted"

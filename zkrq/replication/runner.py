@@ -277,7 +277,7 @@ class Runner:
             return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)
         if isinstance(call, NEEDS_MEMORY):
-            self._obstacles.full.note(self.membership.view, answers)
+            self._obstacles.note_room(self.membership.view, answers)
         return answers
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
