@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.errors import ConfigError
-from zkrq.base.settings import AS_DECLARED, Settings
+from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
@@ -101,29 +101,10 @@ class Cluster:
     # -- queues ------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        codec: Codec[T],
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[T]: ...
+    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[Any]: ...
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(
         self,
