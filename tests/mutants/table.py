@@ -455,8 +455,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "old-connections-vouch",
         "zkrq/protocol/eviction.py",
-        "anew: Answers = yield Ask(view.epoch, lives, Seal(), anew=True)",
-        "anew: Answers = yield Ask(view.epoch, lives, Seal())",
+        "anew = yield from seal(view, closed, anew=True)",
+        "anew = yield from seal(view, closed)",
         "whether a server lets clients in is found out over a new connection",
         Suite("tests/unit/test_eviction.py"),
     ),

@@ -28,16 +28,15 @@ from zkrq.protocol.steps import (
     Rest,
     TimeUp,
     TooFewMembers,
+    full_members,
     reasons,
+    refuse,
 )
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import Life, ServerId, View
 
 R = TypeVar("R")
-
-FULL_RETRY_SECONDS = 1.0
-"""Seconds during which a push is retried that a full server has refused and another has accepted."""
 
 
 class Attempts:
@@ -158,15 +157,3 @@ class Attempts:
             why = effort.why(error)
             raise NothingDone(f"no primary of queue {call.queue!r} could be asked in time: {why}") from error
         return call.read(answered[0].body)
-
-
-def refuse(answers: Answers) -> None:
-    """Raise ``NothingDone`` if a server refused a call that only reads."""
-    for id, answer in answers.items():
-        if answer.verdict is Verdict.REFUSE:
-            raise NothingDone(f"{id}: {answer.reason}")
-
-
-def full_members(view: View, answers: Answers) -> Answers:
-    """Return the answers of members that have no room."""
-    return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}

@@ -35,10 +35,10 @@ def meet(servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
     return met
 
 
-def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
-    """Make servers of the view adopt its epoch, which also shows which of them answer."""
+def seal(view: View, servers: Iterable[ServerId], *, anew: bool = False) -> Operation[Answers]:
+    """Make servers of the view adopt its epoch, which also shows which of them answer; ``anew``: see ``Ask``."""
     lives = {id: view.receivers[id] for id in sorted(servers)}
-    return (yield from Ask(view.epoch, lives, Seal())) if lives else {}
+    return (yield from Ask(view.epoch, lives, Seal(), anew=anew)) if lives else {}
 
 
 def enrol(

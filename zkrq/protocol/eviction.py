@@ -42,12 +42,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from zkrq.protocol.calls import Seal
 from zkrq.protocol.enrolment import seal
 from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
-    Ask,
     Change,
     Evict,
     Evicted,
@@ -172,8 +170,7 @@ class Evicting:
         answers = {**(yield from seal(view, (doubted | self.witness.unmet) - closed))}
         if closed:
             yield Jitter(REFUTE_SPREAD)
-            lives = {id: view.receivers[id] for id in sorted(closed)}
-            anew = yield from Ask(view.epoch, lives, Seal(), anew=True)
+            anew = yield from seal(view, closed, anew=True)
             # Many clients connect now: a connection that is slow to be made says nothing about the server.
             answers |= {id: answer for id, answer in anew.items() if answer.status not in IMPRESSIONS}
         reached = {id for id, answer in answers.items() if answer.status is Status.OK}

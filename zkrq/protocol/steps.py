@@ -338,6 +338,9 @@ class PlaceFailed(Exception):
 
 # -- shared by operations ---------------------------------------------------------------------------------------------
 
+FULL_RETRY_SECONDS = 1.0
+"""Seconds during which a push is retried that a full server has refused and another has accepted."""
+
 
 @dataclass(slots=True)
 class Effort:
@@ -380,6 +383,18 @@ def check_let_in(answers: Answers) -> None:
     for id, answer in answers.items():
         if answer.verdict is Verdict.CORRECT:
             raise Denied(denial(id, answer))
+
+
+def refuse(answers: Answers) -> None:
+    """Raise ``NothingDone`` if a server refused a call that only reads."""
+    for id, answer in answers.items():
+        if answer.verdict is Verdict.REFUSE:
+            raise NothingDone(f"{id}: {answer.reason}")
+
+
+def full_members(view: View, answers: Answers) -> Answers:
+    """Return the answers of members that have no room."""
+    return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}
 
 
 P = TypeVar("P", bound="Paged")

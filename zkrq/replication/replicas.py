@@ -59,6 +59,10 @@ class Replicas:
         """
         return await self.run(self._operations.fence(queue, owner))
 
+    async def ask_for_room(self) -> None:
+        """Ask every server whether it would accept a push now.  Raises what a push would raise."""
+        await self.run(self._operations.ask_for_room())
+
     async def ask(self, call: Call[R]) -> R:
         """Make a call that only reads on the queue's primary.  Raises ``Unavailable``."""
         return await self.run(self._operations.ask_primary(call))

@@ -28,11 +28,15 @@ from zkrq.protocol.calls.call import (
     Clocked,
     Combining,
     Decision,
+    Gone,
     Names,
     NamesPage,
     Paged,
     Paging,
+    Records,
+    Rows,
     Trimming,
+    Word,
 )
 from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
@@ -51,11 +55,7 @@ from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided,
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
-    Gone,
     Put,
-    Records,
-    Rows,
-    Word,
     bundle_and_position,
     item_id,
     read_notes,

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Decision, Trimming
-from zkrq.protocol.calls.rows import Records
+from zkrq.protocol.calls.call import Body, Decision, Records, Trimming
 
 
 class CancelReply(NamedTuple):

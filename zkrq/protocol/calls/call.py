@@ -7,19 +7,25 @@ checked with, and *decisions*, by which a queue's primary decides for all server
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
-from zkrq.protocol.calls.rows import Put, Records, Rows, Word
 from zkrq.protocol.clocks import PUT_WINDOW_MS, Expected
+from zkrq.protocol.records import states_of
 from zkrq.protocol.scripts import SCRIPTS
+
+if TYPE_CHECKING:
+    from zkrq.protocol.calls.rows import Put
 
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+Word = bytes | str | int
+"""Parts of a command."""
 
 Body = Sequence[Any]
 """Values after OK in a reply."""
@@ -29,6 +35,58 @@ START = b"0"
 
 FROM_NOW = 0
 """Used instead of a clock: durations count from the moment at which the server executes the call."""
+
+
+class Rows:
+    """Values of many items in one flat list, as on the wire: no object per item."""
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: Sequence[Any] = ()) -> None:
+        self.flat = flat
+
+
+class Records(Rows):
+    """Decided records: id, record, notes, since of each bundle; see ``lua/_reply.lua``."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self.flat) // 4
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over ids and records."""
+        return zip(self.flat[::4], self.flat[1::4], strict=True)
+
+    @property
+    def ids(self) -> Sequence[bytes]:
+        return self.flat[::4]
+
+    def gone(self) -> list[Gone]:
+        """Return what was removed, of bundles of which at least half is."""
+        gone: list[Gone] = []
+        for id, record in self:
+            states = states_of(record)
+            if not states.strip(b"XF"):
+                gone.append(Gone(id, b""))
+            elif 2 * (removed := states.count(b"X") + states.count(b"F")) >= len(states) and removed:
+                gone.append(Gone(id, bytes(at for at, state in enumerate(states) if state in b"XF")))
+        return gone
+
+    def with_payloads(self, payloads: Mapping[bytes, bytes]) -> Rows:
+        """Return the rows with the payloads of each, empty for a bundle without any here."""
+        flat: list[Word] = []
+        rows = iter(self.flat)
+        for id, record, notes, since in zip(rows, rows, rows, rows, strict=True):
+            flat += (id, record, notes, since, payloads.get(id, b""))
+        return Rows(flat)
+
+
+class Gone(NamedTuple):
+    """Items of a bundle that were removed: their positions, a byte each; empty: all."""
+
+    id: bytes
+    positions: bytes
 
 
 class Call(Generic[R_co]):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Clocked, Combining, Trimming
-from zkrq.protocol.calls.rows import Records
-from zkrq.protocol.clocks import Expected
+from zkrq.protocol.calls.call import Body, Clocked, Combining, Records, Trimming
+
+if TYPE_CHECKING:
+    from zkrq.protocol.clocks import Expected
 
 
 class ClaimReply(NamedTuple):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Combining, Decision, from_0
-from zkrq.protocol.calls.rows import Put, Records
+from zkrq.protocol.calls.call import Body, Combining, Decision, Records, from_0
+from zkrq.protocol.calls.rows import Put
 
 
 class PlainReply(NamedTuple):
