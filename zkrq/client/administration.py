@@ -41,7 +41,7 @@ class Cancellation(enum.Enum):
     REMOVED = "removed"
     """The item was ready, scheduled or a dead letter, and is removed."""
     SIGNALLED = "signalled"
-    """The item was claimed and is removed.  Its claim is lost, and its handler is told to stop."""
+    """The item was claimed and is removed.  Its claim is lost, and its handler is stopped."""
     NOT_FOUND = "not found"
     """No item has that id: it was never pushed, or it is done."""
 
@@ -66,7 +66,7 @@ class Administration(Inspection[T]):
         await self._set_paused(State.GONE)
 
     async def _set_paused(self, state: State) -> None:
-        """Change the first shard, then have the others follow it, even if somebody else has changed it meanwhile.
+        """Change the first shard, then have the others follow it, even if another client has changed it meanwhile.
 
         A new shard takes no pushes yet, and gets the pauses of the first one: again if the map has changed meanwhile.
         """

@@ -322,8 +322,8 @@ class Cluster:
         """Push no more plain items to a shard; consumers empty it.  ``shard_sizes`` shows what is left.
 
         Items with an ``id`` or a ``key``, and those of queues with a ``max_size``, still go there if it is the home of
-        their queue: nobody else could know whether such an item is there already.  If this fails or is cancelled, call
-        it again.
+        their queue, because no other shard could know whether such an item is there already.  If this fails or is
+        cancelled, call it again.
         Raises ``ConfigError`` for an unknown name, and for the only shard that takes pushes; ``Unavailable``.
         """
         self._client.check_open()

@@ -28,13 +28,13 @@ without each rule below, some schedule loses items or halts all clients.
 * *A refutation forbids the eviction, and nothing else.*  The calls of a contradicted client are retried within their
   time, because a server that hangs for a little longer than a time-out answers the next try.  Only a client that the
   server has failed for ``patience``, which is as long as a call is retried, fails its calls before they are sent.
-* *A server that lets nobody in is accused, never evicted at once*, whatever the client's standing.  A wrong password is
-  the mistake of one client or of the server, and the client cannot tell which.  Without the others' word, one client
-  with an old password would evict every server; without an eviction, one server with a wrong password would halt all
-  clients.  The others refute over a connection of their own that is made for it: the one that they have may be from
-  before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a client
-  that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out is never
-  evicted below min_replicas: that would help nobody.
+* *A server that lets no client in is accused, never evicted immediately*, whatever the client's standing.  A wrong
+  password is the mistake of one client or of the server, and the client cannot tell which.  Without the others' word,
+  one client with an old password would evict every server; without an eviction, one server with a wrong password would
+  halt all clients.  The others refute over a connection of their own that is made for it: the one that they have may be
+  from before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a
+  client that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out
+  is never evicted below min_replicas, because no push could complete without it.
 """
 
 from __future__ import annotations

@@ -292,7 +292,7 @@ class Fenced(Failure):
 
 
 class Denied(Failure):
-    """A server does not let this client in, until somebody corrects the cause."""
+    """A server does not let this client in until its cause is corrected."""
 
 
 class TimeUp(Failure):

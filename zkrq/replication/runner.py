@@ -256,7 +256,7 @@ class Runner:
             operation.close()
 
     async def _evict(self, step: Evict, running: _Running) -> View:
-        # One eviction at a time.  The next operation that waits here finds the view changed and evicts nobody.
+        # One eviction at a time.  The next operation that waits here finds the view changed and evicts no server.
         async with self.membership.changing:
             return await self._run(self._evicting.evict(step.view, step.failed, step.answered), running)
 

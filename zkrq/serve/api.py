@@ -272,14 +272,14 @@ class Api:
         return Response(stored(item), media_type="application/json")
 
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
-        """Remove one item in any state. The holder of a claimed item is told, and its claim is lost."""
+        """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
         if found is Cancellation.NOT_FOUND:
             raise NoSuchItem
         return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
 
     async def dead_letters(
-        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="At most so many.")] = 50
+        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50
     ) -> Response:
         """List the oldest dead letters, with their reasons; fewer if they are large."""
         letters = await self._queues[queue].dead_letters(count)

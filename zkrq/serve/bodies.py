@@ -277,7 +277,9 @@ class DeadLetters(BaseModel):
 class Cancelled(BaseModel):
     """The item is removed."""
 
-    outcome: Literal["removed", "signalled"] = Field(description="`signalled`: it was claimed, and its holder is told.")
+    outcome: Literal["removed", "signalled"] = Field(
+        description="`signalled`: it was claimed, and its holder is notified."
+    )
 
 
 class Redriven(BaseModel):

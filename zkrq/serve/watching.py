@@ -102,7 +102,7 @@ class Watching:
             raise Busy(f"{STREAMS_MAX} pages are kept up to date already")
 
     def soon(self) -> None:
-        """Look at once, since something was changed."""
+        """Look immediately, because something was changed."""
         self._wanted.set()
 
     async def looks(self) -> AsyncGenerator[Look]:
