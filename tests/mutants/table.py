@@ -370,7 +370,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if server in view.eligible and life.generation == restored(view.eligible[server]):",
         "if server in view.eligible:",
         "a server that was wiped vouches for nothing",
-        Suite("tests/unit/test_view.py"),
+        Suite("tests/unit/test_view_changes.py"),
     ),
     Mutant(
         "learner-of-another-life-is-promoted",
@@ -378,7 +378,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if view.learners.get(server) != life:",
         "if server not in view.learners:",
         "only the life that was given everything becomes a member",
-        Suite("tests/unit/test_view.py"),
+        Suite("tests/unit/test_view_changes.py"),
     ),
     Mutant(
         "eligible-are-dismissed-unasked",
