@@ -17,7 +17,7 @@ dev: setup     ## The same servers without the failures, to try things out again
 long: setup    ## The cases that a test run leaves out for time, about 20 minutes.
 	$(PYTHON) -m pytest -n 2 --dist loadfile -m chaos $(ARGS)
 
-bench: setup   ## About 15 minutes, ARGS=--quick two; tables and pictures in build/bench, see docs/benchmarks.md.
+bench: setup   ## About 25 minutes, ARGS=--quick four; tables and pictures in build/bench, see docs/benchmarks.md.
 	$(PYTHON) -m benchmarks $(ARGS)
 
 test: setup    ## ARGS="-k local" goes to pytest.

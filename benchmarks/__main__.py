@@ -1,7 +1,7 @@
 """Run the benchmarks and write their figures: JSON, Markdown, pictures.
 
-    python -m benchmarks                    # everything, about a quarter of an hour
-    python -m benchmarks --quick            # rougher, about two minutes
+    python -m benchmarks                    # everything, about twenty-five minutes
+    python -m benchmarks --quick            # rougher, about four minutes
     python -m benchmarks --only throughput --only peers
     python -m benchmarks --docs             # renews the figures in docs/benchmarks.md too
     python -m benchmarks --profile          # only the hot path, under cProfile
@@ -27,6 +27,7 @@ from benchmarks import (
     client_memory,
     contest,
     fates,
+    fleet,
     growth,
     held,
     hot_path,
@@ -66,6 +67,7 @@ def benchmarks(folder: Path) -> Mapping[str, Benchmark]:
         "fates": Benchmark(fates.run, 240),
         "held": Benchmark(held.run, 420),
         "memory": Benchmark(client_memory.run, 180),
+        "fleet": Benchmark(partial(fleet.run, folder=folder), 900),
         "peers": Benchmark(partial(contest.run, folder=folder), 600),
     }
 
@@ -94,7 +96,7 @@ def main() -> None:
         prog="python -m benchmarks", description=__doc__.splitlines()[0] if __doc__ else ""
     )
     known = tuple(benchmarks(ROOT))
-    parser.add_argument("--quick", action="store_true", help="less of everything, once: about two minutes")
+    parser.add_argument("--quick", action="store_true", help="less of everything, once: about four minutes")
     parser.add_argument("--only", action="append", choices=known, help="this one; may be repeated")
     parser.add_argument("--docs", action="store_true", help="renew the figures in docs/benchmarks.md")
     parser.add_argument("--profile", action="store_true", help="profile the hot path, and nothing else")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import client_memory, contest, growth, held, latency, limit
+from benchmarks import client_memory, contest, fleet, growth, held, latency, limit
 from benchmarks.sheet import Sheet, Topic, figure
 
 
@@ -45,6 +45,7 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
         ),
         *_at_rest(sheet, "push at one caller", "push", 2.5),
         *_at_rest(sheet, "push to a waiting handler", "to handler", 4),
+        *_everyday(sheet),
         *_flat(sheet, "cost at depth 10^6 / at 10^3", growth.DEPTH, "1,000,000", "1,000"),
         *_flat(sheet, "cost with 100 consumers / with 4", growth.CONSUMERS, "100", "4"),
         Bar(
@@ -91,6 +92,20 @@ def _at_rest(sheet: Sheet, title: str, row: str, wanted: float) -> Sequence[Bar]
             tuple(sheet.values(latency.AT_REST_RATIO, row, column)),
         )
         for client, column in (("redis-py", "to redis-py"), ("hiredis alone", "to hiredis"))
+    ]
+
+
+def _everyday(sheet: Sheet) -> Sequence[Bar]:
+    eight, sixteen = fleet.EIGHT.at(fleet.EVERYDAY), fleet.SIXTEEN.at(fleet.BUSY)
+    rows = (
+        ("8 workers, 200/s: to the handler, p50", 1.5, eight, fleet.NATS, fleet.TO_HANDLER),
+        ("8 workers, 200/s: processor time of the workers", 1.1, eight, fleet.SAQ, fleet.WORKERS),
+        ("8 workers, 200/s: processor time of the servers", 3, eight, fleet.SAQ, fleet.SERVERS),
+        ("16 workers, 300/s: to the handler, p50", 2.5, sixteen, fleet.SAQ, fleet.TO_HANDLER),
+    )
+    return [
+        Bar(f"{what}, zkrq / {base}", wanted, _ratio(sheet, topic, fleet.ZKRQ, base, column))
+        for what, wanted, topic, base, column in rows
     ]
 
 

@@ -7,22 +7,18 @@ disturbances of the machine cancel out.
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, TypeVar
 
-from benchmarks import bare, brokers, environments, load, processes, server_time
+from benchmarks import bare, brokers, environments, load, places, processes, programs, server_time
 from benchmarks.peers.common import Job, Rates
+from benchmarks.places import Place
 from benchmarks.plan import Plan
 from benchmarks.raw import RawRedis
 from benchmarks.sheet import Sheet, Topic
-from zkrq import local
 from zkrq.local import Servers
 
 PEERS = Topic(
@@ -63,11 +59,10 @@ LIMIT_BATCH = 250
 
 ITEMS = 20_000
 PATIENCE = 150.0
-ROOT = Path(__file__).parents[1]
 
 R = TypeVar("R")
 
-Place = Literal["redis", "nats", "rabbitmq", "zookeeper"]
+Kind = places.Kind | Literal["zookeeper"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class Peer:
 
     title: str
     program: str
-    place: Place
+    place: Kind
     items: int
     environment: str = "main"
 
@@ -96,29 +91,18 @@ PEER_LIST: Sequence[Peer] = (
 )
 
 
-class PeerFailed(Exception):
-    """A peer's program printed no figures; the text says why, in one line."""
-
-
-class _Servers(NamedTuple):
-    """Where clients find the servers of a kind, and processes of them, one of each group."""
-
-    urls: list[str]
-    pids: list[int]
-
-
 @dataclass(slots=True)
 class _Arena:
     """Servers of all contestants; ``places`` lacks those that could not be started."""
 
     ours: Servers
-    places: Mapping[Place, _Servers]
+    places: Mapping[Kind, Place]
     pythons: Mapping[str, Path]
     sheet: Sheet
 
-    async def measure(self, row: str, items: int, pids: Sequence[int], work: Awaitable[R]) -> R:
+    async def measure(self, row: str, items: int, place: Place, work: Awaitable[R]) -> R:
         """Await a run, and write down what it cost the servers."""
-        groups = {os.getpgid(pid) for pid in pids}
+        groups = place.groups
         before = server_time.of_groups(groups)
         result = await work
         if server_time.available():
@@ -142,7 +126,7 @@ async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
                 zkrq = await _zkrq(plan, sheet, arena)
                 try:
                     rates = await _peer(plan, arena, peer)
-                except PeerFailed as error:
+                except programs.ProgramFailed as error:
                     sheet.remark(f"{peer.title}: not measured: {error}")
                     failed.add(peer)
                     continue
@@ -150,31 +134,24 @@ async def run(plan: Plan, sheet: Sheet, folder: Path) -> None:
                 sheet.note(PEERS, peer.title, rates.settings)
 
 
-async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping[Place, _Servers]:
-    redis = await stack.enter_async_context(local.servers(redis=1, zookeeper=0))
-    places: dict[Place, _Servers] = {"redis": _Servers([redis.redis[0].url], _pids(redis))}
+async def _places(stack: AsyncExitStack, sheet: Sheet, ours: Servers) -> Mapping[Kind, Place]:
+    found: dict[Kind, Place] = {}
     if ours.zookeeper:
-        places["zookeeper"] = _Servers(list(ours.redis_urls.values()), _pids(ours))
+        found["zookeeper"] = places.of_servers(ours)
     else:
         sheet.remark("a znode per item: not measured, ZooKeeper is not installed")
-    kinds: dict[Place, type[brokers.Nats | brokers.RabbitMQ]] = {"nats": brokers.Nats, "rabbitmq": brokers.RabbitMQ}
-    for place, kind in kinds.items():
+    kinds: Sequence[places.Kind] = ("redis", "nats", "rabbitmq")
+    for kind in kinds:
         try:
-            broker = await stack.enter_async_context(brokers.running(kind))
+            found[kind] = await stack.enter_async_context(places.opened(kind))
         except brokers.BrokerFailed as error:
-            sheet.remark(f"{kind.__name__}: not measured: {error}")
-        else:
-            places[place] = _Servers(broker.urls, [process.pid for process in broker.processes])
-    return places
-
-
-def _pids(group: Servers) -> list[int]:
-    return [server.pid for server in group.all if server.pid is not None]
+            sheet.remark(f"{kind}: not measured: {error}")
+    return found
 
 
 async def _zkrq(plan: Plan, sheet: Sheet, arena: _Arena) -> Rates:
     items = plan.items(ITEMS)
-    rates = await arena.measure(ZKRQ, items, _pids(arena.ours), processes.together(arena.ours, 1, items))
+    rates = await arena.measure(ZKRQ, items, places.of_servers(arena.ours), processes.together(arena.ours, 1, items))
     found = Rates(
         rates.push, rates.consume, rates.cycle, f"{load.TASKS} tasks, JSON, every setting as it is by default"
     )
@@ -188,7 +165,7 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
     zkrq = await _zkrq(plan, sheet, arena)
     async with load.meter(arena.ours.redis_urls.values()) as meter:
         limit = await arena.measure(
-            LIMIT_TITLE, plan.items(ITEMS), _pids(arena.ours), bare.replay(arena.ours, tape, meter)
+            LIMIT_TITLE, plan.items(ITEMS), places.of_servers(arena.ours), bare.replay(arena.ours, tape, meter)
         )
     settings = f"no library: three servers in parallel, batches of {LIMIT_BATCH}, {len(bare.QUEUES)} queues, hiredis"
     _note(sheet, LIMIT_TITLE, Rates(limit.push, limit.consume, limit.cycle, settings), zkrq)
@@ -196,39 +173,19 @@ async def _limit(plan: Plan, sheet: Sheet, arena: _Arena) -> None:
 
 
 async def _peer(plan: Plan, arena: _Arena, peer: Peer) -> Rates:
-    servers, items = arena.places[peer.place], plan.items(peer.items)
+    place, items = arena.places[peer.place], plan.items(peer.items)
     if peer.place == "redis":
-        wire = await RawRedis.open(servers.urls[0])
+        wire = await RawRedis.open(place.urls[0])
         await wire.ask("FLUSHALL")
         wire.close()
     python = arena.pythons[peer.environment]
-    job = Job(servers.urls, items, load.TASKS, arena.ours.zookeeper_hosts)
-    return await arena.measure(peer.title, items, servers.pids, _run(peer, python, job))
+    job = Job(place.urls, items, load.TASKS, arena.ours.zookeeper_hosts)
 
+    async def rates() -> Rates:
+        program = await programs.start(python, f"benchmarks.peers.{peer.program}", job._asdict())
+        return Rates(**await programs.last_words(program, PATIENCE))
 
-async def _run(peer: Peer, python: Path, job: Job) -> Rates:
-    try:
-        program = await asyncio.create_subprocess_exec(
-            *(str(python), "-m", f"benchmarks.peers.{peer.program}", json.dumps(job._asdict())),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    except OSError:
-        raise PeerFailed("its environment is missing") from None
-    try:
-        async with asyncio.timeout(PATIENCE):
-            told, complaints = await program.communicate()
-    except TimeoutError:
-        raise PeerFailed(f"no figures within {PATIENCE:g} s") from None
-    finally:
-        if program.returncode is None:
-            program.kill()
-            await program.wait()
-    if program.returncode:
-        lines = [line for line in complaints.decode(errors="replace").splitlines() if line.strip()]
-        raise PeerFailed(lines[-1].strip() if lines else f"its program ended with {program.returncode}")
-    return Rates(**json.loads(told.splitlines()[-1]))
+    return await arena.measure(peer.title, items, place, rates())
 
 
 def _note(sheet: Sheet, row: str, rates: Rates, zkrq: Rates | None = None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -19,6 +20,8 @@ from prometheus_client import CollectorRegistry
 from redis.asyncio import Redis
 
 import zkrq
+from benchmarks import load
+from benchmarks.recording import Recording
 from zkrq import local
 from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
@@ -26,7 +29,9 @@ from zkrq.consuming.observing import Observer
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.opentelemetry import Tracing
 from zkrq.prometheus import Metrics
+from zkrq.protocol.keys import key
 
+NAMESPACE = "counted"
 ITEM = {"to": "ann@example.org", "text": "x" * 60}
 TASKS = 256
 ITEMS = 4096
@@ -68,12 +73,32 @@ queue or in 64; metrics, traces: with these on, without an exporter; alone: one 
 the limit was set, or twice that if the count depends on the batch sizes of a run."""
 
 
+IDLE, BUSY = "a lone worker that waits for each item", "a lone worker with items waiting"
+
+IDLE_CALLS, BUSY_CALLS = 11.6, 9.3
+
+SCRIPT_CALLS: Mapping[str, float] = {IDLE: IDLE_CALLS, BUSY: BUSY_CALLS}
+"""Limits for ``count_script_calls``: calls per item, of all three servers together.  Slightly above the counts, which
+are the same in each run; lower a limit when an item needs fewer calls."""
+
+LONE_ITEMS = 40
+LONE_SECONDS = 0.005
+"""Seconds that the handler of a lone worker takes."""
+LONE_INTERVAL = 0.16
+"""Seconds from an item to the next one for a worker that waits: 50 items a second, for eight such workers."""
+
+QUIET_TURNS = 50
+"""Turns of the event loop without a call in flight, after which only a timer makes a client send another."""
+QUIET_PATIENCE = 60.0
+"""Seconds, by the clock of the machine, after which a client that does not get quiet is an error."""
+
+
 async def count(names: Collection[str] = LIMITS.keys()) -> dict[str, float]:
     """Count these of ``LIMITS``, under the same names."""
     counts: dict[str, float] = {}
     async with local.servers(redis=3, zookeeper=0) as servers:
         settings = Settings(
-            namespace="counted", found=True, description="counts", command_timeout=10.0, operation_timeout=30.0
+            namespace=NAMESPACE, found=True, description="counts", command_timeout=10.0, operation_timeout=30.0
         )
         async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             await _cycle(cluster.queue("warm-up"), TASKS)  # loads every script on every server
@@ -93,6 +118,122 @@ async def count(names: Collection[str] = LIMITS.keys()) -> dict[str, float]:
                 counts |= await _counted(f"claim and ack{kind}", urls, consume, items)
                 stop()
     return {name: counts[name] for name in counts if name in names}
+
+
+def count_script_calls() -> dict[str, float]:
+    """Count what ``SCRIPT_CALLS`` limits, under the same names.
+
+    Producer and worker are clients of their own.  The clock of their event loop stands still and is put forward between
+    calls only, so a timer fires between the same calls in each run, however slow the machine is.
+    """
+    with asyncio.Runner(loop_factory=_StillLoop) as runner:
+        return runner.run(_count_script_calls())
+
+
+async def _count_script_calls() -> dict[str, float]:
+    hub, recording = Hub(), Recording()
+    async with (
+        local.servers(redis=3, zookeeper=0) as servers,
+        load.cluster_of(servers.redis_urls, "", hub=hub, dial=recording.dial, namespace=NAMESPACE) as producer,
+        load.cluster_of(servers.redis_urls, "", hub=hub, dial=recording.dial, namespace=NAMESPACE) as consumer,
+    ):
+        return {
+            IDLE: await _Lone(recording, producer.queue("idle"), consumer.queue("idle")).idle(),
+            BUSY: await _Lone(recording, producer.queue("busy"), consumer.queue("busy")).busy(),
+        }
+
+
+class _StillLoop(asyncio.SelectorEventLoop):
+    """An event loop whose clock can be stopped and put forward."""
+
+    _ahead = 0.0
+    _still_at: float | None = None
+
+    def time(self) -> float:
+        return super().time() + self._ahead if self._still_at is None else self._still_at
+
+    def put_forward(self, seconds: float) -> None:
+        assert self._still_at is not None
+        self._still_at += seconds
+
+    @contextmanager
+    def standing_still(self) -> Generator[None]:
+        self._still_at = self.time()
+        try:
+            yield
+        finally:
+            self._ahead, self._still_at = self._still_at - super().time(), None
+
+
+class _Lone:
+    """A producer that awaits each push, and a worker with one slot."""
+
+    def __init__(self, recording: Recording, producer: zkrq.Queue[Any], consumer: zkrq.Queue[Any]) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _StillLoop)
+        self._loop, self._recording, self._producer, self._consumer = loop, recording, producer, consumer
+        self._handled = 0
+
+    async def idle(self) -> float:
+        """Count the calls per item where each item is pushed to an empty queue."""
+        async with self._working():
+            await self._push_and_pass(1)  # loads the scripts
+            self._recording.take()
+            await self._push_and_pass(LONE_ITEMS)
+            return self._calls()
+
+    async def busy(self) -> float:
+        """Count the calls per item where all of them were pushed before the worker begins."""
+        self._recording.take()
+        for _ in range(LONE_ITEMS):
+            await self._producer.push(ITEM)
+        async with self._working():
+            while self._handled < LONE_ITEMS:
+                await self._pass(LONE_SECONDS)
+            await self._pass(LONE_INTERVAL)
+            return self._calls()
+
+    def _calls(self) -> float:
+        """Return the calls per item since the last time, without those that are not about the queue's items."""
+        records = key(NAMESPACE, self._producer.name, "records").encode()
+        return sum(records in call.words for call in self._recording.take()) / LONE_ITEMS
+
+    async def _push_and_pass(self, items: int) -> None:
+        for _ in range(items):
+            handled = self._handled
+            await self._producer.push(ITEM)
+            await self._quiet(handled + 1)
+            await self._pass(LONE_INTERVAL)
+
+    async def _pass(self, seconds: float) -> None:
+        """Put the clock forward in steps, each followed by all calls that it brings about."""
+        for _ in range(round(seconds / LONE_SECONDS)):
+            self._loop.put_forward(LONE_SECONDS)
+            await self._quiet()
+
+    async def _quiet(self, handled: int = 0) -> None:
+        """Wait until this many items have reached the handler and no call is in flight."""
+        turns, until = 0, time.monotonic() + QUIET_PATIENCE
+        while turns < QUIET_TURNS:
+            await asyncio.sleep(0)
+            turns = 0 if self._recording.in_flight or self._handled < handled else turns + 1
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self._recording.in_flight} calls in flight, {self._handled} items handled")
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncGenerator[None]:
+        with self._loop.standing_still():
+            worker = asyncio.create_task(self._consumer.work(self._handle, concurrency=1))
+            try:
+                await self._quiet()
+                yield
+            finally:
+                worker.cancel()
+                await asyncio.wait([worker])
+
+    async def _handle(self, item: object) -> None:
+        self._handled += 1
+        await asyncio.sleep(LONE_SECONDS)
 
 
 def _metrics(cluster: Cluster) -> Metrics:
@@ -148,8 +289,8 @@ async def _figures(url: str) -> dict[str, float]:
         traffic: dict[str, Any] = await redis.info("stats")  # pyright: ignore[reportUnknownMemberType]
     calls = {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in commands.items()}
     return {
-        "script calls on a server": calls.get("evalsha", 0),
-        "commands on a server": sum(calls.values()) - calls.get("evalsha", 0) - calls.get("info", 0),
+        "script calls on a server": calls.get("fcall", 0),
+        "commands on a server": sum(calls.values()) - calls.get("fcall", 0) - calls.get("info", 0),
         "bytes to a server": traffic["total_net_input_bytes"],
         "bytes from a server": traffic["total_net_output_bytes"],
     }
@@ -172,5 +313,5 @@ def python_calls() -> Generator[list[int]]:
 
 
 if __name__ == "__main__":
-    for name, counted in asyncio.run(count()).items():
-        print(f"{name:55} {counted:10.3f}   limit {LIMITS[name]:g}")
+    for name, counted in (count_script_calls() | asyncio.run(count())).items():
+        print(f"{name:55} {counted:10.3f}   limit {(SCRIPT_CALLS | LIMITS)[name]:g}")

@@ -214,7 +214,7 @@ async def _in_turn(*work: Awaitable[object]) -> None:
 
 async def _timed(group: Servers, operation: Operation) -> tuple[Sequence[float], str]:
     """Carry out an operation; return the milliseconds of its calls, sorted, and the script of the longest one."""
-    names = {script.given(flags).sha: name for name, script in SCRIPTS.items() for flags in (True, False)}
+    names = {script.function: name for name, script in SCRIPTS.items()}
     await _command(group, "CONFIG", "SET", "slowlog-log-slower-than", LOGGED_FROM_US, "slowlog-max-len", LOGGED_MOST)
     await _command(group, "SLOWLOG", "RESET")
     await operation()

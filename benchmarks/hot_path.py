@@ -127,7 +127,7 @@ def _commands(packed: bytes) -> Iterator[str]:
     reader = hiredis.Reader()
     reader.feed(packed)
     while (words := reader.gets()) is not False:
-        yield (words[1] if words[0] == b"EVALSHA" else words[0]).decode()
+        yield (words[1] if words[0] == b"FCALL" else words[0]).decode()
 
 
 class _Recorder:
@@ -197,5 +197,5 @@ class _PlayingWire:
 
 def _names(packed: bytes) -> Sequence[str]:
     """Do the same as ``_commands``, but read only the beginning of a script call, since parsing is not measured."""
-    parts = packed[:100].split(b"\r\n", 5)  # *N, $7, EVALSHA, $40, its name
-    return [parts[4].decode()] if parts[2] == b"EVALSHA" else list(_commands(packed))
+    parts = packed[:100].split(b"\r\n", 5)  # *N, $5, FCALL, its length, its name
+    return [parts[4].decode()] if parts[2] == b"FCALL" else list(_commands(packed))

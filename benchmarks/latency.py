@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 
 import zkrq
 from benchmarks import load
+from benchmarks.peers.common import pace
 from benchmarks.plan import Plan
 from benchmarks.raw import RawRedis
 from benchmarks.sheet import Sheet, Topic
@@ -65,8 +66,6 @@ PARTS = (10, 25, 50, 75, 90)
 """Paces in percent of the maximum."""
 
 STALL_RATE = 500
-TIMER = 0.002
-"""Seconds by which a timer may be late without an error."""
 
 
 async def run(plan: Plan, sheet: Sheet) -> None:
@@ -247,20 +246,6 @@ class Load:
             async with claim:
                 self.began.setdefault(claim.item["n"], time.perf_counter())
             self._room.release()
-
-
-async def pace(count: int, rate: float, begin: Callable[[int, float], object]) -> None:
-    """Call ``begin(n, due)`` ``count`` times, ``rate`` times per second.  ``due``: now, or the time at which it was
-    due."""
-    started = time.perf_counter()
-    for n in range(count):
-        due = started + n / rate
-        if (ahead := due - time.perf_counter()) > 0:
-            await asyncio.sleep(ahead)
-        elif n % 16 == 0:
-            await asyncio.sleep(0)
-        now = time.perf_counter()
-        begin(n, now if now < due + TIMER else due)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

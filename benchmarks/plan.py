@@ -1,4 +1,4 @@
-"""Plan the amount of work: the default run takes a quarter of an hour, the quick one about two minutes."""
+"""Plan the amount of work: the default run takes twenty-five minutes, the quick one about four."""
 
 from __future__ import annotations
 

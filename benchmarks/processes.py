@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import subprocess
 import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from benchmarks import load
+from benchmarks import load, programs
+from benchmarks.peers.common import say
 from zkrq.local import Servers
 
 PATIENCE = 120.0
@@ -47,50 +48,28 @@ class _Share:
 async def together(group: Servers, clients: int, items: int, *, tasks: int = load.TASKS) -> Rates:
     """Run this many clients that share the items, in a namespace of their own; return their rates.
 
-    More than one client needs ZooKeeper.  Raises ``RuntimeError``.
+    More than one client needs ZooKeeper.  Raises ``ProgramFailed``.
     """
     namespace = f"together-{secrets.token_hex(4)}"
     share = _Share(group.redis_urls, group.zookeeper_hosts, namespace, items // clients, tasks)
-    started = [await _start(share) for _ in range(clients)]
+    started = [
+        await programs.start(Path(sys.executable), "benchmarks.processes", asdict(share)) for _ in range(clients)
+    ]
     try:
         async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*(_told(client) for client in started))
+            await asyncio.gather(*map(programs.answer, started))
             pushing, processor = await _phase(started)
             consuming, more = await _phase(started)
     finally:
         for client in started:
-            if client.returncode is None:
-                client.kill()
-            await client.wait()
+            await programs.kill(client)
     total = share.items * clients
     return Rates(total / pushing, total / consuming, total / (pushing + consuming), (processor + more) / total * 1e6)
 
 
-async def _start(share: _Share) -> Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "benchmarks.processes",
-        json.dumps(asdict(share)),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-
-
-async def _told(client: Process) -> list[float]:
-    assert client.stdout
-    line = await client.stdout.readline()
-    if not line:
-        raise RuntimeError("a client process ended too early")
-    return json.loads(line)
-
-
 async def _phase(clients: Sequence[Process]) -> tuple[float, float]:
     """Return the seconds from the first client's start to the last one's end, and of their processor time."""
-    for client in clients:
-        assert client.stdin
-        client.stdin.write(b"go\n")
-    began, ended, processor = zip(*await asyncio.gather(*map(_told, clients)), strict=True)
+    began, ended, processor = zip(*await asyncio.gather(*map(programs.ask, clients)), strict=True)
     return max(ended) - min(began), sum(processor)
 
 
@@ -100,7 +79,7 @@ async def _client(share: _Share) -> None:
         await load.push(warm_up, 500)
         await load.consume(warm_up)
         queue = cluster.queue("together")
-        _say([])
+        say([])
         await _go()
         await _measured(lambda: load.push(queue, share.items, share.tasks))
         await _go()
@@ -114,11 +93,7 @@ async def _go() -> None:
 async def _measured(work: Callable[[], Awaitable[None]]) -> None:
     processor, began = time.process_time(), time.time()
     await work()
-    _say([began, time.time(), time.process_time() - processor])
-
-
-def _say(figures: list[float]) -> None:
-    print(json.dumps(figures), flush=True)
+    say([began, time.time(), time.process_time() - processor])
 
 
 if __name__ == "__main__":

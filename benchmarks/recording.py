@@ -11,13 +11,11 @@ from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 
-SCRIPT_OF = {
-    text.sha.encode(): name for name, script in SCRIPTS.items() for text in {script.given(True), script.given(False)}
-}
+SCRIPT_OF = {script.function.encode(): name for name, script in SCRIPTS.items()}
 
 
 class ScriptCall(NamedTuple):
-    """One ``EVALSHA``: its server, its script, all its words and its length on the wire in bytes."""
+    """One ``FCALL``: its server, its script, all its words and its length on the wire in bytes."""
 
     url: str
     script: str
@@ -38,11 +36,22 @@ class Recording:
 
     def __init__(self) -> None:
         self.calls: list[ScriptCall] = []
+        self._wires: list[_RecordingWire] = []
 
     def dial(self, url: str, timeout: float) -> Callable[[], Wire]:
         """Make wires; the argument for ``Cluster(dial=...)``."""
         make = dial(url, timeout)
-        return lambda: _RecordingWire(make(), url, self.calls)
+
+        def wire() -> Wire:
+            self._wires.append(_RecordingWire(make(), url, self.calls))
+            return self._wires[-1]
+
+        return wire
+
+    @property
+    def in_flight(self) -> int:
+        """Number of commands, scripts and others, whose replies have not arrived."""
+        return sum(wire.in_flight for wire in self._wires)
 
     def take(self) -> list[ScriptCall]:
         """Return the calls since the last time."""
@@ -56,19 +65,28 @@ class _RecordingWire:
         self._wire = wire
         self._url = url
         self._calls = calls
+        self.in_flight = 0
         self.connect = wire.connect
-        self.receive = wire.receive
-        self.close = wire.close
 
     async def send(self, commands: Sequence[bytes]) -> None:
         for packed in commands:
             self._note(packed)
         await self._wire.send(commands)
 
+    async def receive(self) -> object:
+        reply = await self._wire.receive()
+        self.in_flight = max(0, self.in_flight - 1)  # messages of a subscription answer no command
+        return reply
+
+    async def close(self) -> None:
+        self.in_flight = 0
+        await self._wire.close()
+
     def _note(self, packed: bytes) -> None:
         reader = hiredis.Reader()
         reader.feed(packed)
         while (words := cast("list[bytes] | bool", reader.gets())) is not False:
             assert isinstance(words, list)
-            if words[0] == b"EVALSHA" and words[1] in SCRIPT_OF:
+            self.in_flight += 1
+            if words[0] == b"FCALL" and words[1] in SCRIPT_OF:
                 self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))

@@ -139,7 +139,7 @@ async def _server(url: str) -> Figures:
     async with Redis.from_url(url) as redis:  # pyright: ignore[reportUnknownMemberType]
         time: dict[str, Any] = await redis.info("cpu")  # pyright: ignore[reportUnknownMemberType]
         commands: dict[str, Any] = await redis.info("commandstats")  # pyright: ignore[reportUnknownMemberType]
-    scripts = commands.get("cmdstat_evalsha", {}).get("calls", 0)
+    scripts = commands.get("cmdstat_fcall", {}).get("calls", 0)
     return {"seconds": time["used_cpu_user"] + time["used_cpu_sys"], "scripts": scripts}
 
 

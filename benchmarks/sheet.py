@@ -79,7 +79,9 @@ class Sheet:
         self.notes.setdefault(topic.name, {})[row] = text
 
     def remark(self, text: str) -> None:
-        """Remark in one line what could not be measured."""
+        """Remark in one line what could not be measured, once."""
+        if text in self.remarks:
+            return
         print(f"bench: {text}", flush=True)
         self.remarks.append(text)
 

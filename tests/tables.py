@@ -51,14 +51,12 @@ def is_a_number(node: ast.expr) -> bool:
 
 
 def bounds_of(path: Path) -> list[Bound]:
-    """Find the numeric constants of a module that have a docstring, or of a script that have a comment."""
+    """Find the numeric constants of a module that have a docstring, or of a Lua file with a comment behind them."""
     text = path.read_text()
     room = path.relative_to(PACKAGE).parts[0] if path.parent != PACKAGE else ""
     if path.suffix == ".lua":
-        found = re.findall(r"((?:^-- .*\n)+)local ([A-Z_]+) = ([\d*+ /]+?) *(?:--.*)?$", text, re.MULTILINE)
-        comments = [(name, value, re.sub(r"^-- ", "", comment, flags=re.MULTILINE)) for comment, name, value in found]
-        found = re.findall(r"^local ([A-Z_]+) = ([\d*+ /]+?) *-- (.*)$", text, re.MULTILINE)
-        return [Bound(room, path.name, name, value, first_sentence(said)) for name, value, said in [*comments, *found]]
+        found = re.findall(r"^ *local ([A-Z_]+) = ([\d*+ /]+?) *-- (.*)$", text, re.MULTILINE)
+        return [Bound(room, path.name, name, value, first_sentence(said)) for name, value, said in found]
     body = ast.parse(text).body
     bounds: list[Bound] = []
     for node, after in pairwise(body):

@@ -22,6 +22,10 @@ PATIENCE = 60.0
 """Seconds after which a phase is abandoned."""
 
 
+TIMER = 0.002
+"""Seconds by which a timer may be late without an error."""
+
+
 class Job(NamedTuple):
     """Addresses of the servers, the number of items to push and consume, and the number of tasks."""
 
@@ -80,7 +84,26 @@ async def share(items: int, tasks: int, one: Callable[[], Awaitable[object]]) ->
 def run(measure: Callable[[Job], Awaitable[Rates]]) -> None:
     """Read the job, measure, print the figures."""
 
-    async def main() -> Rates:
-        return await measure(Job(**json.loads(sys.argv[1])))
+    async def main() -> None:
+        say((await measure(Job(**json.loads(sys.argv[1]))))._asdict())
 
-    print(json.dumps(asyncio.run(main())._asdict()))
+    asyncio.run(main())
+
+
+def say(answer: object) -> None:
+    """Print an answer in one line."""
+    print(json.dumps(answer), flush=True)
+
+
+async def pace(count: int, rate: float, begin: Callable[[int, float], object]) -> None:
+    """Call ``begin(n, due)`` ``count`` times, ``rate`` times per second.  ``due``: now, or the time at which it was
+    due."""
+    started = time.perf_counter()
+    for n in range(count):
+        due = started + n / rate
+        if (ahead := due - time.perf_counter()) > 0:
+            await asyncio.sleep(ahead)
+        elif n % 16 == 0:
+            await asyncio.sleep(0)
+        now = time.perf_counter()
+        begin(n, now if now < due + TIMER else due)

@@ -16,9 +16,36 @@ from benchmarks.peers.common import PATIENCE, Job
 
 SUBJECT = "bench.items"
 STREAM = "bench"
+CONSUMER = "worker"
 REPLICAS = 3
 PAGE = 500
 """Messages fetched together."""
+
+
+@asynccontextmanager
+async def connected(servers: list[str], window: int = 4_000) -> AsyncGenerator[JetStreamContext, None]:
+    """Connect; ``window`` publications may be in flight."""
+    connection = await nats.connect(servers)
+    try:
+        yield connection.jetstream(timeout=30, publish_async_max_pending=window)
+    finally:
+        await connection.close()
+
+
+async def make(stream: JetStreamContext, name: str, subject: str) -> JetStreamContext.PullSubscription:
+    """Make a stream and a pull consumer of it; return a subscription."""
+    await stream.add_stream(
+        StreamConfig(
+            name=name,
+            subjects=[subject],
+            retention=RetentionPolicy.WORK_QUEUE,
+            storage=StorageType.FILE,
+            num_replicas=REPLICAS,
+        )
+    )
+    return await stream.pull_subscribe(
+        subject, durable=CONSUMER, config=ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=20_000)
+    )
 
 
 @asynccontextmanager
@@ -26,25 +53,9 @@ async def work_queue(
     job: Job, window: int = 4_000
 ) -> AsyncGenerator[tuple[JetStreamContext, JetStreamContext.PullSubscription], None]:
     """Make a new stream, and a pull consumer of it; the stream is removed at the end."""
-    connection = await nats.connect(job.servers)
-    try:
-        stream = connection.jetstream(timeout=30, publish_async_max_pending=window)
-        await stream.add_stream(
-            StreamConfig(
-                name=STREAM,
-                subjects=[SUBJECT],
-                retention=RetentionPolicy.WORK_QUEUE,
-                storage=StorageType.FILE,
-                num_replicas=REPLICAS,
-            )
-        )
-        consumer = await stream.pull_subscribe(
-            SUBJECT, durable="worker", config=ConsumerConfig(ack_policy=AckPolicy.EXPLICIT, max_ack_pending=20_000)
-        )
-        yield stream, consumer
+    async with connected(job.servers, window) as stream:
+        yield stream, await make(stream, STREAM, SUBJECT)
         await stream.delete_stream(STREAM)
-    finally:
-        await connection.close()
 
 
 async def drained(stream: JetStreamContext) -> None:

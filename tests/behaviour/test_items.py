@@ -123,7 +123,7 @@ async def test_what_is_cancelled_before_its_claim_is_known_reaches_no_handler(
 
     async def answer_late(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
         answer = await decide(replicas, call)
-        if isinstance(call, calls.Claim) and answer.reply.handed and not decided.is_set():
+        if isinstance(call, calls.Claim | calls.Turn) and answer.reply.handed and not decided.is_set():
             decided.set()
             await asyncio.wait_for(told.wait(), HANG)
         return answer

@@ -146,7 +146,7 @@ async def test_each_push_with_an_unknown_outcome_tells_its_own_id(queue: zkrq.Qu
         raise Unknown("no answer")
         yield
 
-    with patch.object(Operations, "push", give_up):
+    with patch.object(Operations, "push_decided", give_up):
         told = await asyncio.gather(*(queue.push(n, key=f"k{n}") for n in range(4)), return_exceptions=True)
     ids = [error.id for error in told if isinstance(error, zkrq.OutcomeUnknown)]
     assert None not in ids

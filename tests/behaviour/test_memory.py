@@ -69,10 +69,10 @@ def held_back(own: Servers, server: str, script: str) -> Generator[Callable[[], 
     """A server takes a call of this script, and what comes after it on its connection, only when what this yields is
     called."""
     held = own._servers[server]  # pyright: ignore[reportPrivateUsage]
-    take, name, waiting = held.take, SCRIPTS[script].given(True).sha.encode(), list[tuple[Any, list[bytes]]]()
+    take, name, waiting = held.take, SCRIPTS[script].function.encode(), list[tuple[Any, list[bytes]]]()
 
     def hold(wire: Any, command: list[bytes]) -> None:
-        if command[:2] == [b"EVALSHA", name] or any(wire is other for other, _ in waiting):
+        if command[:2] == [b"FCALL", name] or any(wire is other for other, _ in waiting):
             waiting.append((wire, command))
         else:
             take(wire, command)
@@ -222,7 +222,7 @@ async def test_push_whose_item_was_taken_in_the_middle_counts_as_pushed() -> Non
     async with servers() as own, own.connect() as one, own.connect() as other:
         queue = one.queue("jobs")
         slow = next(name for name in own.names if name != primary_of(one, "jobs"))
-        with held_back(own, slow, "put") as go_on:
+        with held_back(own, slow, "push_plain") as go_on:
             pushing = asyncio.create_task(queue.push("x", id="report"))
             await ack(other.queue("jobs"), "report")
             assert not pushing.done()
@@ -245,7 +245,7 @@ async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
         def fail(*_: object, **__: object) -> None:
             raise NothingDone("no time left")
 
-        with patch.object(Operations, "push", fail):
+        with patch.object(Operations, "push_decided", fail):
             told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
             failed, other = await told
         assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from zkrq.testing import Servers, TestCluster, servers
 
 pytestmark = pytest.mark.anyio
 
-Request = Callable[[int, bool], Awaitable[Report]]
+Asking = Callable[[int, Coroutine[object, object, Report]], Awaitable[Report]]
 
 SECOND = ShardName("b")
 
@@ -49,13 +49,15 @@ def requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[tu
     """The claim requests: to which shard, for how many items."""
     made = list[tuple[str, int]]()
     for name in (FIRST, SECOND):
-        claim: Request = supplier(queue, name)._claim  # pyright: ignore[reportPrivateUsage]
+        ask: Asking = supplier(queue, name)._note_asking  # pyright: ignore[reportPrivateUsage]
 
-        async def noted(count: int, listens: bool, name: str = name, claim: Request = claim) -> Report:
+        async def noted(
+            count: int, asking: Coroutine[object, object, Report], name: str = name, ask: Asking = ask
+        ) -> Report:
             made.append((name, count))
-            return await claim(count, listens)
+            return await ask(count, asking)
 
-        monkeypatch.setattr(supplier(queue, name), "_claim", noted)
+        monkeypatch.setattr(supplier(queue, name), "_note_asking", noted)
     return made
 
 
@@ -88,7 +90,7 @@ async def test_a_shard_that_does_not_answer_keeps_no_consumer_waiting(
     assert await queue.pop_many(4)
     assert await queue.pop_many(4)
 
-    async def hang(count: int, listens: bool) -> None:
+    async def hang(order: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(supplier(queue, FIRST), "_claim", hang)

@@ -12,6 +12,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import HANG, settled, take, until
 from zkrq.consuming import line
+from zkrq.consuming.supplier import Order
 
 pytestmark = pytest.mark.anyio
 
@@ -41,11 +42,11 @@ async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]
 def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim request of the queue's own process was for."""
     own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[int, bool], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    claim: Callable[[Order], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
-    async def counted(count: int, listens: bool) -> Any:
-        counts.append(count)
-        return await claim(count, listens)
+    async def counted(order: Order) -> Any:
+        counts.append(order.wanted)
+        return await claim(order)
 
     monkeypatch.setattr(own, "_claim", counted)
     return counts
@@ -64,13 +65,13 @@ async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
 ) -> None:
     assert await queue.pop_one(timeout=0.5) is None
     own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[int, bool], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    claim: Callable[[Order], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
 
-    async def fail_first(count: int, listens: bool) -> Any:
-        counts.append(count)
+    async def fail_first(order: Order) -> Any:
+        counts.append(order.wanted)
         if len(counts) == 1:
             raise zkrq.Unavailable("the view is changing")
-        return await claim(count, listens)
+        return await claim(order)
 
     monkeypatch.setattr(own, "_claim", fail_first)
     async with connect() as other:

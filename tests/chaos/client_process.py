@@ -26,7 +26,7 @@ from tests.chaos.record import Kind, Recorder
 from zkrq.base.retry import Retry, constant
 from zkrq.client.cluster import Cluster
 from zkrq.consuming.claims import lease_of
-from zkrq.protocol.calls import Claim, Decision
+from zkrq.protocol.calls import Claim, Decision, Turn
 from zkrq.protocol.deciding import Decided
 from zkrq.protocol.view import View
 from zkrq.replication.replicas import Replicas
@@ -357,7 +357,7 @@ class Client:
         decide = Replicas.decide
 
         async def note(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-            if isinstance(call, Claim):
+            if isinstance(call, Claim | Turn):
                 self._asked.setdefault(f"{call.owner}/{call.seq}", time.monotonic())
             return await decide(replicas, call)
 

@@ -130,9 +130,9 @@ async def test_a_right_is_missing(users: local.Servers) -> None:
     namespace, hub = new_namespace(), Hub()
     async with healthy_load(users, namespace, hub) as load, as_user(users, namespace, hub, "old") as denied:
         await denied.queue("other").push("before")
-        await each(users, "ACL", "SETUSER", USER, "-evalsha", "-eval", count=2)
+        await each(users, "ACL", "SETUSER", USER, "-fcall", count=2)
         for _ in range(3):
-            with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"NOPERM.*give this client's user"):
+            with pytest.raises((zkrq.ConfigError, zkrq.OutcomeUnknown), match=r"NOPERM.*the rights \+fcall"):
                 await denied.queue("other").push("not any more")
         await until(load.progress(200))
 

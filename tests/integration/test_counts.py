@@ -10,7 +10,7 @@ from collections.abc import Collection
 import pytest
 
 from benchmarks import bare
-from benchmarks.counts import LIMITS, count
+from benchmarks.counts import LIMITS, SCRIPT_CALLS, count, count_script_calls
 from benchmarks.load import Meter
 from zkrq.local import Servers
 
@@ -35,6 +35,12 @@ async def test_no_item_costs_more_than_it_did(names: Collection[str]) -> None:
         if not over:
             return
     assert over == {}
+
+
+def test_no_item_of_a_lone_worker_needs_more_script_calls_than_it_did() -> None:
+    counted = count_script_calls()
+    assert counted.keys() == SCRIPT_CALLS.keys()
+    assert {name: figure for name, figure in counted.items() if figure > SCRIPT_CALLS[name]} == {}
 
 
 async def test_calls_sent_again_do_the_same(servers: Servers) -> None:

@@ -5,6 +5,7 @@ Every call is synchronous and goes over a plain socket, without any layer betwee
 
 from __future__ import annotations
 
+import re
 import socket
 import struct
 import time
@@ -34,7 +35,7 @@ from zkrq.protocol.records import (
     unpack,
 )
 from zkrq.protocol.replies import Answer, Status, read_reply
-from zkrq.protocol.scripts import SCRIPTS, Script, load, sha
+from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
 
 NAMESPACE = "t"
 QUEUE = "q"
@@ -327,6 +328,14 @@ class Claimed(NamedTuple):
         return [self.decided[id].settle(verb, ms, text, positions) for id, positions in self.positions.items()]
 
 
+class Turned(NamedTuple):
+    """The reply of ``turn``: ``lost`` has by settlement the positions of the items whose claims are lost."""
+
+    claimed: Claimed
+    lost: list[list[int]]
+    verdict: str
+
+
 class Settled(NamedTuple):
     """The reply of ``settle``; an outcome is 0 if a claim of it is lost, and ``lost`` has the positions of all."""
 
@@ -527,25 +536,38 @@ def entry_of(bundle: str, position: int = 0) -> bytes:
 @cache
 def _scripts(limits: tuple[tuple[str, int], ...]) -> Mapping[str, Script]:
     """Return the scripts with other values for some of their limits."""
-    return load({name: str(value) for name, value in limits}) if limits else SCRIPTS
+    return with_constants({name: str(value) for name, value in limits}) if limits else SCRIPTS
+
+
+def with_constants(values: Mapping[str, str]) -> Mapping[str, Script]:
+    """Return the scripts of a library in which constants have other values."""
+    files, missing = read_files(), dict(values)
+    for file, text in files.items():
+        for name, value in values.items():
+            text, count = re.subn(
+                rf"^( *local {name} =) [^-\n]*?( *(?:--.*)?)$", rf"\1 {value}\2", text, flags=re.MULTILINE
+            )
+            if count:
+                missing.pop(name, None)
+        files[file] = text
+    assert not missing, f"constants that no file has in a line of its own: {missing}"
+    return assemble(files)
 
 
 class OneServer(Connection):
     """The server, in the life ``GENERATION``, called under ``epoch`` where no other is given.
 
-    ``flags=False``: scripts as servers before Redis 7 get them.  ``database``: another one is as good as another
-    server, with the same clock; ``reset`` empties both.
+    ``database``: another one is as good as another server, with the same clock; ``reset`` empties both.
     """
 
-    def __init__(self, host: str, port: int, *, flags: bool = True, database: int = 0) -> None:
+    def __init__(self, host: str, port: int, *, database: int = 0) -> None:
         super().__init__(host, port)
         self.command("SELECT", database)
         self.host, self.port = host, port
-        self.flags = flags
         self.epoch = 1
         self.queue = QUEUE
         self.limits: dict[str, int] = {}
-        """Constants of the scripts that the test wants smaller."""
+        """Constants of the scripts to which the test gives other values."""
         self._known: set[str] = set()
         self._seq = 0
 
@@ -558,8 +580,21 @@ class OneServer(Connection):
     def key(self, name: str) -> str:
         return key(NAMESPACE, self.queue, name)
 
-    def text(self, script: str) -> str:
-        return _scripts(tuple(self.limits.items()))[script].text(flags=self.flags)
+    def library_of(self, script: str) -> str:
+        """The name of the library that has the present limits."""
+        return _scripts(tuple(self.limits.items()))[script].library.name
+
+    def function(self, script: str) -> str:
+        """The name of the function, of which the server has the library."""
+        found = _scripts(tuple(self.limits.items()))[script]
+        if found.library.name not in self._known:
+            try:
+                self.command("FUNCTION", "LOAD", found.library.text)
+            except ScriptFailed as error:
+                if "already exists" not in str(error):
+                    raise
+            self._known.add(found.library.name)
+        return found.function
 
     def now_us(self) -> int:
         seconds, rest = cast("list[bytes]", self.command("TIME"))
@@ -575,20 +610,16 @@ class OneServer(Connection):
 
     def answer(self, call: calls.Call[Any], epoch: int, generation: str = GENERATION) -> Answer:
         """Make a call; what the server answers, whatever the status.  Raises ``ScriptFailed``."""
-        text, keys = self.text(call.script), script_keys(NAMESPACE, call.queue, call.script)
-        if text not in self._known:
-            self.command("SCRIPT", "LOAD", text)
-            self._known.add(text)
-        reply = self.command("EVALSHA", sha(text), len(keys), *keys, epoch, generation, *call.words())
+        function, keys = self.function(call.script), script_keys(NAMESPACE, call.queue, call.script)
+        reply = self.command("FCALL", function, len(keys), *keys, epoch, generation, *call.words())
         return read_reply(reply, call.script)
 
     def answers(self, *together: calls.Call[Any]) -> object:
         """Call a script once for several queues; return the reply as it is."""
         script = together[0].script
-        text = self.text(script)
         keys = [name for call in together for name in script_keys(NAMESPACE, call.queue, script)]
         words = [word for call in together for word in (len(call.words()), *call.words())]
-        return self.command("EVAL", text, len(keys), *keys, self.epoch, GENERATION, *words)
+        return self.command("FCALL", self.function(script), len(keys), *keys, self.epoch, GENERATION, *words)
 
     def ask(
         self,
@@ -665,7 +696,27 @@ class OneServer(Connection):
             self._seq += 1
             seq = self._seq
         call = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
-        reply = self._ask(call, options)
+        return self._claimed(self._ask(call, options))
+
+    def turn(
+        self,
+        *claims: Settlement,
+        owner: str = "ann",
+        count: int = 1,
+        seq: int | None = None,
+        lease_ms: int = LEASE_MS,
+        waiter: str = "",
+        **options: Argument,
+    ) -> Turned:
+        """Settle these, then claim, with a new number unless ``seq`` is given."""
+        if seq is None:
+            self._seq += 1
+            seq = self._seq
+        request = calls.Claim(self.queue, owner, seq, count, lease_ms, waiter, 0, "X", 0, 0, known_ms=KNOWN_MS)
+        reply = self._ask(calls.Turn.of(request, [claim.call for claim in claims]), options)
+        return Turned(self._claimed(reply), [[*each] for each in reply.lost], reply.verdict.decode())
+
+    def _claimed(self, reply: calls.ClaimReply | calls.TurnReply) -> Claimed:
         handed: dict[str, bytes] = {}
         places: dict[str, tuple[str, int]] = {}
         parts = iter(reply.handed)

@@ -54,7 +54,7 @@ def of(claimed: Claimed, verb: str, *positions: int, ms: int = 0, text: str = ""
 
 @pytest.fixture
 def follower(server: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(server.host, server.port, flags=server.flags, database=1) as other:
+    with OneServer(server.host, server.port, database=1) as other:
         other.enrol()
         yield other
 

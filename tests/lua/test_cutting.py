@@ -11,16 +11,16 @@ from zkrq.protocol.records import FIRST, State, Version, fresh
 
 
 @pytest.fixture
-def follower(flagged: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(flagged.host, flagged.port, database=1) as server:
+def follower(server: OneServer) -> Generator[OneServer, None, None]:
+    with OneServer(server.host, server.port, database=1) as server:
         server.enrol()
         yield server
 
 
 @pytest.fixture
-def heir(flagged: OneServer) -> Generator[OneServer, None, None]:
+def heir(server: OneServer) -> Generator[OneServer, None, None]:
     """The server that becomes primary."""
-    with OneServer(flagged.host, flagged.port, database=2) as server:
+    with OneServer(server.host, server.port, database=2) as server:
         server.enrol()
         yield server
 
@@ -34,19 +34,19 @@ def test_removed_item_keeps_its_payload_until_all_know(server: OneServer) -> Non
     assert contents.faults == []
 
 
-def test_500_payloads_are_dropped_in_one_call(flagged: OneServer) -> None:
-    ids = flagged.put_numbered(500)
+def test_500_payloads_are_dropped_in_one_call(server: OneServer) -> None:
+    ids = server.put_numbered(500)
     for _ in range(2):
-        flagged.settle(*flagged.claim(count=250).settle("ack"))
-    flagged.cut(*ids)
-    assert "payloads" not in flagged.key_names()
+        server.settle(*server.claim(count=250).settle("ack"))
+    server.cut(*ids)
+    assert "payloads" not in server.key_names()
 
 
 def test_ack_of_an_evicted_primary_takes_no_payload_along(
-    flagged: OneServer, follower: OneServer, heir: OneServer
+    server: OneServer, follower: OneServer, heir: OneServer
 ) -> None:
     """The push had returned, no ack has: somebody must still have the payload."""
-    primary = flagged
+    primary = server
     for server in (primary, follower, heir):
         server.put(Put("a", b"bytes"))
     claim = primary.claim("ann").only
@@ -79,7 +79,7 @@ def test_later_life_of_an_id_has_a_payload_of_its_own(server: OneServer, given: 
     else:
         server.age("a", 3 * WINDOW_MS)
     assert server.contents().left_payloads == {"a": b"former"}
-    now_ms = server.now_ms()
+    now_ms = server.now_ms() + 1  # after the former one
     pushed = packed_item(Version(2, 8), State.QUEUED, pushed_at_ms=now_ms)
     claimed = packed_item(Version(2, 9), State.CLAIMED, pushed_at_ms=now_ms, token="bob/1", attempts=1)
     life = Applied("a", pushed if given else claimed, 0 if given else 60_000, b"later")

@@ -272,9 +272,9 @@ def test_full_server_refuses_puts_and_writes_nothing(server: OneServer) -> None:
     assert server.put("a") == []
 
 
-def test_full_server_goes_on_draining(flagged: OneServer) -> None:
-    """Memory pressure: scripts that free memory are flagged ``allow-oom``, so that a full queue can drain."""
-    server = flagged
+def test_full_server_goes_on_draining(server: OneServer) -> None:
+    """Memory pressure: scripts that free memory are server ``allow-oom``, so that a full queue can drain."""
+    server = server
     claims = put_and_claim(server, *FREEING).decided
     put_and_claim(server, "fenced", owner="bob")
     fill(server)
@@ -290,15 +290,15 @@ def test_full_server_goes_on_draining(flagged: OneServer) -> None:
     assert server.contents().faults == []
 
 
-def test_view_may_change_while_memory_is_full(flagged: OneServer) -> None:
+def test_view_may_change_while_memory_is_full(server: OneServer) -> None:
     """Memory pressure: nobody is evicted for it; an epoch can still be sealed, and all be read."""
-    fill(flagged)
-    flagged.seal(2)
-    flagged.epoch = 2
-    assert flagged.owners() == set()
-    assert flagged.queues() == {"q"}
-    assert flagged.count() == (200, 0, 0, 0)
-    assert set(flagged.read("fill0")) == {"fill0"}
+    fill(server)
+    server.seal(2)
+    server.epoch = 2
+    assert server.owners() == set()
+    assert server.queues() == {"q"}
+    assert server.count() == (200, 0, 0, 0)
+    assert set(server.read("fill0")) == {"fill0"}
 
 
 # -- large calls ---------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def test_bytes_bound_a_claim(server: OneServer, sizes: tuple[int, ...], handed: 
 
 def test_small_payloads_are_bounded_by_their_number() -> None:
     """Where all payloads are small, nobody looks at their sizes."""
-    files = [(FOLDER / f"{name}.lua").read_text() for name in ("claim", "_record", "_sizes")]
+    files = [(FOLDER / f"{name}.lua").read_text() for name in ("_claiming", "_record", "_sizes")]
     numbers = {name: int(number) for name, number in re.findall(r"local (\w+) = (\d+)", "".join(files))}
     assert numbers["CLAIM_MAX"] * numbers["LARGE"] <= numbers["BYTES_MAX"]
 

@@ -171,17 +171,17 @@ def test_paused_queue_without_items_has_a_name(server: OneServer) -> None:
     assert server.key_names() == {"server"}
 
 
-def test_pausing_is_not_refused_when_memory_is_full(flagged: OneServer) -> None:
+def test_pausing_is_not_refused_when_memory_is_full(server: OneServer) -> None:
     """Memory pressure: who wants to stop the consumers must be able to, and to let the queue drain."""
-    flagged.put("a")
-    flagged.command("CONFIG", "SET", "maxmemory", 1)
+    server.put("a")
+    server.command("CONFIG", "SET", "maxmemory", 1)
     try:
-        flagged.pause()
-        assert flagged.claim().ids == []
-        flagged.resume()
-        assert flagged.claim().ids == ["a"]
+        server.pause()
+        assert server.claim().ids == []
+        server.resume()
+        assert server.claim().ids == ["a"]
     finally:
-        flagged.command("CONFIG", "SET", "maxmemory", 0)
+        server.command("CONFIG", "SET", "maxmemory", 0)
 
 
 # -- waking up -----------------------------------------------------------------------------------------------------

@@ -636,15 +636,15 @@ def test_two_pushes_of_one_key_are_not_both_carried_on(server: OneServer) -> Non
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def test_push_is_refused_when_memory_is_full(flagged: OneServer) -> None:
+def test_push_is_refused_when_memory_is_full(server: OneServer) -> None:
     """Memory pressure: it only adds."""
-    flagged.push(keyed("a"))
-    flagged.command("CONFIG", "SET", "maxmemory", 1)
+    server.push(keyed("a"))
+    server.command("CONFIG", "SET", "maxmemory", 1)
     try:
         with pytest.raises(ScriptFailed, match=r"^OOM"):
-            flagged.push(keyed("b"))
-        ack(flagged, flagged.claim().only)
+            server.push(keyed("b"))
+        ack(server, server.claim().only)
     finally:
-        flagged.command("CONFIG", "SET", "maxmemory", 0)
-    assert flagged.contents().faults == []
-    assert push_one(flagged, keyed("b")) == "+"
+        server.command("CONFIG", "SET", "maxmemory", 0)
+    assert server.contents().faults == []
+    assert push_one(server, keyed("b")) == "+"

@@ -86,7 +86,7 @@ def copy(source: OneServer, target: OneServer) -> int:
 
 def another(server: OneServer) -> OneServer:
     """Another server, empty, and enrolled."""
-    other = OneServer(server.host, server.port, flags=server.flags, database=1)
+    other = OneServer(server.host, server.port, database=1)
     other.command("FLUSHDB")
     other.enrol()
     return other
@@ -488,28 +488,28 @@ def test_empty_queue_is_one_empty_page(server: OneServer) -> None:
     assert server.page() == (b"0", ({}, []))
 
 
-def test_page_is_about_as_long_as_asked(flagged: OneServer) -> None:
+def test_page_is_about_as_long_as_asked(server: OneServer) -> None:
     """Large pages would block the server; the records of small queues come at once."""
-    flagged.put_numbered(3_000)
-    _, page = flagged.page(count=200)
+    server.put_numbered(3_000)
+    _, page = server.page(count=200)
     assert 200 <= len(page.found) < 300
 
 
 @pytest.mark.parametrize(
     "count", [pytest.param(50, marks=pytest.mark.chaos), 200, pytest.param(1_000, marks=pytest.mark.chaos)]
 )
-def test_pages_visit_whoever_stays_while_the_queue_grows(flagged: OneServer, count: int) -> None:
+def test_pages_visit_whoever_stays_while_the_queue_grows(server: OneServer, count: int) -> None:
     """Catch-up (4): the first page is read when the learner is given every write; what was there before is copied."""
-    staying = flagged.put_numbered(1_500)
+    staying = server.put_numbered(1_500)
     come = 0
 
     def others_come() -> None:
         nonlocal come
         if come < 8_000:
-            flagged.put(*(Put(f"later{come + n}") for n in range(500)))
+            server.put(*(Put(f"later{come + n}") for n in range(500)))
             come += 500
 
-    ids = all_pages(flagged, count, others_come)
+    ids = all_pages(server, count, others_come)
     assert come >= 500
     assert set(staying) <= set(ids)
 
@@ -517,37 +517,37 @@ def test_pages_visit_whoever_stays_while_the_queue_grows(flagged: OneServer, cou
 @pytest.mark.parametrize(
     "count", [pytest.param(50, marks=pytest.mark.chaos), 200, pytest.param(1_000, marks=pytest.mark.chaos)]
 )
-def test_pages_visit_whoever_stays_while_the_queue_shrinks(flagged: OneServer, count: int) -> None:
+def test_pages_visit_whoever_stays_while_the_queue_shrinks(server: OneServer, count: int) -> None:
     """Tombstones are dropped meanwhile, so that the hash is made smaller between two pages."""
     for start in range(0, 20_000, 500):
-        flagged.put(*(Put(f"other{start + n}", priority=9) for n in range(500)))
-    staying = flagged.put_numbered(1_500)
+        server.put(*(Put(f"other{start + n}", priority=9) for n in range(500)))
+    staying = server.put_numbered(1_500)
 
     def others_go() -> None:
         for _ in range(5):
-            claimed = flagged.claim(count=500)
+            claimed = server.claim(count=500)
             if claimed.handed and not set(claimed.handed) & set(staying):
-                flagged.settle(*claimed.settle("ack"), put_window_ms=0)
+                server.settle(*claimed.settle("ack"), put_window_ms=0)
 
-    ids = all_pages(flagged, count, others_go)
-    assert flagged.metadata().items < 10_000, "else this shows nothing"
+    ids = all_pages(server, count, others_go)
+    assert server.metadata().items < 10_000, "else this shows nothing"
     assert set(staying) <= set(ids)
 
 
-def test_pages_visit_whoever_stays_while_others_come_and_go(flagged: OneServer) -> None:
-    staying = flagged.put_numbered(2_500)
+def test_pages_visit_whoever_stays_while_others_come_and_go(server: OneServer) -> None:
+    staying = server.put_numbered(2_500)
     come = 0
 
     def others_come_and_go() -> None:
         nonlocal come
-        flagged.put(*(Put(f"other{come + n}", priority=9) for n in range(400)))
+        server.put(*(Put(f"other{come + n}", priority=9) for n in range(400)))
         come += 400
         for _ in range(2):
-            flagged.settle(*flagged.claim(count=200).settle("ack"), put_window_ms=0)
+            server.settle(*server.claim(count=200).settle("ack"), put_window_ms=0)
 
-    assert set(staying) <= set(all_pages(flagged, 100, others_come_and_go))
+    assert set(staying) <= set(all_pages(server, 100, others_come_and_go))
     assert come > 4_000
-    assert flagged.contents().ids(State.QUEUED) == set(staying)
+    assert server.contents().ids(State.QUEUED) == set(staying)
 
 
 # -- the limit of bytes --------------------------------------------------------------------------------------------
@@ -809,12 +809,12 @@ def test_heads_leave_out_expired_tombstones(server: OneServer) -> None:
     assert set(server.heads()[1]) == {"fresh", PAUSE}
 
 
-def test_heads_of_many_items_come_in_pages(flagged: OneServer) -> None:
-    ids = flagged.put_numbered(3_000)
-    cursor, page = flagged.heads(count=500)
+def test_heads_of_many_items_come_in_pages(server: OneServer) -> None:
+    ids = server.put_numbered(3_000)
+    cursor, page = server.heads(count=500)
     assert cursor != b"0"
     assert 500 <= len(page) < 700
-    assert set(all_heads(flagged)) == set(ids)
+    assert set(all_heads(server)) == set(ids)
 
 
 def test_copy_compares_equal(server: OneServer, other: OneServer) -> None:
@@ -894,13 +894,13 @@ def test_comparing_changes_nothing(server: OneServer) -> None:
     assert server.contents() == before
 
 
-def test_1000_heads_are_compared_at_once(flagged: OneServer) -> None:
+def test_1000_heads_are_compared_at_once(server: OneServer) -> None:
     """A page may be larger than asked for."""
-    flagged.put_numbered(1_000)
-    heads = all_heads(flagged)
-    assert flagged.compare(heads) == ([], [])
-    flagged.reset()
-    assert flagged.compare(heads) == (list(range(1, 1_001)), [])
+    server.put_numbered(1_000)
+    heads = all_heads(server)
+    assert server.compare(heads) == ([], [])
+    server.reset()
+    assert server.compare(heads) == (list(range(1, 1_001)), [])
 
 
 # -- affirm --------------------------------------------------------------------------------------------------------
@@ -1040,10 +1040,10 @@ def test_item_without_payload_is_affirmed(server: OneServer) -> None:
     assert (record.version, record.state, record.token) == (Version(1, 3), State.CLAIMED, "ann/1")
 
 
-def test_1000_items_are_affirmed_at_once(flagged: OneServer) -> None:
-    ids = flagged.put_numbered(1_000)
-    assert set(flagged.affirm(*ids)) == set(ids)
-    assert flagged.contents().faults == []
+def test_1000_items_are_affirmed_at_once(server: OneServer) -> None:
+    ids = server.put_numbered(1_000)
+    assert set(server.affirm(*ids)) == set(ids)
+    assert server.contents().faults == []
 
 
 # -- wipe ----------------------------------------------------------------------------------------------------------
@@ -1284,23 +1284,23 @@ def test_reserving_changes_neither_life_nor_epoch(server: OneServer) -> None:
 # -- memory --------------------------------------------------------------------------------------------------------
 
 
-def test_full_server_is_compared_copied_and_wiped(flagged: OneServer) -> None:
+def test_full_server_is_compared_copied_and_wiped(server: OneServer) -> None:
     """Memory pressure: nobody is evicted for it, and a full server may be one that is to be wiped."""
-    one_of_each(flagged)
-    flagged.command("CONFIG", "SET", "maxmemory", 1)
+    one_of_each(server)
+    server.command("CONFIG", "SET", "maxmemory", 1)
     try:
         with pytest.raises(ScriptFailed, match=r"^OOM"):
-            flagged.put("a")
-        assert set(flagged.page()[1].found) == set(flagged.read_some(*STATES).found) == set(STATES)
-        assert flagged.compare(all_heads(flagged)) == ([], [])
-        assert set(flagged.affirm("ready")) == {"ready"}
-        flagged.install(1, {"bob": (1, 0)})
-        flagged.reserve("one")
-        flagged.enrol("g2", "g1", holding=1)
-        flagged.wipe(generation="g2")
-        assert flagged.key_names() == {"server"}
+            server.put("a")
+        assert set(server.page()[1].found) == set(server.read_some(*STATES).found) == set(STATES)
+        assert server.compare(all_heads(server)) == ([], [])
+        assert set(server.affirm("ready")) == {"ready"}
+        server.install(1, {"bob": (1, 0)})
+        server.reserve("one")
+        server.enrol("g2", "g1", holding=1)
+        server.wipe(generation="g2")
+        assert server.key_names() == {"server"}
     finally:
-        flagged.command("CONFIG", "SET", "maxmemory", 0)
+        server.command("CONFIG", "SET", "maxmemory", 0)
 
 
 # -- carrying unfinished pushes on -------------------------------------------------------------------------------------

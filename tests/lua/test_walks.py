@@ -509,19 +509,19 @@ def timeless(bundles: Mapping[str, Bundle]) -> dict[str, Bundle]:
 
 
 @pytest.fixture
-def follower(flagged: OneServer) -> Generator[OneServer, None, None]:
-    with OneServer(flagged.host, flagged.port, database=1) as server:
+def follower(server: OneServer) -> Generator[OneServer, None, None]:
+    with OneServer(server.host, server.port, database=1) as server:
         server.enrol()
         yield server
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_walk(flagged: OneServer, follower: OneServer, seed: int) -> None:
+def test_random_walk(server: OneServer, follower: OneServer, seed: int) -> None:
     """Rules 1, 5, 6 and 8 together: one live holder, versions only grow, every item is where its state says.
 
     And one item to a key, as long as it is queued or claimed.
     """
-    walk = Walk(flagged, follower, seed)
+    walk = Walk(server, follower, seed)
     try:
         for _ in range(STEPS):
             walk.step()

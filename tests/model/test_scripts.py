@@ -22,7 +22,7 @@ from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
 from zkrq.protocol.replies import Answer, Status, read_reply
-from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.scripts import LIBRARY, SCRIPTS
 from zkrq.protocol.view import Life, ServerId
 from zkrq.testing.redis.server import MiniRedis
 
@@ -74,16 +74,12 @@ class Real:
     def __init__(self) -> None:
         self.now_us = FIRST_MS * 1000
         self.redis = MiniRedis(run_id="r", clock_us=lambda: self.now_us)
-        self._loaded = set[str]()
+        self.redis.execute(b"FUNCTION", b"LOAD", LIBRARY.text.encode())
 
     def ask(self, epoch: int, generation: str, call: calls.Call[Any]) -> Answer:
         self.now_us += STEP_US
-        text = SCRIPTS[call.script].given(flags=True)
-        if text.sha not in self._loaded:
-            self.redis.execute(b"SCRIPT", b"LOAD", text.text.encode())
-            self._loaded.add(text.sha)
         keys = script_keys(NAMESPACE, QUEUE, call.script)
-        words = ["EVALSHA", text.sha, len(keys), *keys, epoch, generation, *call.words()]
+        words = ["FCALL", SCRIPTS[call.script].function, len(keys), *keys, epoch, generation, *call.words()]
         reply = self.redis.execute(*(word if isinstance(word, bytes) else str(word).encode() for word in words))
         answer = read_reply(reply, call.script)
         assert answer.status is not Status.BROKEN, answer.reason

@@ -38,6 +38,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "a server that has seen a view refuses older ones from then on",
         Suite("tests/lua/test_gate.py"),
     ),
+    # -- one call and the next -----------------------------------------------------------------------------------------
+    Mutant(
+        "call-finds-bundles-of-the-one-before",
+        _LUA + "_state.lua",
+        "opened, order, noted, taken_now = {}, {}, {}, {}",
+        "opened, order, noted, taken_now = opened or {}, {}, {}, {}",
+        "a server keeps the variables of a library, so each call begins with new ones",
+        Suite("tests/simulation/test_isolation.py"),
+        quick=True,
+    ),
+    Mutant(
+        "call-writes-what-one-before-has-left",
+        _LUA + "_state.lua",
+        "  removals, readied = 0, 0",
+        "  removals, readied = removals or 0, readied or 0",
+        "what a call has left that failed half-way is no other call's",
+        Suite("tests/simulation/test_isolation.py"),
+    ),
     # -- records -------------------------------------------------------------------------------------------------------
     Mutant(
         "apply-installs-anything",
@@ -196,7 +214,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claim-takes-an-older-request",
         _LUA + "claim.lua",
-        "if seq < last_seq then",
+        "if request.seq < request.last_seq then",
         "if false then",
         "a claim request that comes late takes nothing",
         Suite("tests/lua/test_claim.py"),
@@ -211,9 +229,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim-forgets-its-number",
-        _LUA + "claim.lua",
-        "redis.call('HSET', owners, owner, seq)",
-        "last_seq = seq",
+        _LUA + "_claiming.lua",
+        "redis.call('HSET', owners, request.owner, request.seq)",
+        "request.last_seq = request.seq",
         "a repeated claim request is known again",
         Suite("tests/lua/test_claim.py"),
     ),
@@ -235,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "settling-asks-for-no-token",
-        _LUA + "settle.lua",
+        _LUA + "_settling.lua",
         "local is_mine = row > 0 and token_at(r, row) == token",
         "local is_mine = row > 0",
         "only the holder of a claim settles it",
@@ -243,7 +261,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "settling-takes-a-newer-version",
-        _LUA + "settle.lua",
+        _LUA + "_settling.lua",
         "if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end",
         "",
         "a primary that has not heard of the claim does not settle it",
@@ -259,9 +277,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "paused-queue-hands-out",
-        _LUA + "claim.lua",
-        "if count > 0 and not paused then",
-        "if count > 0 then",
+        _LUA + "_claiming.lua",
+        "if request.count > 0 and not request.is_paused then",
+        "if request.count > 0 then",
         "nothing is handed out while the queue is paused",
         Suite("tests/lua/test_pause.py"),
     ),

@@ -373,7 +373,7 @@ async def reopen(world: World, chance: random.Random) -> None:
 
 WRONG_PASSWORD = "WRONGPASS invalid username-password pair or user is disabled."
 
-NO_RIGHT = "NOPERM User worker has no permissions to run the 'evalsha' command"
+NO_RIGHT = "NOPERM User worker has no permissions to run the 'fcall' command"
 
 
 def _some_paths(world: World, chance: random.Random) -> list[tuple[str, Path]]:

@@ -525,13 +525,14 @@ class Ledger:
         """Whether this is what "one live holder, up to fencing" leaves open: the client could not know any better.
 
         It was stopped between being told that the claim holds and giving it out; or its session is over, but the
-        coordinator calls it certain, or Redis' word has come this very moment.  A client that runs and is not certain
-        must not give out what it was told before.
+        coordinator calls it certain, or Redis' word has come this very moment: in the turn of its event loop before
+        the one in which the caller goes on.  A client that runs and is not certain must not give out what it was told
+        before.
         """
         told_at = self.found.told_at.get(claim, 0.0)
         if told_at < process.resumed_at:
             return not (self._hub.is_live(claim.owner) and claim.holds)
-        return not self._hub.is_live(claim.owner) and (certain or told_at == self._loop.now)
+        return not self._hub.is_live(claim.owner) and (certain or told_at >= self._loop.now - process.turn)
 
     def delivered(self, claim: Claim[Any], process: Process, *, certain: bool) -> tuple[Item, Holder]:
         """A consumer was given this claim; ``certain``: its client is certain of its session."""
@@ -700,7 +701,7 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         note(lease)
 
     async def note_decide(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
-        if not isinstance(call, calls.Claim):
+        if not isinstance(call, calls.Claim | calls.Turn):
             return await decide(replicas, call)
         ledger = ledgers[call.queue]
         request = f"{call.owner}/{call.seq}"
@@ -708,7 +709,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
         asked_at = ledger.asked_at.setdefault((where, request), loop.now)
         asked, began = Request(loop.now, where=where), replicas.membership.view.epoch
         ledger.requests.append(asked)
-        decided = await decide(replicas, call)
+        decided = await decide(replicas, cast("Decision[Any]", call))
+        if isinstance(call, calls.Turn) and decided.reply.verdict != calls.CLAIMED:
+            return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
         for id in asked.ids:

@@ -64,7 +64,7 @@ class Large(OneServer):
     def __init__(self, size: int) -> None:  # no connection: everything goes through ``pipeline``
         self.now = FIRST_US
         self.redis = Counting(run_id="r1", clock_us=lambda: self.now)
-        self.flags, self.epoch, self.queue, self.limits = True, 1, "q", {}
+        self.epoch, self.queue, self.limits = 1, "q", {}
         self._known, self._seq = set(), 0
         self.size = size
         self.enrol(clock=FIRST_US)
@@ -317,6 +317,8 @@ def test_what_a_call_touches_does_not_grow(script: str) -> None:
 def test_counting_counts() -> None:
     """A script that reads all there is would be found."""
     server = state(SMALL)
-    reads_all = "return #redis.call('ZRANGE', KEYS[1], 0, -1)"
-    touched = server.touched_by(lambda s: s.command("EVAL", reads_all, 1, s.key("dead")))
+    reads_all = """#!lua name=all
+        redis.register_function('all', function(KEYS) return #redis.call('ZRANGE', KEYS[1], 0, -1) end)"""
+    server.command("FUNCTION", "LOAD", reads_all)
+    touched = server.touched_by(lambda s: s.command("FCALL", "all", 1, s.key("dead")))
     assert touched >= SMALL

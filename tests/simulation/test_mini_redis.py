@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import hiredis
@@ -15,7 +16,7 @@ from tests.lua.one_server import Connection, Listener
 from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, Word
 from zkrq import local
 from zkrq.protocol.keys import script_keys
-from zkrq.protocol.scripts import SCRIPTS, sha
+from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis.arguments import LONG
 from zkrq.testing.redis.commands import COMMANDS
@@ -57,6 +58,11 @@ class Twins:
         self._real.send(words)
         reply = self._real.receive()
         return ErrorReply(str(reply)) if isinstance(reply, hiredis.HiredisError) else reply
+
+    def full(self, full: bool) -> None:
+        """Whether they are out of memory."""
+        self.mini.full = full
+        self.real("CONFIG", "SET", "maxmemory", int(full))
 
     def walk(self, *words: Word, cursor_at: int) -> list[object]:
         """What both collect in a whole scan, whatever its pages."""
@@ -142,6 +148,15 @@ def _leaves(reply: object) -> list[object]:
     return sorted((leaf for each in cast("list[object]", reply) for leaf in _leaves(each)), key=repr)
 
 
+def library(name: str, body: str, *flags: str) -> str:
+    """A library of one function, of the same name."""
+    listed = ", ".join(f"'{flag}'" for flag in flags)
+    return f"""#!lua name={name}
+redis.register_function{{function_name = '{name}', flags = {{{listed}}}, callback = function(KEYS, ARGV)
+{body}
+end}}"""
+
+
 def mini_redis() -> MiniRedis:
     return MiniRedis(run_id="r1", clock_us=lambda: FIRST_US)
 
@@ -156,7 +171,7 @@ def twins(private_redis: local.LocalRedis) -> Generator[Twins, None, None]:
     host, port = private_redis.host, private_redis.port
     listeners = [Listener(host, port, channel) for channel in HEARD]
     with Connection(host, port) as real:
-        real.pipeline(("CONFIG", "SET", "maxmemory", 0), ("FLUSHALL",), ("SCRIPT", "FLUSH"))
+        real.pipeline(("CONFIG", "SET", "maxmemory", 0), ("FLUSHALL",), ("FUNCTION", "FLUSH"))
         yield Twins(real, listeners)
         real.command("CONFIG", "SET", "maxmemory", 0)
     for listener in listeners:
@@ -338,7 +353,7 @@ return redis.call('NOTHING')
 return redis.call()
 return redis.call('GET', {})
 return redis.call('GET', true)
-return redis.call('EVAL', 'return 1', 0)
+return redis.call('FCALL', 'snippet', 0)
 error('oh no')
 error({err = 'ODD thing'})
 return nil + 1
@@ -395,46 +410,89 @@ def test_scripts_are_run_alike(twins: Twins, snippet: str) -> None:
     twins("FLUSHALL")
     twins("HSET", "hash", "a", 1, "b", 2)
     twins("ZADD", "z", 1, "x")
-    twins("EVAL", snippet, 1, "hash", "one", b"\0\xff")
+    twins("FUNCTION", "LOAD", library("snippet", snippet))
+    twins("FCALL", "snippet", 1, "hash", "one", b"\0\xff")
     twins.check_contents()
 
 
-def test_scripts_are_known_by_their_sha(twins: Twins) -> None:
-    name = cast("bytes", twins("SCRIPT", "LOAD", "return ARGV[1]"))
-    assert twins("EVALSHA", name, 0, "x") == twins("EVALSHA", name.upper(), 0, "x") == b"x"
-    assert twins("EVAL", "return 7", 0) == twins("EVALSHA", sha("return 7"), 0) == 7
-    assert twins("SCRIPT", "EXISTS", name, sha("other")) == [1, 0]
-    assert twins("SCRIPT", "FLUSH") == b"OK"
-    assert str(twins("EVALSHA", name, 0, "x")).startswith("ErrorReply(text='NOSCRIPT ")
+def test_functions_are_known_by_their_names(twins: Twins) -> None:
+    assert twins("FUNCTION", "LOAD", library("one", "return ARGV[1]")) == b"one"
+    assert twins("FCALL", "one", 0, "x") == b"x"
+    assert twins("FCALL", "other", 0, "x") == ErrorReply("ERR Function not found")
     for count in ("-1", "2", "x"):
-        twins("EVAL", "return 1", count, "a")
-    twins("SCRIPT", "LOAD", "return )")
-    twins("SCRIPT", "LOAD")
-    twins("SCRIPT", "NOTHING")
-    twins("EVAL", "#!lua flags=nonsense\nreturn 1", 0)
-    twins("EVAL", "#!python\nreturn 1", 0)
-    twins("EVAL", "#!lua\nreturn 1", 0)
+        twins("FCALL", "one", count, "a")
+    assert "already exists" in str(twins("FUNCTION", "LOAD", library("one", "return 1")))
+    same = library("one", "return 1").replace("name=one", "name=another")
+    assert "already exists" in str(twins("FUNCTION", "LOAD", same))
+    assert twins("FCALL", "one", 0, "x") == b"x", "nothing of what was refused is there"
+    assert twins("FUNCTION", "FLUSH") == b"OK"
+    assert twins("FCALL", "one", 0, "x") == ErrorReply("ERR Function not found")
+
+
+@every(
+    "text",
+    [
+        library("one", "return )"),
+        library("one", "return 1", "nonsense"),
+        library("o-ne", "return 1"),
+        "#!python name=one\nx",
+        "#!lua\nredis.register_function('one', function() return 1 end)",
+        "redis.register_function('one', function() return 1 end)",
+        "#!lua name=one\n",
+        "#!lua name=one\nerror('no')",
+        "#!lua name=one\nlocal x = string",
+        "#!lua name=one\nx = 1",
+        "#!lua name=one\nredis.call('PING')",
+    ],
+)
+def test_libraries_are_refused_alike(twins: Twins, text: str) -> None:
+    """While a library is loaded it finds nothing but how to register functions."""
+    assert isinstance(twins("FUNCTION", "LOAD", text), ErrorReply)
+    twins("FCALL", "one", 0)
+
+
+def test_other_calls_of_function(twins: Twins) -> None:
+    twins("FUNCTION", "LOAD")
+    twins("FUNCTION", "NOTHING")
+    twins("FUNCTION")
+
+
+def test_variables_of_a_library_last_as_long_as_it(twins: Twins) -> None:
+    """From one call to the next, as in a real server, so what a call leaves behind is found here, too."""
+    text = library("n", "n = n + 1 return n").replace("\n", "\nlocal n = 0\n", 1)
+    for _ in range(2):
+        twins("FUNCTION", "LOAD", text)
+        assert [twins("FCALL", "n", 0) for _ in range(3)] == [1, 2, 3]
+        twins("FUNCTION", "FLUSH")
+
+
+def test_servers_share_no_variables() -> None:
+    text = library("n", "n = n + 1 return n").replace("\n", "\nlocal n = 0\n", 1).encode()
+    a, b = mini_redis(), mini_redis()
+    for server in (a, b):
+        server.execute(b"FUNCTION", b"LOAD", text)
+    assert [server.execute(b"FCALL", b"n", b"0") for server in (a, a, b, a)] == [1, 2, 1, 3]
 
 
 def test_out_of_memory(twins: Twins) -> None:
-    """Without memory: what could need some is refused; a script by its flags, or, without any, at its first write."""
+    """Without memory: what could need some is refused; a function by its flags."""
     twins("HSET", "hash", "a", 1, "b", 2)
-    twins.mini.full = True
-    twins.real("CONFIG", "SET", "maxmemory", 1)
     write, remove = "redis.call('SET', 'k', 1) return 'done'", "redis.call('HDEL', 'hash', 'none') "
     answers: dict[tuple[str, str], object] = {}
-    for first in ("", "#!lua\n", "#!lua flags=allow-oom\n"):
-        for body in ("return 1", write, remove + write):
-            answers[first, body] = _same(twins("EVAL", first + body, 0))
+    for name, flags in (("none", ()), ("allowed", ("allow-oom",))):
+        for number, body in enumerate(("return 1", write, remove + write)):
+            twins.full(False)
+            twins("FUNCTION", "LOAD", library(f"{name}{number}", body, *flags))
+            twins.full(True)
+            answers[name, body] = _same(twins("FCALL", f"{name}{number}", 0))
     refused = ErrorReply("OOM")
-    assert answers["", "return 1"] == 1
-    assert answers["", write] == refused
-    assert answers["", remove + write] == b"done"
-    assert answers["#!lua\n", "return 1"] == refused
-    assert answers["#!lua flags=allow-oom\n", write] == b"done"
+    assert answers["none", "return 1"] == answers["none", write] == answers["none", remove + write] == refused
+    assert answers["allowed", "return 1"] == 1
+    assert answers["allowed", write] == answers["allowed", remove + write] == b"done"
+    assert _same(twins("FUNCTION", "LOAD", library("more", "return 1"))) == refused
     for command in ("SET k v", "HSET h a 1", "HSETNX h a 1", "HINCRBY h a 1", "SADD s a", "RPUSH l a", "ZADD z 1 a"):
         assert _same(twins(*command.split())) == refused
-    for command in ("HDEL hash a", "HGET hash b", "DEL hash", "LTRIM l 0 1", "ZPOPMIN z", "SCRIPT FLUSH"):
+    for command in ("HDEL hash a", "HGET hash b", "DEL hash", "LTRIM l 0 1", "ZPOPMIN z"):
         assert _same(twins(*command.split())) != refused
     twins.check_contents()
 
@@ -452,27 +510,30 @@ SMALLER = {
 """Constants of the scripts that would otherwise never be reached."""
 
 
-def with_clock_key(script: str) -> str:
-    """The script, reading its time from a key, so that both servers have the same."""
-    text = SCRIPTS[script].text().replace("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
-    assert "'TIME'" not in text
-    for name, value in SMALLER.items():
-        text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
-    return text
+@cache
+def with_clock_key() -> Mapping[str, Script]:
+    """The scripts, reading their time from a key, so that both servers have the same."""
+    files = read_files()
+    files["_clock"] = files["_clock"].replace("redis.call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
+    for file, text in files.items():
+        assert "'TIME'" not in text
+        for name, value in SMALLER.items():
+            text = re.sub(rf"\blocal {name} = \d+", f"local {name} = {value}", text)
+        files[file] = text
+    return assemble(files)
 
 
 def run(twins: Twins, load: Load, script: str) -> str:
     """One call on both; returns the status."""
-    text, arguments = with_clock_key(script), load.draw(script)
+    called, arguments = with_clock_key()[script], load.draw(script)
     twins("HSET", "clock", "s", load.now_us // 1_000_000, "us", load.now_us % 1_000_000)
-    twins("SCRIPT", "LOAD", text)
     keys = script_keys(NAMESPACE, load.queue, script)
-    words = ("EVALSHA", sha(text), len(keys), *keys, *arguments)
-    if "cursor" in SCRIPTS[script].arguments:
-        found = twins.walk(*words, cursor_at=3 + len(keys) + SCRIPTS[script].arguments.index("cursor"))
-        refused = [status for status in SCRIPTS[script].replies if status.encode() in found]
+    words = ("FCALL", called.function, len(keys), *keys, *arguments)
+    if "cursor" in called.arguments:
+        found = twins.walk(*words, cursor_at=3 + len(keys) + called.arguments.index("cursor"))
+        refused = [status for status in called.replies if status.encode() in found]
         return refused[0] if refused else "OK" if found else "nothing"
-    reply = twins(*words, unordered="SMEMBERS" in text)
+    reply = twins(*words)
     assert isinstance(reply, list), (script, arguments, reply)
     return cast("list[bytes]", reply)[0].decode()
 
@@ -480,6 +541,7 @@ def run(twins: Twins, load: Load, script: str) -> str:
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.chaos) for seed in range(4, 16))])
 def test_scripts_do_alike(twins: Twins, seed: int) -> None:
     load = Load(seed, twins.mini)
+    twins("FUNCTION", "LOAD", with_clock_key()["seal"].library.text)
     names = sorted(SCRIPTS)
     weights = [5 if name in COMMON else 0.3 if name == "wipe" else 1 for name in names]
     run(twins, load, "enrol")
@@ -496,6 +558,7 @@ def test_scripts_do_alike(twins: Twins, seed: int) -> None:
 def test_every_script_gets_through(twins: Twins, script: str) -> None:
     """What is drawn makes sense often enough that every script reaches its end."""
     load = Load(0, twins.mini)
+    twins("FUNCTION", "LOAD", with_clock_key()["seal"].library.text)
     statuses: set[str] = set()
     for _ in range(40):
         for name in ("enrol", "push_plain", "claim"):
@@ -512,7 +575,8 @@ def test_empty_server_is_not_in_sync(mini: MiniRedis, script: str) -> None:
     """The shipped text itself, on a server that was emptied."""
     load = Load(0, mini)
     keys = script_keys(NAMESPACE, load.queue, script)
-    words = ("EVAL", SCRIPTS[script].text(), len(keys), *keys, *load.draw(script))
+    mini.execute(b"FUNCTION", b"LOAD", SCRIPTS[script].library.text.encode())
+    words = ("FCALL", SCRIPTS[script].function, len(keys), *keys, *load.draw(script))
     assert mini.execute(*map(_bytes, words)) == [b"NOTINSYNC", b""]
     assert mini.content() == {}
 
@@ -534,9 +598,15 @@ def test_replica_takes_no_writes(mini: MiniRedis) -> None:
     assert reply.text.startswith("READONLY ")
 
 
+def run_on(mini: MiniRedis, body: str, *words: bytes) -> object:
+    """Call a function with this body; the first of the words is a key."""
+    mini.execute(b"FUNCTION", b"LOAD", library("f", body).encode())
+    return mini.execute(b"FCALL", b"f", b"1" if words else b"0", *words)
+
+
 def test_time_is_the_given_clock(mini: MiniRedis) -> None:
     assert mini.execute(b"TIME") == [b"1750000000", b"0"]
-    assert mini.execute(b"EVAL", b"return redis.call('TIME')[1] + 1", b"0") == FIRST_US // 1_000_000 + 1
+    assert run_on(mini, "return redis.call('TIME')[1] + 1") == FIRST_US // 1_000_000 + 1
 
 
 def test_ping(twins: Twins) -> None:
@@ -563,12 +633,18 @@ def test_whoever_listens_is_told_until_he_leaves(mini: MiniRedis) -> None:
 def test_script_may_lead_to_another_one(mini: MiniRedis) -> None:
     """Who is told by a script runs one on another server before the first one has ended."""
     other = mini_redis()
-    store = b"redis.call('SET', KEYS[1], ARGV[1]) "
-    mini.subscribe(b"c", lambda message: cast("None", other.execute(b"EVAL", store, b"1", b"b", message)))
-    text = b"redis.call('PUBLISH', 'c', 'told') " + store
-    mini.execute(b"EVAL", text, b"1", b"a", b"mine")
+    store = "redis.call('SET', KEYS[1], ARGV[1]) "
+    mini.subscribe(b"c", lambda message: cast("None", run_on(other, store, b"b", message)))
+    run_on(mini, "redis.call('PUBLISH', 'c', 'told') " + store, b"a", b"mine")
     assert mini.content() == {b"a": b"mine"}
     assert other.content() == {b"b": b"told"}
+
+
+def test_no_function_begins_while_another_one_runs(mini: MiniRedis) -> None:
+    """As in a real server: it would find the variables of the other one's call."""
+    mini.subscribe(b"c", lambda _: cast("None", mini.execute(b"FCALL", b"f", b"0")))
+    with pytest.raises(RuntimeError, match="f was called while another function was running"):
+        run_on(mini, "return redis.call('PUBLISH', 'c', 'x')")
 
 
 def test_failure_of_a_listener_is_nobodys_reply(mini: MiniRedis) -> None:
@@ -579,8 +655,9 @@ def test_failure_of_a_listener_is_nobodys_reply(mini: MiniRedis) -> None:
 
     mini.subscribe(b"c", fail)
     with pytest.raises(KeyError, match="a bug"):
-        mini.execute(b"EVAL", b"return redis.call('PUBLISH', 'c', 'x')", b"0")
-    assert mini.execute(b"EVAL", b"return 1", b"0") == 1
+        run_on(mini, "return redis.call('PUBLISH', 'c', 'x')")
+    mini.execute(b"FUNCTION", b"LOAD", library("other", "return 1").encode())
+    assert mini.execute(b"FCALL", b"other", b"0") == 1
 
 
 FILL = (
@@ -621,21 +698,28 @@ def test_dump_is_not_reached_by_later_changes(filled: MiniRedis) -> None:
     assert filled.content() == FILLED != changed
 
 
-def test_restart_forgets_scripts_and_listeners(filled: MiniRedis) -> None:
+def test_restart_forgets_listeners(filled: MiniRedis) -> None:
     heard: list[bytes] = []
     leave = filled.subscribe(b"c", heard.append)
-    filled.execute(b"SCRIPT", b"LOAD", b"return 1")
     filled.restore(None)
     assert filled.content() == {}
     assert filled.execute(b"PUBLISH", b"c", b"1") == 0
-    assert isinstance(filled.execute(b"EVALSHA", sha("return 1").encode(), b"0"), ErrorReply)
     leave()
 
 
+def test_libraries_are_on_the_disk(filled: MiniRedis) -> None:
+    assert run_on(filled, "return 1") == 1
+    dump = filled.dump()
+    filled.restore(None)
+    assert filled.execute(b"FCALL", b"f", b"0") == ErrorReply("ERR Function not found")
+    filled.restore(dump)
+    assert filled.execute(b"FCALL", b"f", b"0") == 1
+
+
 def test_flush_forgets_data_only(filled: MiniRedis) -> None:
-    filled.execute(b"SCRIPT", b"LOAD", b"return 1")
+    assert run_on(filled, "return 1") == 1
     filled.flush()
     assert filled.content() == {}
-    assert filled.execute(b"EVALSHA", sha("return 1").encode(), b"0") == 1
+    assert filled.execute(b"FCALL", b"f", b"0") == 1
     filled.execute(b"SET", b"a", b"1")
     assert filled.content() == {b"a": b"1"}

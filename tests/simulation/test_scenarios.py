@@ -471,7 +471,7 @@ async def _trouble_in_a_catch_up(world: World) -> None:
 
     # In the middle of the copying the source does not let this client in for a while.
     redis, path, pages = world.servers[source].redis, world.network.path(near.name, source), list[object]()
-    execute, page = redis.execute, [b"EVALSHA", SCRIPTS["page"].given(flags=True).sha.encode()]
+    execute, page = redis.execute, [b"FCALL", SCRIPTS["page"].function.encode()]
 
     def executed(*command: bytes) -> object:
         if list(command[:2]) == page:

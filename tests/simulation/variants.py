@@ -6,56 +6,53 @@ Each variant takes one rule of the protocol away.  A seed that finds no violatio
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from tests.simulation.ensemble import SimHub
 from zkrq.coordination.coordinator import Versioned
-from zkrq.protocol import scripts
 from zkrq.protocol.calls import Apply, Call, PushPlain, Records
 from zkrq.protocol.records import State, states_of
 from zkrq.protocol.replies import VERDICTS, Answer, Status, Verdict
-from zkrq.protocol.scripts import SCRIPTS, Script, Text
+from zkrq.protocol.scripts import SCRIPTS, assemble, read_files
 from zkrq.protocol.steps import Answers, Ask
 from zkrq.replication.runner import Runner
 
 
 @contextmanager
-def _rewritten(old: str, new: str, *names: str) -> Generator[None, None, None]:
-    """These scripts (all that have it, if none is named) with one piece of their text replaced."""
-    changed: dict[str, Script] = {}
-    for name, script in SCRIPTS.items():
-        text = script.with_flags.text
-        if (not names or name in names) and old in text:
-            changed[name] = dataclasses.replace(script, with_flags=_text(text.replace(old, new)))
-    if not changed or (names and set(names) != changed.keys()):
-        raise LookupError(f"{old!r} is not in {', '.join(names) or 'any script'}")
+def _rewritten(changes: Mapping[str, str], *names: str) -> Generator[None, None, None]:
+    """These scripts (all, if none is named) with some lines of the text replaced.
+
+    They are of a library of their own, which stands beside that of the others, as that of another version would.
+    """
+    files = read_files()
+    for old, new in changes.items():
+        if not any(old in text for text in files.values()):
+            raise LookupError(f"{old!r} is not in any file")
+        files = {name: text.replace(old, new) for name, text in files.items()}
+    changed = assemble(files)
     assert isinstance(SCRIPTS, dict)
-    with patch.dict(SCRIPTS, changed):
+    with patch.dict(SCRIPTS, {name: changed[name] for name in names or changed}):
         yield
-
-
-def _text(text: str) -> Text:
-    return Text(text, scripts.sha(text))
 
 
 def apply_installs_anything() -> AbstractContextManager[object]:
     """Rule 1: a record is installed only if its version is greater."""
-    return _rewritten("if not held or newer(r, held) then", "if true then", "apply")
+    return _rewritten({"if not held or newer(r, held) then": "if true then"}, "apply")
 
 
 def settling_asks_for_no_token() -> AbstractContextManager[object]:
     """Rule 6: settling shows the claim's token."""
-    return _rewritten("row > 0 and token_at(r, row) == token", "row > 0", "settle")
+    return _rewritten({"local is_mine = row > 0 and token_at(r, row) == token": "local is_mine = row > 0"}, "settle")
 
 
 def generation_is_not_compared() -> AbstractContextManager[object]:
     """Rule 3: a server answers only in the life in which the view knows it."""
-    return _rewritten("if known[1] ~= generation then return {'NOTINSYNC', known[1] or ''} end",
-                      "known[2] = known[2] or 0")  # fmt: skip
+    return _rewritten(
+        {"if known[1] ~= generation then return {'NOTINSYNC', known[1] or ''} end": "known[2] = known[2] or 0"}
+    )
 
 
 NO_TOMBSTONE = (
@@ -67,7 +64,7 @@ NO_TOMBSTONE = (
 
 def removal_leaves_no_tombstone() -> AbstractContextManager[object]:
     """Rule 8: a removal leaves a tombstone."""
-    return _rewritten("write('HSET', records, new.records)", NO_TOMBSTONE)
+    return _rewritten({"write('HSET', records, new.records)": NO_TOMBSTONE})
 
 
 def view_is_written_without_comparing() -> AbstractContextManager[object]:
@@ -131,46 +128,43 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten("r.marks >= 2 and is_taken((read_tail(r.tail)))", "nil", "push_decided")
+    return _rewritten({"r.marks >= KEYED and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
     """A key is free again once its item is gone or dead."""
-    return _rewritten("keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil)", "keep_key(key, r.bundle, true)")
+    return _rewritten(
+        {"keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil)": "keep_key(key, r.bundle, true)"}
+    )
 
 
 def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
     """A push into a queue with a limit is refused when it is full."""
-    return _rewritten("if most > 0 and size >= most then", "if false then", "push_decided")
+    return _rewritten({"if most > 0 and size >= most then": "if false then"}, "push_decided")
 
 
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
     """What has outlived its time is claimed no more."""
-    stack = ExitStack()
-    stack.enter_context(_rewritten("\n  drop_expired()", "\n", "claim"))
-    stack.enter_context(_rewritten("return expires_us + r.shift <= now_us", "return false", "claim"))
-    return stack
+    changes = {"\n  drop_expired()": "\n", "return expires_us + r.shift <= now_us": "return false"}
+    return _rewritten(changes, "claim")
 
 
 def a_ttl_begins_anew() -> AbstractContextManager[object]:
     """The moment at which an item expires is the same one after every decision."""
     return _rewritten(
-        "write_tail(key, expires_us + shift, ttl_us)", "write_tail(key, expires_us - r.clock + now_us, ttl_us)"
+        {"write_tail(key, expires_us + shift, ttl_us)": "write_tail(key, expires_us - r.clock + now_us, ttl_us)"}
     )
 
 
 def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
     """While the queue is paused nothing is handed out."""
-    return _rewritten("if count > 0 and not paused then", "if count > 0 then", "claim")
+    return _rewritten({"if request.count > 0 and not request.is_paused then": "if request.count > 0 then"}, "claim")
 
 
 def a_cancel_leaves_claims_alone() -> AbstractContextManager[object]:
     """What is cancelled is gone, also when it is claimed."""
-    return _rewritten(
-        "remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0)",
-        "if state ~= 'C' then remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0) end",
-        "cancel",
-    )
+    removal = "remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0)"
+    return _rewritten({removal: f"if state ~= 'C' then {removal} end"}, "cancel")
 
 
 def acks_stay_on_the_primary() -> AbstractContextManager[object]:
@@ -189,8 +183,8 @@ def acks_stay_on_the_primary() -> AbstractContextManager[object]:
 
 def order_is_turned_round() -> AbstractContextManager[object]:
     """The item of the greatest priority comes first, then the one that is due first."""
-    return _rewritten("redis.call('ZRANGE', ready, at, at + page - 1)",
-                      "redis.call('ZRANGE', ready, at, at + page - 1, 'REV')", "claim")  # fmt: skip
+    first = "redis.call('ZRANGE', ready, at, at + page - 1)"
+    return _rewritten({first: "redis.call('ZRANGE', ready, at, at + page - 1, 'REV')"}, "claim")
 
 
 def a_wrong_password_evicts() -> AbstractContextManager[object]:
@@ -200,8 +194,8 @@ def a_wrong_password_evicts() -> AbstractContextManager[object]:
 
 def settling_takes_neighbours_along() -> AbstractContextManager[object]:
     """Each item of a bundle has a fate of its own."""
-    return _rewritten("verb.settle(r, run_from, run_to, row, ms, text)",
-                      "verb.settle(r, run_from, run_end(r.named, run_from), row, ms, text)", "settle")  # fmt: skip
+    whole_row = "verb.settle(r, run_from, run_end(r.named, run_from), row, ms, text)"
+    return _rewritten({"verb.settle(r, run_from, run_to, row, ms, text)": whole_row}, "settle")
 
 
 class Variant(NamedTuple):

@@ -7,7 +7,6 @@ continued: closing a connection takes nothing back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import random
 from collections import deque
@@ -231,7 +230,7 @@ class SimWire:
     def refusal(self, command: list[bytes]) -> ErrorReply | None:
         """What the server says to a command for which this client has no right."""
         forbids = self._path.forbids
-        return ErrorReply(forbids) if forbids and command[0] in (b"EVALSHA", b"EVAL") else None
+        return ErrorReply(forbids) if forbids and command[0] in (b"FCALL", b"FUNCTION") else None
 
     def reply(self, reply: object) -> None:
         if self._loses_replies or self._broken is not None:
@@ -301,27 +300,19 @@ def _size(reply: object) -> int:
 
 
 def _name(command: list[bytes]) -> str:
-    return (scripts_by_sha().get(command[1]) if command[0] == b"EVALSHA" else None) or command[0].decode()
+    return (scripts_by_function().get(command[1]) if command[0] == b"FCALL" else None) or command[0].decode()
 
 
 def _describe(command: list[bytes]) -> str:
-    if command[0] not in (b"EVALSHA", b"EVAL"):
+    if command[0] != b"FCALL":
         return b" ".join(command).decode(errors="replace")[:200]
     words = command[3 + int(command[2]) :]
     text = " ".join(repr(word)[2:-1][:90] for word in words)
-    return f"{_name(command) if command[0] == b'EVALSHA' else 'EVAL ' + _name_of_text(command[1])} {text[:600]}"
+    return f"{_name(command)} {text[:600]}"
 
 
-def scripts_by_sha() -> dict[bytes, str]:
-    """The names of the scripts as EVALSHA calls them."""
+def scripts_by_function() -> dict[bytes, str]:
+    """The names of the scripts by those of their functions."""
     from zkrq.protocol.scripts import SCRIPTS
 
-    return {script.with_flags.sha.encode(): name for name, script in SCRIPTS.items()}
-
-
-def _name_of_text(text: bytes) -> str:
-    from zkrq.protocol.scripts import SCRIPTS
-
-    with contextlib.suppress(StopIteration):
-        return next(name for name, script in SCRIPTS.items() if script.with_flags.text.encode() == text)
-    return "?"
+    return {script.function.encode(): name for name, script in SCRIPTS.items()}

@@ -27,7 +27,7 @@ COUNTED = Install("q", 0, Rows())
 """A call whose answer tells a number."""
 
 OK = [b"OK"]
-NOSCRIPT = ErrorReply("NOSCRIPT No matching script.")
+LACKING = ErrorReply("ERR Function not found")
 BUSY = ErrorReply("BUSY Redis is busy running a script.")
 BROKEN = ConnectionResetError("cut")
 
@@ -49,6 +49,8 @@ class Redis:
     answers: list[object] = field(default_factory=lambda: [OK])
     asked: list[bytes] = field(default_factory=list[bytes])
     """The scripts' commands."""
+    loaded: object = b"zkrq"
+    """The reply when a library is loaded."""
     silent: bool = False
     pace: float = 0.0
     """Seconds that each reply takes after the one before."""
@@ -60,6 +62,8 @@ class Redis:
         if command[0] in ABOUT:
             return ABOUT[command[0]]
         self.asked.append(command[0])
+        if command[0] == b"FUNCTION":
+            return self.loaded
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
     def make_wire(self) -> Wire:

@@ -46,7 +46,7 @@ class Turn:
         *arguments: str,
         weight: int | None = 1,
         generation: str = "g",
-        command: str = "EVALSHA",
+        command: str = "FCALL",
     ) -> Exchange:
         begin = opening(command, script, queue, [f"{queue}:a", f"{queue}:b"], 7, generation)
         exchange = Exchange()
@@ -78,7 +78,7 @@ async def turn() -> Turn:
 
 async def test_a_call_alone_is_as_it_was(turn: Turn) -> None:
     turn.call("put", "q", "x", "y")
-    assert turn.sent == [["EVALSHA", "put", "2", "q:a", "q:b", "7", "g", "x", "y"]]
+    assert turn.sent == [["FCALL", "put", "2", "q:a", "q:b", "7", "g", "x", "y"]]
     assert turn.answer([b"OK", 1]) == [[b"OK", 1]]
 
 
@@ -88,7 +88,7 @@ async def test_calls_for_several_queues_are_one_command(turn: Turn) -> None:
     turn.call("put", "r")
     turn.call("put", "s", "z")
     keys = ["6", "q:a", "q:b", "r:a", "r:b", "s:a", "s:b"]
-    assert turn.sent == [["EVALSHA", "put", *keys, "7", "g", "2", "x", "y", "0", "1", "z"]]
+    assert turn.sent == [["FCALL", "put", *keys, "7", "g", "2", "x", "y", "0", "1", "z"]]
     assert turn.answer([[b"OK", 1], [b"OK", 2], [b"FENCED"]]) == [[b"OK", 1], [b"OK", 2], [b"FENCED"]]
 
 
@@ -116,7 +116,7 @@ async def test_calls_for_one_queue_keep_their_order_and_are_never_combined(turn:
 
 @pytest.mark.parametrize(
     ("script", "options"),
-    [("put", {"generation": "h"}), ("put", {"command": "EVAL"}), ("claim", {}), ("put", {"weight": None})],
+    [("put", {"generation": "h"}), ("put", {"command": "FCALL_RO"}), ("claim", {}), ("put", {"weight": None})],
     ids=["another life", "with its text", "another script", "never combined"],
 )
 async def test_what_differs_is_not_combined(turn: Turn, script: str, options: dict[str, Any]) -> None:
@@ -170,4 +170,6 @@ async def test_a_reply_that_nobody_understands_is_everybodys(turn: Turn, reply: 
 async def test_an_error_reply_is_for_all(turn: Turn) -> None:
     turn.call("put", "q")
     turn.call("put", "r")
-    assert [str(outcome) for outcome in turn.answer(ErrorReply("NOSCRIPT none"))] == ["NOSCRIPT none"] * 2
+    assert [str(outcome) for outcome in turn.answer(ErrorReply("ERR Function not found"))] == [
+        "ERR Function not found"
+    ] * 2

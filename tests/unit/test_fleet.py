@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 
 import pytest
 
-from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SILENCE, Redis, ask, fleet_of
+from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, LACKING, OK, SILENCE, Redis, ask, fleet_of
 from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Count
 from zkrq.protocol.replies import Answer, Status
@@ -51,7 +51,7 @@ async def test_all_answer(make: Make) -> None:
     fleet = make(a=a, b=b)
     await connected(fleet, "a", "b")
     assert await tell(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.OK, False)}
-    assert a.asked == b.asked == [b"EVALSHA"]
+    assert a.asked == b.asked == [b"FCALL"]
 
 
 async def test_calls_are_sent_before_anything_else_runs(make: Make) -> None:
@@ -61,11 +61,11 @@ async def test_calls_are_sent_before_anything_else_runs(make: Make) -> None:
     first, second = (asyncio.create_task(tell(fleet, *ids)) for ids in ("ab", "ba"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert a.asked == b.asked == [b"EVALSHA"] * 2
+    assert a.asked == b.asked == [b"FCALL"] * 2
     assert await first == await second
 
 
-@pytest.mark.parametrize("first", [NOSCRIPT, BUSY], ids=["NOSCRIPT", "BUSY"])
+@pytest.mark.parametrize("first", [LACKING, BUSY], ids=["lacking", "BUSY"])
 @pytest.mark.parametrize("known", [True, False], ids=["connected", "not connected"])
 async def test_a_complaint_is_dealt_with_while_another_server_is_silent(
     make: Make, first: ErrorReply, known: bool
@@ -76,7 +76,7 @@ async def test_a_complaint_is_dealt_with_while_another_server_is_silent(
     await connected(fleet, "a", *("b" if known else ""))
     b.silent = True
     assert await tell(fleet, "a", "b") == {"a": (Status.OK, False), "b": (Status.TIMEOUT, False)}
-    assert len(a.asked) == 2
+    assert a.asked == [b"FCALL", *([b"FUNCTION"] if first == LACKING else []), b"FCALL"]
 
 
 async def test_broken_connection_is_made_again_while_another_server_is_silent(make: Make) -> None:
@@ -118,8 +118,8 @@ async def test_server_that_is_removed_meanwhile_is_gone(make: Make) -> None:
 
 
 async def test_rounds_land_in_their_order(make: Make) -> None:
-    """Also those that have to load the script first."""
-    a, b = Redis([*[NOSCRIPT] * 4, OK]), Redis()
+    """Also those that have to load the library first, which one of them does."""
+    a, b = Redis([*[LACKING] * 4, OK]), Redis()
     fleet = make(a=a, b=b)
     await connected(fleet, "a", "b")
     landed: list[int] = []
@@ -131,7 +131,7 @@ async def test_rounds_land_in_their_order(make: Make) -> None:
     await asyncio.gather(*map(one, range(8)))
     assert landed[:4] == sorted(landed[:4])
     assert sorted(landed) == list(range(8))
-    assert a.asked == [b"EVALSHA"] * 8 + [b"EVAL"] * 4
+    assert a.asked == [b"FCALL"] * 8 + [b"FUNCTION"] + [b"FCALL"] * 4
 
 
 async def test_cancelled_round_leaves_the_connection_in_step(make: Make) -> None:

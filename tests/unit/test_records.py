@@ -32,7 +32,7 @@ from zkrq.protocol.records import (
     unpack,
     version_of,
 )
-from zkrq.protocol.scripts import SCRIPTS
+from zkrq.protocol.scripts import SCRIPTS, read_files
 
 T = TypeVar("T")
 
@@ -222,8 +222,8 @@ def test_versions_are_ordered_by_epoch_then_number(one: Version, other: Version)
 
 
 def settle_verbs() -> dict[str, str]:
-    """Verb and state, as ``settle.lua`` lists them."""
-    listed = re.findall(r"^  (\w+) = \{became = '\[?(\w)", SCRIPTS["settle"].body, re.MULTILINE)
+    """Verb and state, as ``_settling.lua`` lists them."""
+    listed = re.findall(r"^    (\w+) = \{became = '\[?(\w)", read_files()["_settling"], re.MULTILINE)
     return dict(listed)
 
 
@@ -270,6 +270,9 @@ def test_every_decision_of_a_claim_is_in_the_table() -> None:
     """Queued items are claimed, buried, or dropped; claims expire; dead letters are dropped.  What becomes of an item
     that outlives its time is the caller's to say, by the argument `expired`."""
     queued = {str(to) for verb, to in MOVES[State.QUEUED].items() if verb != "clear"}
-    assert decided_states("claim") | decided_states("_housekeeping") == {*queued, str(MOVES[State.CLAIMED]["expire"])}
+    assert decided_states("_claiming") | decided_states("_housekeeping") == {
+        *queued,
+        str(MOVES[State.CLAIMED]["expire"]),
+    }
     assert decided_states("_dead_letters") == {MOVES[State.DEAD]["drop"]}
     assert "expired" in SCRIPTS["claim"].arguments

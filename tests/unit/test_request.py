@@ -6,16 +6,31 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, NOSCRIPT, OK, SEAL, SILENCE, Redis, Replies, ask, fleet_of
+from tests.unit.fake_redis import (
+    ABOUT,
+    BROKEN,
+    BUSY,
+    COUNTED,
+    INFO,
+    LACKING,
+    OK,
+    SEAL,
+    SILENCE,
+    Redis,
+    Replies,
+    ask,
+    fleet_of,
+)
 from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Call
-from zkrq.protocol.replies import Answer, Status
+from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.request import LATE_SECONDS
+from zkrq.replication.request import LATE_SECONDS, LOADS
 from zkrq.replication.wire import ErrorReply, pack
 
 pytestmark = pytest.mark.anyio
@@ -93,7 +108,7 @@ async def test_a_reply_to_a_wire_that_was_given_up_is_nobodys(tasks: Tasks, capl
     fleet = await one(tasks, redis, connected=False)
     await answer_of(fleet)
     fleet.drop()
-    await redis.wires[0].send([pack(("EVALSHA",))])
+    await redis.wires[0].send([pack(("FCALL",))])
     for _ in range(3):
         await asyncio.sleep(0)
     assert not caplog.records
@@ -129,15 +144,19 @@ async def test_what_is_in_flight_ends_with_the_call_that_timed_out(tasks: Tasks)
     assert len(redis.wires) == 1
 
 
+LOADED = (b"FUNCTION", b"FCALL")
+"""The library, and the call behind it."""
+
+
 @pytest.mark.parametrize(
     ("complaints", "asked"),
     [
-        ([BUSY, BUSY], [b"EVALSHA"] * 3),
-        ([NOSCRIPT], [b"EVALSHA", b"EVAL"]),
-        ([BUSY, NOSCRIPT], [b"EVALSHA", b"EVALSHA", b"EVAL"]),
-        ([NOSCRIPT, BUSY], [b"EVALSHA", b"EVAL", b"EVAL"]),
+        ([BUSY, BUSY], [b"FCALL"] * 3),
+        ([LACKING], [b"FCALL", *LOADED]),
+        ([BUSY, LACKING], [b"FCALL", b"FCALL", *LOADED]),
+        ([LACKING, BUSY], [b"FCALL", *LOADED, b"FCALL"]),
     ],
-    ids=["busy", "no script", "busy, then no script", "no script, then busy"],
+    ids=["busy", "no library", "busy, then no library", "no library, then busy"],
 )
 async def test_complaints_that_can_be_dealt_with(
     tasks: Tasks, connected: bool, complaints: list[object], asked: list[bytes]
@@ -146,6 +165,57 @@ async def test_complaints_that_can_be_dealt_with(
     answer = await answer_of(await one(tasks, redis, connected=connected))
     assert (answer.status, answer.repeated) == (Status.OK, False)
     assert redis.asked == asked
+
+
+async def test_another_client_may_load_the_library_first(tasks: Tasks, connected: bool) -> None:
+    redis = Redis([LACKING, OK], loaded=ErrorReply("ERR Library 'zkrq_1' already exists"))
+    assert (await answer_of(await one(tasks, redis, connected=connected))).status is Status.OK
+
+
+async def test_a_library_that_is_dropped_again_is_loaded_again(tasks: Tasks, connected: bool) -> None:
+    """Not for ever: a server that drops it each time has another fault than this call can deal with."""
+    redis = Redis([*[LACKING] * LOADS, OK])
+    fleet = await one(tasks, redis, connected=connected)
+    assert (await answer_of(fleet)).status is Status.OK
+    redis.answers = [LACKING]
+    assert (await answer_of(fleet)).status is Status.BROKEN
+    assert redis.asked.count(b"FUNCTION") == 2 * LOADS
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status"),
+    [
+        ("NOPERM User u has no permissions to run the 'function|load' command", Status.DENIED),
+        ("OOM command not allowed when used memory > 'maxmemory'.", Status.REFUSED),
+        ("READONLY You can't write against a read only replica.", Status.UNFIT),
+    ],
+)
+async def test_why_the_library_was_refused_is_the_answer(
+    tasks: Tasks, connected: bool, refusal: str, status: Status
+) -> None:
+    """The next call tries again: the reason may have passed."""
+    redis = Redis([LACKING, LACKING, LACKING, OK], loaded=ErrorReply(refusal))
+    fleet = await one(tasks, redis, connected=connected)
+    answer = await answer_of(fleet)
+    assert (answer.status, answer.reason) == (status, refusal)
+    redis.loaded = b"zkrq"
+    assert (await answer_of(fleet)).status is Status.OK
+
+
+async def test_a_server_without_functions_is_asked_for_nothing_and_not_evicted(tasks: Tasks) -> None:
+    """Its data may be a member's, which clients of an earlier version use."""
+    redis = Redis()
+    with patch.dict(ABOUT, {b"INFO": INFO.replace(b"7.2.0", b"6.2.14")}):
+        answer = await answer_of(await one(tasks, redis, connected=False))
+    assert (answer.status, answer.verdict) == (Status.DENIED, Verdict.CORRECT)
+    assert answer.reason == "it is Redis 6.2.14, and zkrq needs Redis 7 or later, or Valkey"
+    assert redis.asked == []
+
+
+async def test_a_busy_server_gets_the_library_later(tasks: Tasks, connected: bool) -> None:
+    redis = Redis([LACKING, LACKING, OK], loaded=BUSY)
+    assert (await answer_of(await one(tasks, redis, connected=connected))).status is Status.OK
+    assert redis.asked.count(b"FUNCTION") == 2
 
 
 async def test_a_server_that_stays_busy_has_not_answered_in_time(tasks: Tasks, connected: bool) -> None:

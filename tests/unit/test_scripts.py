@@ -5,24 +5,34 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 
+from tests.bytecode import read
 from tests.every import every
 from zkrq.protocol import keys as key_table
-from zkrq.protocol import records
+from zkrq.protocol import records, scripts
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.replies import Status
-from zkrq.protocol.scripts import SCRIPTS, Script, sha
+from zkrq.protocol.scripts import LIBRARY, SCRIPTS, Script, assemble, read_files
 
 FOLDER = resources.files("zkrq.protocol") / "lua"
 FILES = {entry.name: entry.read_text() for entry in FOLDER.iterdir()}
 PARTS = sorted(name for name in FILES if name.startswith("_"))
 
-MAX_LOCALS_WITHIN = 20
-"""At most so many in any one block or function."""
+MAX_LASTING = 185
+"""Variables of the library's text that are in no block; Lua's limit is 200, and blocks need some."""
 
-MAX_LOCALS = 200
-"""Lua's limit for one function."""
+MAX_UPVALUES = 55
+"""Variables of the text that one function may use; Lua's limit is 60."""
+
+GLOBALS = frozenset(
+    (
+        *("error", "ipairs", "math", "next", "pairs", "pcall", "redis", "select"),
+        *("string", "struct", "table", "tonumber", "type", "unpack"),
+    )
+)
+"""What Redis offers to functions, as far as scripts use it."""
 
 MAY_RUN_OUT_OF_MEMORY = {"apply_new", "room", "push_decided", "push_plain"}
 """Scripts that only add: they are refused when the server's memory is full; the others go on."""
@@ -37,6 +47,8 @@ KEY_VARIABLES = {"index", "key"}
 
 DURATION_WORDS = re.compile(r"delay|window|lease|left|timeout|deadline|duration|age|ttl|grace|seconds|time|moment")
 
+CHUNK = read(LIBRARY.text.partition("\n")[2])
+
 every_script = every("script", SCRIPTS.values())
 
 
@@ -46,7 +58,7 @@ def code_of(text: str) -> str:
 
 
 def own_text(script: Script) -> str:
-    """The file that has its contract and body, which may be another operation's."""
+    """The file that has its contract and code, which may be another operation's."""
     shared = header(FILES[f"{script.name}.lua"], "body") or [script.name]
     return FILES[f"{shared[0]}.lua"]
 
@@ -62,14 +74,33 @@ def known_keys() -> set[str]:
     return {"server", "queues", *per_queue}
 
 
-def code_by_queue(text: str) -> str:
-    """The code without the loop over the queues of a call, parts included."""
-    return text.partition("\nlocal replies, at, parts = ")[0]
+def definitions() -> Iterator[tuple[frozenset[str], str]]:
+    """The names that each statement of a shared part defines, and its text; all but the variables of a call."""
+    for part in PARTS:
+        for code in re.split(r"^(?=local )", re.sub(r"--.*", "", FILES[part]), flags=re.MULTILINE):
+            names = re.match(r"local (?:function )?([\w, ]+)", code)
+            if names and part != "_state.lua":
+                yield frozenset(names[1].strip().split(", ")), code
 
 
-def used(text: str) -> str:
-    """The same without the lines that declare keys and arguments."""
-    return code_of(code_by_queue(text).split("first, last\n", 1)[1])
+DEFINITIONS = tuple(definitions())
+
+
+def reached(script: Script) -> str:
+    """The script's own code, and that of all shared parts that it uses."""
+    return _reached(script.name)
+
+
+@cache
+def _reached(name: str) -> str:
+    script = SCRIPTS[name]
+    text = re.sub(r"--.*", "", script.code) + (FILES["_gate.lua"] if script.is_gated else "")
+    while True:
+        words = set(re.findall(r"\w+", text))
+        more = [code for names, code in DEFINITIONS if names & words and code not in text]
+        if not more:
+            return text
+        text += "".join(more)
 
 
 def key_arguments(text: str) -> Iterator[tuple[str, str]]:
@@ -81,10 +112,12 @@ def key_arguments(text: str) -> Iterator[tuple[str, str]]:
 # -- headers -------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_is_loaded_or_included() -> None:
-    included = {name for text in FILES.values() for line in header(text, "include") for name in line.split()}
-    assert {f"_{name}.lua" for name in included} == set(PARTS)
+def test_every_file_is_in_the_library() -> None:
+    assert sorted(f"_{name}.lua" for name in scripts.PARTS) == PARTS
     assert {f"{name}.lua" for name in SCRIPTS} == FILES.keys() - set(PARTS)
+    code = [line for text in FILES.values() for line in text.splitlines() if line and not line.startswith("--")]
+    lines = set(LIBRARY.text.splitlines())
+    assert [line for line in code if line not in lines and not line.startswith("#!")] == []
 
 
 @every("name", FILES)
@@ -97,7 +130,6 @@ def test_every_file_says_what_it_is_for(name: str) -> None:
 def test_header_has_one_line_of_each(script: Script) -> None:
     text = own_text(script)
     assert [len(header(text, field)) for field in ("purpose", "KEYS", "ARGV")] == [1, 1, 1]
-    assert len(header(text, "include")) <= 1
     assert header(text, "reply")
 
 
@@ -124,7 +156,8 @@ def test_durations_travel_in_milliseconds(script: Script) -> None:
 
 @every_script
 def test_replies_are_those_of_the_header(script: Script) -> None:
-    assert set(re.findall(r"return \{'([A-Z]+)'", script.body)) == set(script.replies)
+    of_gate = GATE_STATUSES if script.is_gated else set[str]()
+    assert set(re.findall(r"return \{'([A-Z]+)'", script.code)) | of_gate == set(script.replies)
     assert len(script.replies) == len(header(own_text(script), "reply"))
 
 
@@ -146,7 +179,7 @@ def test_every_value_of_a_reply_is_understood(script: Script) -> None:
 @every_script
 def test_values_that_follow_a_status_are_its_shape(script: Script) -> None:
     """As far as the text shows: a refusal names its values where it returns them."""
-    for status, values in re.findall(r"return \{'([A-Z]+)'((?:, [^{}\n]*)?)\}", script.body):
+    for status, values in re.findall(r"return \{'([A-Z]+)'((?:, [^{}\n]*)?)\}", script.code):
         without_calls = re.sub(r"\([^()]*\)", "", re.sub(r"\([^()]*\([^()]*\)[^()]*\)", "", values))
         assert without_calls.count(",") == len(script.replies[status]), status
 
@@ -159,45 +192,52 @@ def test_replies_are_known_to_python(script: Script) -> None:
 @every_script
 def test_every_return_names_its_status(script: Script) -> None:
     """A reply without a status would be BROKEN."""
-    for statement in re.findall(r"^(?:if .* then )?return (.*?)(?: end)?$", code_by_queue(script.body), re.MULTILINE):
+    operation = script.code[script.code.index("local function operation(") :]
+    for statement in re.findall(r"^  (?:if .* then )?return (.*?)(?: end)?$", operation, re.MULTILINE):
         assert re.match(r"\{'[A-Z]+'", statement), statement
 
 
 @every_script
+def test_an_operation_takes_the_arguments_of_its_header(script: Script) -> None:
+    """Epoch and generation are the gate's."""
+    (operation,) = re.findall(r"^local function operation\(([^)]*)\)", script.code, re.MULTILINE)
+    assert tuple(re.findall(r"\w+", operation)) == script.arguments[2:]
+
+
+@every_script
 def test_declared_keys_are_used(script: Script) -> None:
-    unused = {name for name in script.keys if not re.search(rf"\b{name}\b", used(script.body))}
-    assert not unused
+    assert {name for name in script.keys if not re.search(rf"\b{name}\b", reached(script))} == set()
 
 
 @every_script
 def test_declared_arguments_are_used(script: Script) -> None:
-    gated = "gate" in " ".join(header(own_text(script), "include")).split()
-    unused = {name for name in script.arguments if not re.search(rf"\b{name}\b", used(script.body))}
-    assert not unused or not gated
+    _, body = re.split(r"^local function operation\([^)]*\)", script.code, flags=re.MULTILINE)
+    assert {name for name in script.arguments[2:] if not re.search(rf"\b{name}\b", body)} == set()
 
 
 @every_script
 def test_keys_that_are_used_are_declared(script: Script) -> None:
-    """An undeclared one would be a global, so nil."""
-    mentioned = set(re.findall(r"(?<![.\w])\w+", used(script.body))) & known_keys()
+    """An undeclared one is nil."""
+    code = re.sub(r"\b\w+ = (?=found\[)", "", code_of(reached(script)))  # fields of the numbers (_lead.lua)
+    mentioned = set(re.findall(r"(?<![.\w])\w+", code)) & known_keys()
     assert mentioned <= set(script.keys)
 
 
 @every_script
 def test_no_call_touches_an_undeclared_key(script: Script) -> None:
     """Only declared keys are touched, so that all of them are known before the script runs."""
-    calls = [(command, name) for command, name in key_arguments(script.body) if command not in ("TIME", "PUBLISH")]
+    calls = [(command, name) for command, name in key_arguments(reached(script)) if command not in ("TIME", "PUBLISH")]
     assert calls
     assert {name for _, name in calls} <= {*script.keys, *KEY_VARIABLES}
 
 
 @every_script
 def test_variables_that_stand_for_keys_stand_for_declared_ones(script: Script) -> None:
-    listed = re.findall(r"ipairs\(\{([^}]*)\}\)|\b[QCDX] = \{([^}]*)\}", used(script.body))
+    listed = re.findall(r"ipairs\(\{([^}]*)\}\)|\b[QCDX] = \{([^}]*)\}", reached(script))
     names = {name.strip() for lists in listed for part in lists for name in part.split(",") if name.strip()}
-    names |= set(re.findall(r"\beach_in\((\w+), ''", used(script.body)))
-    names |= set(re.findall(r"\bwrite\('\w+', (\w+)", script.body))
-    names |= set(re.findall(r"\[(\w+)\] = list\(\)", script.body))
+    names |= set(re.findall(r"\beach_in\((\w+), ''", reached(script)))
+    names |= set(re.findall(r"\bwrite\('\w+', (\w+)", reached(script)))
+    names |= set(re.findall(r"\[(\w+)\] = list\(\)", reached(script)))
     assert names - KEY_VARIABLES <= set(script.keys)
 
 
@@ -205,22 +245,24 @@ def test_variables_that_stand_for_keys_stand_for_declared_ones(script: Script) -
 
 
 @every_script
-def test_gate_stands_before_everything_else(script: Script) -> None:
-    """Rule 3: nothing is read or created on the way.  Only servers outside the view are enrolled and reserved."""
-    if script.name in OUTSIDE_THE_VIEW:
-        return
-    assert header(own_text(script), "include")[0].split()[0] == "gate"
-    assert set(script.replies) >= GATE_STATUSES
-    first_calls = list(key_arguments(script.body))[:2]
-    assert [command for command, _ in first_calls] == ["HMGET", "HSET"]
-    assert script.body.index("'STALE'") < script.body.index("redis.call('HSET'")
+def test_gate_is_asked_for_all_but_servers_outside_the_view(script: Script) -> None:
+    """Rule 3.  Only servers outside the view are enrolled and reserved."""
+    assert script.is_gated == (script.name not in OUTSIDE_THE_VIEW)
+    assert not script.is_gated or set(script.replies) >= GATE_STATUSES
+
+
+def test_gate_stands_before_everything_else() -> None:
+    """Rule 3: nothing is read or created on the way."""
+    execute, gate = FILES["_execute.lua"], FILES["_gate.lua"]
+    assert re.findall(r"\b(gate|read_clock|reset|unpack)\(", execute)[0] == "gate"
+    assert [command for command, _ in key_arguments(gate)] == ["HMGET", "HSET"]
+    assert gate.index("'STALE'") < gate.index("redis.call('HSET'")
 
 
 @every_script
 def test_only_scripts_that_add_items_are_refused_when_memory_is_full(script: Script) -> None:
     """Memory pressure: scripts that free memory are flagged allow-oom, so that a full queue can drain."""
-    expected = "#!lua" if script.name in MAY_RUN_OUT_OF_MEMORY else "#!lua flags=allow-oom"
-    assert script.shebang == FILES[f"{script.name}.lua"].splitlines()[0] == expected
+    assert script.flags == (() if script.name in MAY_RUN_OUT_OF_MEMORY else ("allow-oom",))
 
 
 @every("name", FILES)
@@ -230,53 +272,55 @@ def test_nothing_is_left_to_chance_or_to_another_clock(name: str) -> None:
     assert ("'TIME'" in FILES[name]) == (name == "_clock.lua")
 
 
-@every_script
-def test_locals_are_few_enough(script: Script) -> None:
-    """Lua counts by function; most are the chunk's own."""
-    own = [
-        names.split(",") for names in re.findall(r"^local (?:function )?([\w, ]+)", code_of(script.body), re.MULTILINE)
-    ]
-    assert sum(map(len, own)) < MAX_LOCALS - MAX_LOCALS_WITHIN
+def test_no_global_is_assigned_and_none_is_read_but_those_of_redis() -> None:
+    """A name that is written wrongly is one; Redis would refuse it in the branch in which it stands."""
+    assert set[str]().union(*(each.assigns for each in CHUNK.all())) == set()
+    assert set[str]().union(*(each.reads for each in CHUNK.all())) <= GLOBALS
 
 
-@every_script
-def test_no_global_is_assigned(script: Script) -> None:
-    """Redis refuses that at run time; here it is found in every branch."""
-    code = re.sub(r"\{[^{}]*\}", "{}", used(script.body))
-    declared = {
-        name.strip()
-        for names in re.findall(
-            r"\blocal (?:function )?([\w, ]+)|\bfor ([\w, ]+) (?:in|=)|function ?\w*\(([\w, ]*)\)", code
-        )
-        for part in names
-        for name in part.split(",")
-    }
-    targets = re.findall(r"^\s*([a-z_]\w*(?:, [a-z_]\w*)*) = ", code, re.MULTILINE)
-    assigned = {name for target in targets for name in target.split(", ")}
-    fields = set(re.findall(r"^  (\w+) = \{", code, re.MULTILINE))
-    assert assigned - declared - fields - {*script.keys, *script.arguments, "first"} == set()
+def test_lua_has_room_for_more() -> None:
+    assert len(CHUNK.lasting) <= MAX_LASTING
+    assert max(len(each.upvalues) for each in CHUNK.all()) <= MAX_UPVALUES
+
+
+def test_functions_assign_no_variable_of_the_library_but_those_of_the_call() -> None:
+    """What else they assigned would be seen by the next call."""
+    of_a_call = set(read(FILES["_state.lua"]).lasting)
+    changed = set[str]().union(*(each.changes for each in CHUNK.all()))
+    assert of_a_call < set(CHUNK.lasting)
+    assert changed & set(CHUNK.lasting) <= of_a_call
+
+
+def test_every_variable_of_a_call_is_set_before_an_operation_begins() -> None:
+    variables = set(read(FILES["_state.lua"]).lasting) - set(re.findall(r"function (\w+)", FILES["_state.lua"]))
+    before = read("\n".join(FILES[f"_{part}.lua"] for part in ("state", "clock", "gate", "execute")))
+    set_before = set[str]().union(*(each.changes for each in before.all()))
+    every_key = {name for script in SCRIPTS.values() for name in script.keys}
+    assert variables == set_before | every_key
+    binding = [each for each in CHUNK.inner if each.parameters == ("KEYS", "at")]
+    assert len(binding) == len([script for script in SCRIPTS if not header(FILES[f"{script}.lua"], "body")])
+    assert [each for each in binding if each.changes != every_key] == [], "keys that are not declared are forgotten"
 
 
 # -- as Python sends them ------------------------------------------------------------------------------------------
 
 
-@every_script
-def test_text_with_and_without_flags(script: Script) -> None:
-    """Servers before Redis 7 do not know the first line."""
-    assert script.text() == f"{script.shebang}\n{script.text(flags=False)}"
-    assert not script.text(flags=False).startswith("#!")
-    assert sha(script.text()) != sha(script.text(flags=False))
-
-
-def test_sha_is_what_redis_calls_a_script() -> None:
-    assert sha("return 1") == "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
+def test_library_and_functions_are_named_by_the_text() -> None:
+    """Those of another version stand beside them."""
+    files = read_files()
+    other = assemble({**files, "room": files["room"] + "\n-- another version\n"})
+    assert assemble(files) == SCRIPTS
+    names = {script.function for script in (*SCRIPTS.values(), *other.values())}
+    assert len(names) == 2 * len(SCRIPTS)
+    assert other["room"].library.name != LIBRARY.name
+    assert LIBRARY.text.startswith(f"#!lua name={LIBRARY.name}\n")
+    assert all(re.fullmatch(r"\w+", name) for name in names)
 
 
 @every_script
 def test_keys_are_sent_in_the_order_of_the_header(script: Script) -> None:
     sent = script_keys("shop", "emails", script.name)
     assert [name.rpartition(":")[2] for name in sent] == list(script.keys)
-    assert script.body.startswith(f"local {', '.join(script.keys)} = unpack(KEYS)\n")
 
 
 @every_script

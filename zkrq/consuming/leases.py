@@ -7,10 +7,10 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from zkrq.base.errors import ZkrqError
+from zkrq.base.errors import OutcomeUnknown, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
@@ -18,12 +18,13 @@ from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
 from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
 from zkrq.consuming.pace import CLAIM_MAX
-from zkrq.protocol.calls import Settle, Settlement, runs
+from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord
-from zkrq.replication.batching import Batcher
+from zkrq.replication.batching import Batcher, own
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
+    from zkrq.consuming.requests import Request
     from zkrq.replication.replicas import Replicas
 
 EXTEND_AT = 2 / 3
@@ -73,6 +74,7 @@ class Leases:
         self._extender: asyncio.Task[None] | None = None
         self._extensions_fail = False
         self._dropped_reported = self._unentered_reported = False
+        self._join: Callable[[int], Request | None] | None = None
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
         self._batcher: Batcher[_Settling, bool] = Batcher(
@@ -89,6 +91,15 @@ class Leases:
     def max_attempts(self) -> int:
         """Deliveries after which an item that was never settled becomes a dead letter; 0: no limit."""
         return self._retry.max_attempts or 0
+
+    def join_with(self, join: Callable[[int], Request | None]) -> None:
+        """Ask ``join`` for a claim request whenever settlements leave, with the number of claims that end by them."""
+        self._join = join
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether settlements leave within the next turns of the event loop."""
+        return self._batcher.is_leaving
 
     def __len__(self) -> int:
         return len(self._active())
@@ -271,16 +282,35 @@ class Leases:
             (grant.bundle, runs(positions), grant.packed[VERSION_BYTES], grant.request, how)
             for (grant, how), positions in groups.items()
         ]
+        request = self._join(_count_ends(settlings)) if self._join else None
+        reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
+        if not any(reply.lost):
+            return [True] * len(settlings)
+        lost = dict(zip(groups, reply.lost, strict=True))
+        return [position not in lost[grant, how] for grant, position, how in settlings]
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> SettleReply:
+        """Settle, and claim nothing."""
         letters = self._dead_letters
         call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements)
         reply = (await self._replicas.decide(call)).reply
         if reply.dropped_letters:
             dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)
             self._events.tell(dropped, logging.WARNING)
-        if not any(reply.lost):
-            return [True] * len(settlings)
-        lost = dict(zip(groups, reply.lost, strict=True))
-        return [position not in lost[grant, how] for grant, position, how in settlings]
+        return reply
+
+    async def _take_turn(self, request: Request, settlements: Sequence[Settlement]) -> TurnReply:
+        """Settle and claim in one decision.  Each part has its own verdict; an error concerns both."""
+        try:
+            decided = await self._replicas.decide(Turn.of(request.call, settlements))
+        except ZkrqError as error:
+            request.fail(own(error))
+            raise
+        except BaseException:
+            request.fail(OutcomeUnknown("closed in the middle"))
+            raise
+        request.land(decided)
+        return decided.reply
 
     def _report(
         self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[bool | Exception]
@@ -353,7 +383,12 @@ def _outcomes(results: Sequence[bool | Exception]) -> Counter[str]:
     return Counter({kind.__name__: count for kind, count in kinds.items()}) + Counter(done=done, lost=settled - done)
 
 
-_ACK = Verb.ACK.value
+def _count_ends(settlings: Iterable[_Settling]) -> int:
+    """Count the claims that are not merely extended."""
+    return sum([not how.startswith(_EXTEND) for _, _, how in settlings])
+
+
+_ACK, _EXTEND = Verb.ACK.value, Verb.EXTEND.value
 
 
 _Settling = tuple[Grant, int, str]

@@ -151,7 +151,9 @@ class Line(Generic[T]):
         waiter = Waiter(want, patient, loop.create_future())
         self._waiters.append(waiter)
         for supplier in self._suppliers:
-            if not supplier.is_looking:
+            if patient and supplier.covered:  # the last request has asked for this consumer, too
+                supplier.covered -= 1
+            elif not supplier.is_looking:
                 supplier.look()
         # Whether a request was answered in time tells "nothing is ready" from "nobody answers".
         looks = 0 if timeout is None else self.looks
@@ -240,11 +242,21 @@ class Line(Generic[T]):
 
     # -- called by suppliers -------------------------------------------------------------------------------------------
 
-    def order(self, supplier: Supplier[T], *, woken_alone: bool) -> Order:
-        """Say what a supplier is to do next."""
+    def expects(self, returning: int) -> bool:
+        """Tell whether consumers who are about to come back are to find items claimed for them."""
+        return returning > 0 and self.pace.eager > 0
+
+    def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
+        """Say what a supplier is to do next.
+
+        ``returning``: consumers whose settlements leave now.  A stream among them is expected back immediately, and
+        finds its next item claimed when its settlement is done.
+        """
         now = asyncio.get_running_loop().time()
         self._hand_back_untaken(now)
-        self.pace.adapt(now, is_certain=self._identity.is_certain())
+        is_certain = self._identity.is_certain()
+        self.pace.adapt(now, is_certain=is_certain)
+        supplier.covered, supplier.expected = 0, min(returning, self.pace.eager) if is_certain else 0
         count, supplier.probed = self._wanted_of(supplier), 0
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
@@ -253,7 +265,8 @@ class Line(Generic[T]):
         # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
         # what is ready for it.
         self._asking[supplier] = tuple(self._waiters)
-        return Order(True, count, listens=any(waiter.patient for waiter in self._waiters))
+        listens = supplier.expected > 0 or any(waiter.patient for waiter in self._waiters)
+        return Order(True, count, listens)
 
     def late(self, supplier: Supplier[T]) -> None:
         """Let the others see what a late request is about."""
@@ -272,6 +285,9 @@ class Line(Generic[T]):
         self._serve(supplier, fresh=True)
         self.hand_back()
         self._note(supplier, is_dry=report.is_dry)
+        if report.is_dry and report.listening:
+            supplier.covered = supplier.expected
+        supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.
         if report.is_dry:
@@ -298,7 +314,7 @@ class Line(Generic[T]):
         ahead, own = self.ahead, len(supplier.buffer)
         # The next request leaves when half is left, so that its answer arrives before the rest is used up.
         supplier.low = -(-self.pace.target // 2) - (ahead - own)
-        count = sum(map(_WANT, self._waiters)) + max(0, self.pace.target - ahead)
+        count = sum(map(_WANT, self._waiters)) + max(0, max(self.pace.target, supplier.expected) - ahead)
         if count and not self._is_alone:
             at = self._suppliers.index(supplier)
             before, after = self._suppliers[:at], self._suppliers[at + 1 :]

@@ -53,6 +53,8 @@ class Pace:
         """Items to have claimed ahead."""
         self.fixed = 0
         """Part of ``target`` that streams asked for and keep."""
+        self.eager = 0
+        """Streams for which items may be claimed ahead."""
         self.taken = 0
         """Items that consumers have taken so far.  The caller that hands one out adds to it."""
         self._has_begun = False
@@ -70,17 +72,20 @@ class Pace:
     def join(self, limit: PrefetchLimit) -> None:
         """Add a stream."""
         self.streams[limit] += 1
+        self.eager += limit.most != 0
         self._stalled = False
 
     def leave(self, limit: PrefetchLimit) -> None:
         """Remove a stream."""
         self.streams[limit] -= 1
+        self.eager -= limit.most != 0
         self.streams += Counter[PrefetchLimit]()  # drops the limits that no stream has
 
     def change(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
         """Give a stream another limit."""
         self.streams[limit] -= 1
         self.streams[now] += 1
+        self.eager += (now.most != 0) - (limit.most != 0)
 
     def note_claimed(self, now: float, *, items: int, size: int, buffer_was_empty: bool) -> None:
         """Note the items that a claim request returned, and the bytes of their payloads."""

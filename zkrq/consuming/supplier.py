@@ -8,6 +8,10 @@ request waits for that, or it would get the items behind them.
 A request whose answer was lost is repeated under the same number until it is answered, and gets the same items: with a
 new number the items of the lost answer would stay claimed, and extended by nobody, until their deadlines.
 
+A request that is due when settlements leave joins them, and both are one decision (``turn.lua``): the consumer of a
+slot settles one item and gets the next for the price of one call.  A request never waits for settlements that are not
+leaving already.
+
 An idle queue costs one request every ``line.SWEEP_SECONDS``; a push wakes it immediately.  A push wakes one process
 only, so a process that is woken while none of its consumers waits requests no items, which wakes the next process.
 """
@@ -17,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
@@ -27,6 +31,7 @@ from zkrq.base.pauses import doubled
 from zkrq.base.tasks import wait_ended, wait_set
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import Grant
+from zkrq.consuming.requests import Answered, Request
 from zkrq.consuming.turns import LATE_SECONDS, Standing
 from zkrq.protocol import calls
 from zkrq.protocol.payloads import NO_HEADERS, split, split_payload
@@ -37,13 +42,15 @@ if TYPE_CHECKING:
     from zkrq.consuming.leases import Leases
     from zkrq.consuming.pace import Pace
     from zkrq.consuming.wakeups import Wakeups
-    from zkrq.protocol.deciding import Decided
     from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
 
 FIRST_PAUSE, MAX_PAUSE = 0.05, 1.0
 """Seconds before the first retry of a failed request, and their maximum; doubled with each failure."""
+
+JOIN_TURNS = 3
+"""Turns of the event loop that a request waits for settlements that are about to leave: what it takes to send them."""
 
 HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
@@ -85,9 +92,13 @@ class Demand(Protocol[T]):
 
     pace: Pace
 
-    def order(self, supplier: Supplier[T], *, woken_alone: bool) -> Order:
+    def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
         """Say what a supplier is to do next.  ``woken_alone``: it has to make a request, which wakes another process
-        if no consumer waits here."""
+        if no consumer waits here.  ``returning``: consumers whose settlements leave now, and who are expected back."""
+        ...
+
+    def expects(self, returning: int) -> bool:
+        """Tell whether consumers who are about to come back are to find items claimed for them."""
         ...
 
     def look(self) -> None:
@@ -134,7 +145,13 @@ class Supplier(Generic[T]):
         self._pace = demand.pace
         self._runner: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._woken_alone = self._is_waiting = self._closed = False
+        self._woken_alone = self._passes_on = self._is_waiting = self._closed = False
+        self._is_due = True
+        """Whether the next order is to be asked for now ..."""
+        self._due_at = 0.0
+        """... and when it is otherwise, by ``loop.time()``."""
+        self._joined: Request | None = None
+        """The request that was sent together with settlements, until the loop below waits for its answer."""
         self._handed_back = set[asyncio.Task[None]]()
         self._trouble: ZkrqError | None = None
         self.seq = seq
@@ -150,12 +167,18 @@ class Supplier(Generic[T]):
         """Whether ``look`` was called since the last order."""
         self.looks = 0
         """Requests that were answered."""
+        self.expected = 0
+        """Consumers for whom the request in flight asks although they do not wait yet."""
+        self.covered = 0
+        """Consumers for whom the last request has found nothing and left a wake-up channel before they came to wait:
+        they need not ask again."""
+        leases.join_with(self.join)
 
     # -- running -------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """Ask for the next order soon, and make a request if it says so."""
-        self.is_looking = True
+        self.is_looking = self._is_due = True
         self._woken.set()
         if self._runner is None and not self._closed:
             self._pace.begin(asyncio.get_running_loop().time())
@@ -167,6 +190,7 @@ class Supplier(Generic[T]):
             self._woken_alone, self.standing.is_dry = True, False
             if self._runner is None:  # it rests, so another process is to be woken
                 self.look()
+        self._is_due = True
         self._woken.set()
 
     def rest(self) -> bool:
@@ -176,7 +200,7 @@ class Supplier(Generic[T]):
         items.
         """
         if self._runner:
-            if not self._is_waiting or self._woken.is_set() or self.buffer or self._handed_back:
+            if not self._is_waiting or self._is_due or self._joined or self.buffer or self._handed_back:
                 return False
             self._runner.cancel()
             self._runner = None
@@ -258,41 +282,98 @@ class Supplier(Generic[T]):
 
     async def _run(self) -> None:
         failures = 0
+        loop = asyncio.get_running_loop()
         while True:
-            self._woken.clear()
-            self.is_looking = False
-            # Cleared before the order is asked for: a wake-up that arrives during the request must lead to another
-            # one.
-            alone, self._woken_alone = self._woken_alone, False
-            asks, count, listens, pause = self._demand.order(self, woken_alone=alone)
-            if asks:
-                try:
-                    report = await self._request(count, listens)
-                except ZkrqError as error:
-                    failures += 1
-                    self._woken_alone = self._woken_alone or alone  # still to be passed on if no consumer waits by then
-                    if self._trouble is None:
-                        self._log.warning("no claims for now, retrying: %s", error)
-                    self._trouble = error
-                    self._demand.failed(self, self.failure(error))
-                    await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
-                    continue
-                failures, self._trouble = 0, None
-                self.looks += 1
-                pause = self._demand.report(self, report)
-                if not pause:
-                    continue
-            self._is_waiting = True
-            await wait_set(self._woken, pause)
-            self._is_waiting = False
+            await self._wait_until_due()
+            try:
+                if self._joined:
+                    report = await self._take_over(self._joined)
+                else:
+                    order = self._next_order()
+                    if not order.asks:
+                        self._due_at = loop.time() + order.pause
+                        continue
+                    report = await self._request(order)
+            except ZkrqError as error:
+                failures += 1
+                self._woken_alone |= self._passes_on  # still to be passed on if no consumer waits by then
+                if self._trouble is None:
+                    self._log.warning("no claims for now, retrying: %s", error)
+                self._trouble = error
+                self._demand.failed(self, self.failure(error))
+                await asyncio.sleep(doubled(FIRST_PAUSE, failures, most=MAX_PAUSE))
+                self._is_due = True
+                continue
+            failures, self._trouble = 0, None
+            self.looks += 1
+            pause = self._demand.report(self, report)
+            self._due_at = loop.time() + pause
+            self._is_due = self._is_due or not pause
 
-    async def _request(self, count: int, listens: bool) -> Report:
-        """Make a claim request; meanwhile other suppliers see what it is about."""
+    async def _wait_until_due(self) -> None:
+        """Wait until an order is due, or a request has joined settlements."""
+        self._is_waiting = True
+        while not (self._is_due or self._joined):
+            self._woken.clear()
+            pause = self._due_at - asyncio.get_running_loop().time()
+            if pause <= 0 or not await wait_set(self._woken, pause):
+                self._is_due = True
+        # Settlements that leave in this turn of the event loop take the request along.
+        for _ in range(JOIN_TURNS):
+            if self._joined or not self._leases.is_leaving:
+                break
+            await asyncio.sleep(0)
+        self._is_waiting = False
+
+    def _next_order(self, returning: int = 0) -> Order:
+        """Ask for the next order."""
+        # Cleared before the order is asked for: a wake-up that arrives during the request must lead to another one.
+        self._is_due = self.is_looking = False
+        self._passes_on, self._woken_alone = self._woken_alone, False
+        return self._demand.order(self, woken_alone=self._passes_on, returning=returning)
+
+    def join(self, returning: int) -> Request | None:
+        """Return the request that is to leave with settlements now, None if none is due or the loop is busy with one.
+
+        ``returning``: consumers whose claims are settled.  Those of streams are expected back for the next item as soon
+        as that is done.  The caller puts the answer, or the error, into the request.
+        """
+        owner = self._identity.owner
+        # Closed, the claims that go back would be handed out again, to nobody.
+        if not self._is_waiting or self._closed or self._joined or self._handed_back or owner is None:
+            return None
+        if not (self._is_due or self._demand.expects(returning)):
+            return None
+        was_due, was_alone = self._is_due, self._woken_alone
+        order = self._next_order(returning)
+        hears = not order.listens or self._wakeups.hears(self._replicas.primary(self._context.queue), owner)
+        # The loop makes what is left: a request that has to begin to listen, or one that passes a wake-up on.
+        if not (order.wanted and hears):
+            self._is_due, self._woken_alone = was_due, was_alone
+            return None
+        answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._joined = self._make(owner, order, self._wakeups.channel if order.listens else "")._replace(answer=answer)
+        self._leases.expect(self._joined.token)
+        self._woken.set()
+        return self._joined
+
+    async def _take_over(self, request: Request) -> Report:
+        """Wait for the answer to a request that was sent together with settlements."""
+        assert request.answer is not None
+        self._joined = None
+        return await self._note_asking(request.call.count, self._finish(request, request.answer))
+
+    async def _request(self, order: Order) -> Report:
+        """Make a claim request."""
+        return await self._note_asking(order.wanted, self._claim(order))
+
+    async def _note_asking(self, count: int, asking: Coroutine[object, object, Report]) -> Report:
+        """Wait for a request; meanwhile other suppliers see what it is about."""
         loop, standing = asyncio.get_running_loop(), self.standing
         standing.asking, standing.asked_at = count, loop.time()
         late = loop.call_later(LATE_SECONDS, self._note_late)
         try:
-            return await self._claim(count, listens)
+            return await asking
         finally:
             late.cancel()
             standing.asking, standing.is_late = 0, False
@@ -301,9 +382,8 @@ class Supplier(Generic[T]):
         self.standing.is_late = True
         self._demand.late(self)
 
-    async def _claim(self, count: int, listens: bool) -> Report:
-        """Make one claim request, and put what it brings into the buffer."""
-        loop, context, leases = asyncio.get_running_loop(), self._context, self._leases
+    async def _claim(self, order: Order) -> Report:
+        """Make one claim request by itself, and put what it brings into the buffer."""
         # A request that overtakes what is being handed back would get the items behind them, and the order would be
         # lost.
         if self._handed_back:
@@ -312,21 +392,25 @@ class Supplier(Generic[T]):
         # consumer, and any client would give it away.
         owner = await self._identity.get()
         waiter = ""
-        if listens:
+        if order.listens:
             self._wakeups.answer_to(owner)
-            primary = self._replicas.primary(context.queue)
+            primary = self._replicas.primary(self._context.queue)
             if await self._wakeups.listen(primary):
                 waiter = self._wakeups.channel
-        started = loop.time()
-        # Measured before the call, so the lease ends here no later than on the server, whatever the call takes.
-        seq = self.seq + 1
-        request = f"{owner}/{seq}"
+        request = self._make(owner, order, waiter)
+        # A cancellation travels on another connection and may overtake the answer.  From here on it is remembered.
+        self._leases.expect(request.token)
+        return await self._finish(request, self._replicas.decide(request.call))
+
+    def _make(self, owner: str, order: Order, waiter: str) -> Request:
+        """Return the next request of an owner."""
+        context, leases = self._context, self._leases
         letters = context.dead_letters
         call = calls.Claim(
             queue=context.queue,
             owner=owner,
-            seq=seq,
-            count=count,
+            seq=self.seq + 1,
+            count=order.wanted,
             lease_ms=round(leases.claim_timeout * 1000),
             waiter=waiter,
             max_attempts=leases.max_attempts,
@@ -334,24 +418,27 @@ class Supplier(Generic[T]):
             dead_max=letters.max_count or 0,
             dead_age_ms=letters.max_age_ms,
         )
-        # A cancellation travels on another connection and may overtake the answer.  From here on it is remembered.
-        leases.expect(request)
+        return Request(call, asyncio.get_running_loop().time())
+
+    async def _finish(self, request: Request, answer: Awaitable[Answered]) -> Report:
+        """Wait for the answer to a request, and put what it brings into the buffer."""
+        owner, context = request.call.owner, self._context
         try:
-            decided = await self._replicas.decide(call)
+            decided = await answer
         except ClaimLost:
             context.declared_dead(owner)
             return AGAIN  # under another owner id
         # Only now: if the answer is lost, the same number is asked again, and gives the same items.
-        self.seq = seq
+        self.seq = request.call.seq
         if self._identity.is_over(owner):
             return AGAIN  # the session has ended: other consumers will get these items
-        items, size = self._admit(decided, owner, request, started)
+        items, size = self._admit(decided, request)
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)
-        return Report(next_ms, items, size, bool(waiter))
+        return Report(next_ms, items, size, bool(request.call.waiter))
 
-    def _admit(self, decided: Decided[calls.ClaimReply], owner: str, request: str, started: float) -> tuple[int, int]:
+    def _admit(self, decided: Answered, request: Request) -> tuple[int, int]:
         """Put the result of the request into the buffer.  Return the number of items, and the bytes of their payloads.
 
         A repeated request gets what is left of its first try's lease.
@@ -363,10 +450,11 @@ class Supplier(Generic[T]):
         handed = iter(decided.reply.handed)
         records, superseded = dict(decided.records), decided.superseded
         grants: dict[bytes, Grant] = {}
+        owner, token, started = request.call.owner, request.token, request.started
         for id, first, count, part in zip(handed, handed, handed, handed, strict=True):
             grant = grants.get(id)
             if grant is None:
-                grant = grants[id] = Grant(self._leases, id.decode(), records[id], owner, request)
+                grant = grants[id] = Grant(self._leases, id.decode(), records[id], owner, token)
             deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
             lost = superseded.get(id, ())
             size += len(part)

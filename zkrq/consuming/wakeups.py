@@ -81,6 +81,11 @@ class Wakeups:
             self.channel = channel
             self.listen_only_to(frozenset())
 
+    def hears(self, server: ServerId, owner: str) -> bool:
+        """Tell whether this process listens to a server on the channel of this owner id."""
+        found = self._subscriptions.get(server)
+        return found is not None and found.listening.is_set() and self.channel.endswith(owner)
+
     def wake_all(self) -> None:
         """Make every queue send a request, because messages may have been missed."""
         for wake in tuple(self._waiting.values()):

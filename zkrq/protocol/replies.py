@@ -113,6 +113,9 @@ _KNOWN: Mapping[str, Mapping[bytes, _Known]] = {
 }
 """Known replies, by script and by the first word of the reply."""
 
+LACKS_LIBRARY = "ERR Function not found"
+"""How a server begins its reply to a call of a function of which it does not have the library."""
+
 _ERRORS: tuple[tuple[str, Status], ...] = (
     ("OOM", Status.REFUSED),
     ("READONLY", Status.UNFIT),
@@ -135,11 +138,16 @@ _ERRORS: tuple[tuple[str, Status], ...] = (
 
 _SHOW_ANOTHER = "show one that the server trusts and that has not expired (certfile and keyfile of redis_tls)"
 
+_FUNCTIONS = "give this client's user the rights +fcall +function|load: zkrq's scripts are functions of a library"
+
 _NEXT_STEPS: tuple[tuple[str, str], ...] = (
     ("NOAUTH", "give this client a user and a password, by redis_auth or in the URL of that server"),
     ("WRONGPASS", "correct the user or the password of redis_auth, or in this client's URL of that server"),
     ("ERR invalid password", "correct the password of redis_auth, or in this client's URL of that server"),
+    ("'fcall'", _FUNCTIONS),
+    ("'function|load'", _FUNCTIONS),
     ("NOPERM", "give this client's user the right (ACL) to the keys, channels and commands of its namespace"),
+    ("needs Redis 7", "upgrade that server, or keep the version of zkrq that it was used with"),
     ("DENIED", "let this client's host in: set a password or bind that server to a private address"),
     ("ERR DB index", "correct the database number in this client's URL of that server"),
     ("files of redis_tls", "correct them; they are read for each connection"),

@@ -8,6 +8,9 @@ from typing import cast
 
 from zkrq.protocol.keys import key
 
+# The first version of Redis that has functions.  Valkey reports a later one, for clients that look at nothing else.
+OLDEST = (7, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
@@ -47,6 +50,14 @@ class ServerInfo:
         if self.cluster:
             return "cluster mode is on: zkrq needs independent servers"
         return None
+
+    @property
+    def outdated(self) -> str | None:
+        """Why this server cannot have the library of functions, or None.  It is no reason to evict a member, whose data
+        is as good as ever, and which clients of an earlier zkrq may use."""
+        if self.version >= OLDEST:
+            return None
+        return f"it is Redis {'.'.join(map(str, self.version))}, and zkrq needs Redis 7 or later, or Valkey"
 
 
 def questions(namespace: str) -> tuple[tuple[str, ...], ...]:

@@ -78,6 +78,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
         self._bytes = 0
         self._in_flight = 0
+        self._starting = 0  # batches that were taken and have not been sent yet
         self._scheduled_at: float | None = None  # when calls are to leave at the end of this turn of the loop
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -111,6 +112,12 @@ class Batcher(Generic[CallT, ResultT]):
     def is_idle(self) -> bool:
         """Whether no call waits or is in flight."""
         return not self._waiting and not self._in_flight
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether calls leave within the next turns of the event loop."""
+        is_scheduled = self._scheduled_at is not None and bool(self._waiting)
+        return self._starting > 0 or (is_scheduled and self._is_worth_it())
 
     def stop(self) -> None:
         """Refuse further calls; those that have not left fail with ``Closed``: nothing happened."""
@@ -154,6 +161,7 @@ class Batcher(Generic[CallT, ResultT]):
         while self._waiting and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it()):
             batch = self._take()
             self._in_flight += 1
+            self._starting += 1
             self._landed.clear()
             self._tasks.start(self._carry_out(batch), self._name)
         if self._waiting and self._loop:
@@ -191,6 +199,7 @@ class Batcher(Generic[CallT, ResultT]):
 
     async def _carry_out(self, batch: Batch[CallT, ResultT]) -> None:
         results: Sequence[ResultT | Exception] = ()
+        self._starting -= 1
         try:
             results = await self._send([call for call, _, _ in batch])
         except Exception as error:  # each caller gets an error of its own, because a traceback is not shared

@@ -1,6 +1,6 @@
 """Combine calls into commands: what leaves in one turn of the event loop for several queues is one call of each script.
 
-So many queues share what a call costs whatever it does: the server reads one command, and makes the script's functions
+So many queues share what a call costs whatever it does: the server reads one command, asks the gate and reads its clock
 once (``protocol/scripts.py`` says how a call for several queues is built).  Each queue has a reply of its own, and an
 error in one is that queue's alone.  Calls for the same queue keep their order, and each has a command of its own: the
 script reads the clock once, and moments order the items of a queue.

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
 from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
-from zkrq.replication.exchange import PENDING, Exchange, Round, TimedOut
+from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
 from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
 
 if TYPE_CHECKING:
@@ -63,13 +63,14 @@ class Link:
 
     identity: ServerInfo
     """Identity that the server reported last."""
-    takes_flags: bool
-    """Whether the server understands the first line of a script, ``#!lua flags=...``."""
+    loading: Exchange | None
+    """The last sending of a library over this connection; what is sent later is executed later."""
 
     def __init__(self, wire: Wire, timeout: float) -> None:
         """``timeout``: seconds of silence after which a call in flight times out."""
         self.wire = wire
         self.lost: ServerError | None = None
+        self.loading = None
         self._timeout = timeout
         self._answered_at = -math.inf
         self._waiting: deque[Command] = deque()
@@ -107,6 +108,18 @@ class Link:
             if command.must_precede(call):
                 break
         self._send(call, exchange, round, due)
+
+    def load(self, library: str) -> None:
+        """Send the text of a library, without waiting for the reply."""
+        self.loading = Exchange()
+        self._send(pack(("FUNCTION", "LOAD", library)), self.loading, Round())
+
+    def refusal_of(self, loading: Exchange | None) -> str:
+        """Return why the server did not take a library, empty if it has it or has not answered."""
+        outcome = loading.outcome if loading else None
+        text = str(outcome) if isinstance(outcome, Complaint) else ""
+        # Two clients that find a server without the library both load it, and one of them is told so.
+        return "" if "already exists" in text or text.startswith("BUSY ") else text
 
     def _send(self, content: bytes | ScriptCall, exchange: Exchange, round: Round, due: float = math.inf) -> None:
         if self.lost:

@@ -6,8 +6,8 @@ its own.  All requests of one fan-out are awaited as one ``Round``, and the conn
 measured, that is a third of the client's cost of a call to three servers.
 
 Rounds land in the order in which they were begun, because the replies of each connection come in the order of its
-calls.  A round also lands as soon as one outcome is unusual.  So calls that must be repeated because a server has lost
-its scripts are repeated in their order, and a complaint of one server is handled while another one is silent.
+calls.  A round also lands as soon as one outcome is unusual.  So calls that must be repeated because a server lacks the
+library are repeated in their order, and a complaint of one server is handled while another one is silent.
 
 Every script may be executed twice: by id, token or version it knows what it did before.  So a call whose connection
 breaks is repeated once over a new connection.  The answer to a second try says nothing about the first one, which may
@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from zkrq.protocol.keys import script_keys
-from zkrq.protocol.replies import Answer, Status, read_error, read_reply
+from zkrq.protocol.replies import LACKS_LIBRARY, Answer, Status, read_error, read_reply
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.replication.command import Opening, ScriptCall, opening
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
@@ -39,6 +39,9 @@ LATE_SECONDS = 0.1
 BUSY_PAUSE = 0.05
 """Seconds before a call is retried on a server that is busy with a long script."""
 
+LOADS = 3
+"""How often one call loads the library: more than once only if something drops it again between load and call."""
+
 OPENINGS_KEPT = 10_000
 """Openings of script calls that are kept, a KiB each and more with long names; others are packed again."""
 
@@ -47,11 +50,23 @@ class Request(Exchange):
     """One call of a script in one life of a server, from its first try to its answer.
 
     If the server is connected, making the request sends it, as a part of a round and without a task.  ``answer`` does
-    what else is needed: connect, wait for a busy server, load the script, repeat.  Every script may be executed twice,
+    what else is needed: connect, wait for a busy server, load the library, repeat.  Every script may be executed twice,
     so a call is repeated once if its connection breaks; ``once``: it is not.
     """
 
-    __slots__ = ("_arguments", "_due", "_gate", "_life", "_link", "_once", "_queue", "_script", "_server", "_weight")
+    __slots__ = (
+        "_arguments",
+        "_due",
+        "_gate",
+        "_life",
+        "_link",
+        "_loading",
+        "_once",
+        "_queue",
+        "_script",
+        "_server",
+        "_weight",
+    )
 
     def __init__(
         self,
@@ -144,10 +159,15 @@ class Request(Exchange):
         """Handle an error reply.  The server has answered in time, so it has its whole time again for the next try."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + self._server.timeout
-        load = False
+        loads = 0
         while True:
-            if complaint.startswith("NOSCRIPT") and not load:
-                load = True
+            # As ordinary as a first call: another version of zkrq, or one that began before this server, has a library
+            # of its own.
+            if complaint.startswith(LACKS_LIBRARY) and loads < LOADS:
+                if loads and (refusal := link.refusal_of(self._loading)):
+                    return read_error(refusal)
+                loads += 1
+                self._load(link)
             # The server is alive and says so, but another client's long script occupies it.  Shunning it would evict
             # it.
             elif complaint.startswith("BUSY "):
@@ -156,31 +176,30 @@ class Request(Exchange):
                 await asyncio.sleep(BUSY_PAUSE)
             else:
                 return read_error(complaint)
-            self._send(link, Round(), load=load)
+            self._send(link, Round())
             try:
                 return read_reply(await self.reply(), self._script)
             except Complaint as again:
                 complaint = str(again)
 
-    def _send(self, link: Link, round: Round, *, load: bool = False) -> None:
-        """Send the call.  ``load``: with the script's text, so that the server keeps it."""
+    def _load(self, link: Link) -> None:
+        """Send the library, unless another call has sent it over this connection since this one was sent."""
+        # The next try follows without waiting for the reply: a server executes what a connection sends in order.  Had
+        # the calls that lack the library to wait for it, later ones would overtake them.
+        if link.loading is self._loading:
+            link.load(SCRIPTS[self._script].library.text)
+
+    def _send(self, link: Link, round: Round) -> None:
+        """Send the call."""
+        self._loading = link.loading
         # The opening (script, keys, gate) is the same for all calls of a queue in an epoch, so it is packed once and
         # kept.
-        opening = (_opening_with_text if load else _opening)(
-            self._server.namespace, self._queue, self._script, link.takes_flags, *self._gate
-        )
+        function = SCRIPTS[self._script].function
+        opening = _opening(self._server.namespace, self._queue, self._script, function, *self._gate)
         link.call(ScriptCall(opening, self._arguments, self._weight), self, round, self._due)
 
 
 @lru_cache(OPENINGS_KEPT)
-def _opening(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Opening:
+def _opening(namespace: str, queue: str, script: str, function: str, epoch: int, generation: str) -> Opening:
     """Return the beginning of a script's call."""
-    _, sha = SCRIPTS[script].given(flags)
-    return opening("EVALSHA", sha, queue, script_keys(namespace, queue, script), epoch, generation)
-
-
-def _opening_with_text(namespace: str, queue: str, script: str, flags: bool, epoch: int, generation: str) -> Opening:
-    """Return the beginning of a call to a server that does not have the script: with its text, which the server
-    keeps."""
-    text, _ = SCRIPTS[script].given(flags)
-    return opening("EVAL", text, queue, script_keys(namespace, queue, script), epoch, generation)
+    return opening("FCALL", function, queue, script_keys(namespace, queue, script), epoch, generation)

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
     from zkrq.protocol.view import Life, ServerId
 
-FIRST_VERSION_WITH_FLAGS = (7, 0)
-
 SHUN_SECONDS = 0.5
 """Seconds after a time-out for which calls are answered without asking the server."""
 
@@ -176,7 +174,6 @@ class Server:
                 raise
             try:
                 link.identity = await self._ask_identity(link)
-                link.takes_flags = link.identity.version >= FIRST_VERSION_WITH_FLAGS
             except BaseException:
                 reader.cancel()
                 raise
@@ -198,6 +195,8 @@ class Server:
             identity = read_server_info(replies, asked_us, clock.now_us())
         except ValueError as error:
             raise ServerError(Status.UNFIT, str(error)) from error
+        if identity.outdated:
+            raise ServerError(Status.DENIED, identity.outdated)
         # The first reading of a process' clock, not the latest: a step of the clock is noticed by comparing with a
         # reading from before it, and every later reading might already include the step.
         if self.first_reading is None or self.first_reading.run_id != identity.run_id:

@@ -51,10 +51,20 @@ class Handling:
 class Delivery:
     """Work on one item."""
 
-    __slots__ = ("_failure", "_handling", "_limiter", "_thread", "claim", "entered")
+    __slots__ = ("_failure", "_handled", "_handling", "_limiter", "_thread", "claim", "entered", "has_slot")
 
-    def __init__(self, handling: Handling, claim: Claim[Any], limiter: anyio.CapacityLimiter | None) -> None:
+    def __init__(
+        self,
+        handling: Handling,
+        claim: Claim[Any],
+        limiter: anyio.CapacityLimiter | None,
+        handled: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``handled`` is called when the handler has ended, before its outcome is settled."""
         self.claim = claim
+        self._handled = handled
+        self.has_slot = True
+        """Whether it occupies a slot of the worker."""
         self.entered = False
         """Whether ``run`` has begun.  If its task is cancelled earlier, the worker has to hand the claim back."""
         self._handling = handling
@@ -77,8 +87,12 @@ class Delivery:
         try:
             async with claim:
                 await self._run_hook(handling.before and partial(handling.before, claim))
-                if claim.settled is None:
-                    await self._handle()
+                try:
+                    if claim.settled is None:
+                        await self._handle()
+                finally:
+                    if not self._thread:  # one that was abandoned keeps its slot
+                        self._handled()
                 await ack_while_held(claim)
         except asyncio.CancelledError as reason:
             error = cancelled = reason

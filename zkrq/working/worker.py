@@ -11,6 +11,9 @@
 Items are claimed when there is a slot for them, not ahead.  ``slots.py`` decides which queue gets a free slot,
 ``delivery.py`` what happens to a claimed item.
 
+A slot is free when its handler has ended, and not only when the ack has returned.  So the request for the next item
+leaves together with the ack, as one decision, and the next item is there when the ack is done.
+
 A worker of several queues cannot reserve slots while it waits for an idle queue, because the others could not use them.
 So it waits without slots, and items of an idle queue may be claimed while all slots are taken: at most its share, and
 at least one.  They are handed back if no slot becomes free for ``HOLD_SECONDS``.
@@ -104,7 +107,8 @@ class Worker:
 
     def __repr__(self) -> str:
         names = ", ".join(served.queue.name for served in self._served)
-        return f"<Worker of {names or 'nothing'}: {len(self._deliveries)} of {self._slots.count} running>"
+        running = sum(served.handling.tally.running for served in self._served)
+        return f"<Worker of {names or 'nothing'}: {running} of {self._slots.count} running>"
 
     def add(
         self,
@@ -345,7 +349,7 @@ class Worker:
     # -- deliveries ----------------------------------------------------------------------------------------------------
 
     def _start(self, served: _Served, claim: Claim[Any]) -> None:
-        delivery = Delivery(served.handling, claim, self._limiter)
+        delivery = Delivery(served.handling, claim, self._limiter, lambda: self._handled(served, delivery))
         self._started += 1
         served.handling.tally.running += 1
         task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claim.id}")
@@ -354,16 +358,30 @@ class Worker:
             on_loop[task] = served.handling.name
         task.add_done_callback(self._ended)
 
+    def _handled(self, served: _Served, delivery: Delivery) -> None:
+        """Free the slot of a handler that has ended, so that its outcome and the next request leave together.
+
+        Not if a hook follows, which is the user's work like the handler, nor while as many outcomes as there are slots
+        are being settled: if servers do not answer, the worker starts nothing further.
+        """
+        if served.handling.after is None and len(self._deliveries) < 2 * self._slots.count:
+            self._free(served, delivery)
+
+    def _free(self, served: _Served, delivery: Delivery) -> None:
+        if delivery.has_slot:
+            delivery.has_slot = False
+            served.handling.tally.running -= 1
+            self._slots.end(served.share)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         served, delivery = self._deliveries.pop(task)
         on_loop.pop(task, None)
-        served.handling.tally.running -= 1
         if not delivery.entered:
             self._hand_back(served, [delivery.claim], begun=False)
         elif not task.cancelled() and (error := task.exception()):
             id = delivery.claim.id
             served.handling.log.error("item %s: the worker failed", id, exc_info=error, extra={"item": id})
-        self._slots.end(served.share)
+        self._free(served, delivery)
 
     def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, begun: bool) -> None:
         for claim in claims:

@@ -38,7 +38,18 @@ from zkrq.protocol.calls.call import (
     Trimming,
     Word,
 )
-from zkrq.protocol.calls.consuming import Claim, ClaimReply, Settle, Settlement, SettleReply, runs
+from zkrq.protocol.calls.consuming import (
+    CLAIMED,
+    FENCED,
+    Claim,
+    ClaimReply,
+    Settle,
+    Settlement,
+    SettleReply,
+    Turn,
+    TurnReply,
+    runs,
+)
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
 from zkrq.protocol.calls.inspection import (
@@ -65,6 +76,8 @@ from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward,
 from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
+    "CLAIMED",
+    "FENCED",
     "FROM_NOW",
     "START",
     "Affirm",
@@ -138,6 +151,8 @@ __all__ = [
     "Trim",
     "TrimReply",
     "Trimming",
+    "Turn",
+    "TurnReply",
     "Wipe",
     "Word",
     "bundle_and_position",

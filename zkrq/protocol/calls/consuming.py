@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from zkrq.protocol.calls.call import Body, Clocked, Combining, Records, Trimming
 
 if TYPE_CHECKING:
     from zkrq.protocol.clocks import Expected
+
+R = TypeVar("R")
 
 
 class ClaimReply(NamedTuple):
@@ -28,7 +31,7 @@ class ClaimReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(Trimming[ClaimReply], Clocked[ClaimReply], Combining[ClaimReply]):
+class _Request(Trimming[R], Clocked[R], Combining[R]):
     """Claim up to ``count`` items for ``lease_ms``; a request that is repeated under its ``seq`` gets the same items.
 
     ``waiter``: channel to wake when an item becomes ready, empty: none.  An item that was delivered ``max_attempts``
@@ -37,8 +40,6 @@ class Claim(Trimming[ClaimReply], Clocked[ClaimReply], Combining[ClaimReply]):
     now; ``known_ms``: how long the client has known that clock.
     """
 
-    script: ClassVar[str] = "claim"
-    always_told: ClassVar[bool] = False  # made very often, mostly without a decision
     queue: str
     owner: str
     seq: int
@@ -57,11 +58,19 @@ class Claim(Trimming[ClaimReply], Clocked[ClaimReply], Combining[ClaimReply]):
     def weight(self) -> int:
         return self.count
 
-    def at_clock(self, expected: Expected) -> Claim:
+    def at_clock(self, expected: Expected) -> Self:
         return replace(self, clock=expected.clock_us, known_ms=expected.known_ms)
 
     def clock_of(self, body: Body) -> int:
         return body[3]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(_Request[ClaimReply]):
+    """Make a claim request by itself."""
+
+    script: ClassVar[str] = "claim"
+    always_told: ClassVar[bool] = False  # made very often, mostly without a decision
 
     def read(self, body: Body) -> ClaimReply:
         next_ms, dropped, handed, clock, records = body
@@ -97,6 +106,51 @@ class Settle(Trimming[SettleReply], Combining[SettleReply]):
     def read(self, body: Body) -> SettleReply:
         dropped, lost, records = body
         return SettleReply(dropped, lost, Records(records))
+
+
+class TurnReply(NamedTuple):
+    """The reply to a claim request with settlements: as to ``Claim``, and ``lost`` as to ``Settle``."""
+
+    next_ms: int
+    dropped_letters: int
+    handed: Sequence[Any]
+    clock: int
+    records: Records
+    verdict: bytes
+    """``CLAIMED``, or why nothing was handed out: ``FENCED``, ``OUTDATED``."""
+    lost: Sequence[bytes]
+
+
+CLAIMED = b"OK"
+FENCED = b"FENCED"
+"""The request's owner was declared dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn(_Request[TurnReply]):
+    """Settle what a consumer has done, then claim what it does next, in one decision.
+
+    ``items`` are the settlements.  Each part has a verdict of its own.
+    """
+
+    script: ClassVar[str] = "turn"
+    items: Sequence[Settlement] = ()
+
+    @classmethod
+    def of(cls, request: Claim, settlements: Sequence[Settlement]) -> Turn:
+        """Put settlements before a claim request."""
+        return cls(*_parts_of(request), items=settlements)
+
+    @property
+    def weight(self) -> int:
+        return self.count + 1
+
+    def read(self, body: Body) -> TurnReply:
+        next_ms, dropped, handed, clock, records, verdict, lost = body
+        return TurnReply(next_ms, dropped, handed, clock, Records(records), verdict, lost)
+
+
+_parts_of = attrgetter(*(each.name for each in fields(Claim)))
 
 
 def runs(positions: Iterable[int]) -> bytes:

@@ -123,8 +123,17 @@ local function count_attempts(r, from, to, by)
     r.attempts = struct.pack('<H', math.max(0, math.min(65535, struct.unpack('<H', r.attempts) + by)))
     return
   end
+  -- Usually all have the same number, so one is computed for all.
+  local first, before = string.sub(r.attempts, 2 * from - 1, 2 * from), string.sub(r.attempts, 2 * from - 1, 2 * to)
+  if before == string.rep(first, to - from + 1) then
+    local after = struct.pack('<H', math.max(0, math.min(65535, struct.unpack('<H', first) + by)))
+    after = string.rep(after, to - from + 1)
+    r.attempts = #after == #r.attempts and after
+      or string.sub(r.attempts, 1, 2 * from - 2) .. after .. string.sub(r.attempts, 2 * to + 1)
+    return
+  end
   local changed = {}
-  local run = string.gsub(string.sub(r.attempts, 2 * from - 1, 2 * to), '..', function(packed)
+  local run = string.gsub(before, '..', function(packed)
     local after = changed[packed]
     if not after then
       after = struct.pack('<H', math.max(0, math.min(65535, struct.unpack('<H', packed) + by)))
@@ -185,8 +194,6 @@ local function requeue(r, from, to, row)
 end
 
 -- -- decisions -----------------------------------------------------------------------------------------------------
-
-local opened, order = {}, {}
 
 -- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
 local function as_stored(r)

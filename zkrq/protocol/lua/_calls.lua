@@ -1,10 +1,9 @@
 -- purpose: execute calls that name no items once.  A call whose connection broke may be executed after its repetition,
 -- and would take items that came in between.  So each has an id of its own, and the last ones are remembered here, the
 -- very last with their items, because a repetition has to report these again.
-local CALLS_BYTES = 300
-local CALLS_WITH_ITEMS = 4
 
 local function was_executed(call)
+  local CALLS_BYTES = 300 -- of the ids of the last calls, which are remembered
   if call == '' then return false end
   local calls = redis.call('HGET', lead, 'calls') or ''
   if string.find(calls, call, 1, true) then return true end
@@ -14,6 +13,7 @@ end
 
 -- Remember the items of a call, after its decision.
 local function remember_items(call, ids)
+  local CALLS_WITH_ITEMS = 4 -- calls whose items are remembered
   if call == '' or #ids == 0 then return end
   redis.call('HSET', lead, 'items ' .. call, table.concat(ids, '\1'))
   local at = 0

@@ -1,9 +1,9 @@
 -- purpose: read the claims of one owner, page by page.
-local PAGE = 500 -- entries read in one call
 
 -- Return the cursor to continue from (0: that was all), the bundles on this page of which the owner holds items, and the
 -- entries of claims that it no longer holds.
 local function claims_page(owner, cursor)
+  local PAGE = 500 -- entries read in one call
   local from = cursor == '0' and '[' .. owner .. '/' or '(' .. cursor
   local entries = redis.call('ZRANGEBYLEX', holdings, from, '(' .. owner .. '0', 'LIMIT', 0, PAGE) -- 0 follows /
   if #entries == 0 then return '0', {}, {} end

@@ -1,14 +1,17 @@
 -- purpose: bring a queue up to time: requeue expired claims, promote due items, drop items that have outlived their time
 -- to live.
-local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
-local held_back = {n = 0, until_us = math.huge} -- claims that expire later for this client
 
-local function expire(r, position)
+-- expired: the state of an item that has outlived its time to live (claim.lua).
+local function expire(r, position, expired)
   if expired == 'X' then remove(r, position, position, 0) else bury(r, position, position, 'expired', 0) end
 end
 
--- Requeue expired claims, promote due items, drop expired items.
-local function keep_house(since_us)
+-- Requeue expired claims, promote due items, drop expired items.  Return how many bundles have claims that expire later
+-- for this client than for others, and when the first of these does.
+local function keep_house(since_us, known_ms, expired)
+  local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
+  local held_back, held_back_until_us = 0, math.huge
+  local now_text = text_of(now_us)
   -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
   -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
 
@@ -27,7 +30,8 @@ local function keep_house(since_us)
   end
 
   local function requeue_expired()
-    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
+    if not over[1] then return end
     local later = {}
     each_in(claimed, over, 'C', nil, function(r)
       local first_us, expired_rows, waits = math.huge, {}, false
@@ -35,7 +39,7 @@ local function keep_house(since_us)
         if is_live(r, row) then
           local expires_us, is_held_back = expiry_of(r, row)
           if is_held_back then
-            waits, held_back.until_us = true, math.min(held_back.until_us, expires_us)
+            waits, held_back_until_us = true, math.min(held_back_until_us, expires_us)
           elseif expires_us <= now_us then
             expired_rows[row] = true
           else
@@ -50,7 +54,7 @@ local function keep_house(since_us)
         end)
       end
       if waits then
-        held_back.n = held_back.n + 1
+        held_back = held_back + 1
       elseif first_us < math.huge then
         append(later, claimed, first_us, r.bundle)
       end
@@ -61,7 +65,6 @@ local function keep_house(since_us)
 
   -- Highest priority first; otherwise the most urgent of many due items would come last.
   local function promote_due()
-    if redis.call('EXISTS', scheduled) == 0 then return end
     local room = HOUSEKEEPING_MAX
     each_priority(scheduled, function(priority, first_score)
       local last_score = rank(priority, now_us)
@@ -79,14 +82,17 @@ local function keep_house(since_us)
 
   -- Only queued items expire: claimed ones keep their place until they would be delivered again.
   local function drop_expired()
-    local over = redis.call('ZRANGEBYSCORE', expiring, 0, now_us, 'LIMIT', 0, HOUSEKEEPING_MAX)
+    local over = redis.call('ZRANGEBYSCORE', expiring, '0', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
     each_in(expiring, over, '[QR]', nil, function(r, _, entry)
-      if has_expired(r) then expire(r, 1) else redis.call('ZREM', expiring, entry) end
+      if has_expired(r) then expire(r, 1, expired) else redis.call('ZREM', expiring, entry) end
     end)
     if #over > 0 then commit() end
   end
 
   requeue_expired()
-  promote_due()
-  drop_expired()
+  if redis.call('EXISTS', scheduled, expiring) > 0 then
+    promote_due()
+    drop_expired()
+  end
+  return held_back, held_back_until_us
 end

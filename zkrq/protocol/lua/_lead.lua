@@ -2,13 +2,13 @@
 -- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
 -- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
 -- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes.
-local numbers, changed = nil, {}
-
 local function read_numbers()
-  local names = {'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms', 'large', 'epoch', 'since_us',
-    'seen_ms'}
-  numbers = {}
-  for i, value in ipairs(redis.call('HMGET', lead, unpack(names))) do numbers[names[i]] = value end
+  local found = redis.call('HMGET', lead, 'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms',
+    'large', 'epoch', 'since_us', 'seen_ms')
+  numbers = {
+    queued = found[1], claimed = found[2], dead = found[3], removed = found[4], tombstone_bytes = found[5], floor_ms = found[6],
+    forgot_ms = found[7], large = found[8], epoch = found[9], since_us = found[10], seen_ms = found[11],
+  }
 end
 
 -- Return a number, 0 if there is none.
@@ -28,7 +28,7 @@ local function add_number(name, by)
 end
 
 -- List the queue; with numbers it is listed already.
-local function list_queue()
+local function list_queue(queue)
   if not numbers then read_numbers() end
   if not numbers.queued then redis.call('SADD', queues, queue) end
 end

@@ -3,10 +3,10 @@
 -- Every client looks at every queue more often than that (owners.lua), so a longer silence counts as a jump. A client
 -- finds a shorter jump: it says what this clock should say by now, 0 if it does not know.
 local SILENCE_MS = 15000
-local JUMP_US = 1000000 -- a clock that is further ahead has jumped, or the call was late
 
 -- Return that moment.
 local function leading_since_us(expected_us)
+  local JUMP_US = 1000000 -- a clock that is further ahead has jumped, or the call was late
   local since, silence = number('since_us'), now_ms - number('seen_ms')
   if number('epoch') ~= epoch or since == 0 or silence < 0 or silence > SILENCE_MS
     or expected_us > 0 and now_us > expected_us + JUMP_US then

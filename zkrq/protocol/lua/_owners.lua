@@ -8,7 +8,6 @@ local function owner_of(token)
 end
 
 -- Note the owners of all claims of a bundle.
-local noted = {}
 local function note_owners(r)
   for row = 1, #r.rows / ROW_BYTES do
     local owner, seq = row_at(r, row)
@@ -27,8 +26,8 @@ local function is_fenced(owner)
 end
 
 -- Drop entries of an index from before a moment; what is left over is dropped by the next calls.
-local FORGET_MAX = 100
 local function forget_before(index, moment_ms)
+  local FORGET_MAX = 100 -- entries dropped in one call
   local old = redis.call('ZRANGEBYSCORE', index, '-inf', moment_ms, 'LIMIT', 0, FORGET_MAX)
   if #old > 0 then redis.call('ZREM', index, unpack(old)) end
 end

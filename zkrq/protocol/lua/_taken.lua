@@ -1,5 +1,4 @@
 -- purpose: tell whether a key is in use: its item is queued and not expired, or claimed.
-local taken_now = {} -- by items that this call has queued
 
 local function take_key(r)
   if r.marks >= KEYED then taken_now[(read_tail(r.tail))] = r end

@@ -8,7 +8,7 @@ local function trim_tombstones(put_window_ms, room)
   local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
   local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
   local TRIM_MAX = 1000 -- entries read in one call
-  local first_entry = redis.call('LRANGE', tombstones, 0, 0)[1]
+  local first_entry = redis.call('LRANGE', tombstones, '0', '0')[1]
   if not first_entry then return 0 end
   local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
   local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)

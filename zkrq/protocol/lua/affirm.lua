@@ -5,14 +5,15 @@
 -- reply: OK [id record notes since; of each]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes reply
-for i = first, last do
-  local r = open(ARGV[i])
-  if r and not r.decided then
-    recall_notes(r)
-    enter_again(r)
-    touch(r)
+local function operation()
+  for i = first, last do
+    local r = open(ARGV[i])
+    if r and not r.decided then
+      recall_notes(r)
+      enter_again(r)
+      touch(r)
+    end
   end
+  commit()
+  return {'OK', decisions()}
 end
-commit()
-return {'OK', decisions()}

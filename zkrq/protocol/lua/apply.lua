@@ -26,14 +26,6 @@
 -- reply: OK [position items; of each that lost to a greater version which says otherwise about these items: their positions, a byte each] [position; of each that lacks a payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes payloads wake owners tombstones sizes
-local ids, superseded, bare = {}, {}, {}
-local stride = whole == '1' and 5 or 4
-for i = first, last, stride do ids[#ids + 1] = ARGV[i] end
-if fenced ~= '' then fence_owner(fenced) end
-if #ids == 0 then return {'OK', superseded, bare} end
-local known = redis.call('HMGET', records, unpack(ids))
-local from_us = clock ~= '0' and tonumber(clock) or now_us
 
 -- Tell whether a record over a tombstone belongs to another item, which was given the same id: all records of one item
 -- name the same moment of its push.
@@ -66,8 +58,8 @@ local function otherwise(r, held)
 end
 
 -- Usually all payloads are there if any are, so only that is asked.  Where items are refused or gone, or were before, by
--- a record that this one replaces, it may be a part of them.
-local function keep_payload(position, r, before, payload)
+-- a record that this one replaces, it may be a part of them.  bare: positions of the records that lack payloads.
+local function keep_payload(position, r, before, payload, bare)
   if not string.find(r.states, '[QRCD]') then return end
   if payload == '' and not string.find(r.states, '[XF]') and not (before and string.find(before.states, '[XF]')) then
     if redis.call('HEXISTS', payloads, r.bundle) == 0 then bare[#bare + 1] = position end
@@ -84,29 +76,39 @@ local function keep_payload(position, r, before, payload)
   if lacks_payloads(r, whole) then bare[#bare + 1] = position end
 end
 
-local at = first
-for position, id in ipairs(ids) do
-  local record, texts, since = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-  local payload = whole == '1' and ARGV[at + 4] or ''
-  local before, r = open(id, known[position]), read_record(record, 0)
-  local held = before
-  r.bundle, r.record = id, record
-  if not held or newer(r, held) then
-    r.shift = since == '' and now_us - r.clock or since + from_us
-    install(r, held, texts)
-    held = r
-  else
-    local positions = otherwise(r, held)
-    if positions ~= '' then
-      local n = #superseded
-      superseded[n + 1], superseded[n + 2] = position, positions
+local function operation(queue, put_window_ms, trim, fenced, whole, clock)
+  local ids, superseded, bare = {}, {}, {}
+  local stride = whole == '1' and 5 or 4
+  for i = first, last, stride do ids[#ids + 1] = ARGV[i] end
+  if fenced ~= '' then fence_owner(fenced) end
+  if #ids == 0 then return {'OK', superseded, bare} end
+  local known = redis.call('HMGET', records, unpack(ids))
+  local from_us = clock ~= '0' and tonumber(clock) or now_us
+
+  local at = first
+  for position, id in ipairs(ids) do
+    local record, texts, since = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local payload = whole == '1' and ARGV[at + 4] or ''
+    local before, r = open(id, known[position]), read_record(record, 0)
+    local held = before
+    r.bundle, r.record = id, record
+    if not held or newer(r, held) then
+      r.shift = since == '' and now_us - r.clock or since + from_us
+      install(r, held, texts)
+      held = r
+    else
+      local positions = otherwise(r, held)
+      if positions ~= '' then
+        local n = #superseded
+        superseded[n + 1], superseded[n + 2] = position, positions
+      end
     end
+    keep_payload(position, held, before, payload, bare)
+    at = at + stride
   end
-  keep_payload(position, held, before, payload)
-  at = at + stride
+  list_queue(queue)
+  commit()
+  wake(readied)
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', superseded, bare}
 end
-list_queue()
-commit()
-wake(readied)
-if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', superseded, bare}

@@ -9,42 +9,43 @@
 -- reply: OK [state; of each before this call, empty for an unknown one] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index wake notes tombstones reply calls
-local states, named = {}, first <= last
-local executed_before = not named and was_executed(call)
-local ids = executed_before and items_of(call) or {}
-for i = first, last do ids[#ids + 1] = ARGV[i] end
-if not named and not executed_before and tonumber(count) > 0 then
-  each_in(dead, redis.call('ZRANGE', dead, 0, count - 1), 'D', 'D', function(r, position)
-    ids[#ids + 1] = id_of(r.bundle, r, position)
-  end)
-end
-
--- Queued with its bundle or by itself, and refused or removed, are the same to the caller.
-local STATE_NAMES = {R = 'Q', F = 'X'}
-
-local function cancel(id)
-  local bundle, position = stored_at(id)
-  local r = open(bundle)
-  if not r or position > r.size or is_expired(r, put_window_ms) then return '' end
-  local state, row = string.sub(r.states, position, position), string.byte(r.named, position) - NONE
-  state = STATE_NAMES[state] or state
-  if state == 'X' and (named or executed_before) then
-    local token = row > 0 and token_at(r, row) or ''
-    tell_as_is(r)
-    if call ~= '' and string.sub(token, 2) == call then return string.sub(token, 1, 1) end
-  elseif executed_before then
-    return '' -- another life of the id, or a late first try: no longer this call's item
-  elseif string.find(state, '[QCD]') and (wanted == '' or state == wanted) then
-    if state == 'C' then tell_cancelled(id, token_at(r, row)) end
-    touch(r)
-    remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0)
+local function operation(put_window_ms, trim, wanted, count, call)
+  local states, named = {}, first <= last
+  local executed_before = not named and was_executed(call)
+  local ids = executed_before and items_of(call) or {}
+  for i = first, last do ids[#ids + 1] = ARGV[i] end
+  if not named and not executed_before and tonumber(count) > 0 then
+    each_in(dead, redis.call('ZRANGE', dead, 0, count - 1), 'D', 'D', function(r, position)
+      ids[#ids + 1] = id_of(r.bundle, r, position)
+    end)
   end
-  return state
-end
 
-for _, id in ipairs(ids) do states[#states + 1] = cancel(id) end
-commit()
-if not named and not executed_before then remember_items(call, ids) end
-if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', states, decisions()}
+  -- Queued with its bundle or by itself, and refused or removed, are the same to the caller.
+  local STATE_NAMES = {R = 'Q', F = 'X'}
+
+  local function cancel(id)
+    local bundle, position = stored_at(id)
+    local r = open(bundle)
+    if not r or position > r.size or is_expired(r, put_window_ms) then return '' end
+    local state, row = string.sub(r.states, position, position), string.byte(r.named, position) - NONE
+    state = STATE_NAMES[state] or state
+    if state == 'X' and (named or executed_before) then
+      local token = row > 0 and token_at(r, row) or ''
+      tell_as_is(r)
+      if call ~= '' and string.sub(token, 2) == call then return string.sub(token, 1, 1) end
+    elseif executed_before then
+      return '' -- another life of the id, or a late first try: no longer this call's item
+    elseif string.find(state, '[QCD]') and (wanted == '' or state == wanted) then
+      if state == 'C' then tell_cancelled(id, token_at(r, row)) end
+      touch(r)
+      remove(r, position, position, call ~= '' and row_of_call(r, state .. call) or 0)
+    end
+    return state
+  end
+
+  for _, id in ipairs(ids) do states[#states + 1] = cancel(id) end
+  commit()
+  if not named and not executed_before then remember_items(call, ids) end
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', states, decisions()}
+end

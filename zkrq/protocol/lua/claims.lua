@@ -6,8 +6,9 @@
 -- reply: OK cursor [id]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle owners claims
-local next_cursor, held = claims_page(owner, cursor)
-local ids = {}
-for i, r in ipairs(held) do ids[i] = r.bundle end
-return {'OK', next_cursor, ids}
+local function operation(owner, cursor)
+  local next_cursor, held = claims_page(owner, cursor)
+  local ids = {}
+  for i, r in ipairs(held) do ids[i] = r.bundle end
+  return {'OK', next_cursor, ids}
+end

@@ -12,65 +12,66 @@
 -- A repetition reports what the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes tombstones reply calls
-local executed_before = was_executed(call)
-local removed, removed_count = {}, 0
-local moment_ms, room = tonumber(before_ms), tonumber(count)
-if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
+local function operation(put_window_ms, trim, count, call, before_ms, cursor)
+  local executed_before = was_executed(call)
+  local removed, removed_count = {}, 0
+  local moment_ms, room = tonumber(before_ms), tonumber(count)
+  if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
 
-local function remove_all(r, position)
-  local row
-  each_run(r, position or 1, position or r.size, function(from, to, state)
-    if state == QUEUED and not position or state == REQUEUED and position then
-      touch(r)
-      row = row or row_of_call(r, call)
-      remove(r, from, to, row)
-      removed_count = removed_count + to - from + 1
-    end
-  end)
-  removed[#removed + 1] = r.bundle
-end
-
--- Remove items of an index that follow the last skipped entry; return the score and name of the new last skipped one.
-local function clear(index, score, passed)
-  local offset = 0
-  if redis.call('ZSCORE', index, passed) == score then
-    offset = redis.call('ZRANK', index, passed) + 1
-  elseif score ~= '' then
-    offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
+  local function remove_all(r, position)
+    local row
+    each_run(r, position or 1, position or r.size, function(from, to, state)
+      if state == QUEUED and not position or state == REQUEUED and position then
+        touch(r)
+        row = row or row_of_call(r, call)
+        remove(r, from, to, row)
+        removed_count = removed_count + to - from + 1
+      end
+    end)
+    removed[#removed + 1] = r.bundle
   end
-  local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
-  each_in(index, entries, 'Q', 'R', function(r, position, entry)
-    if r.pushed_at > moment_ms then
-      score, passed = score_of[entry], entry
-    else
-      remove_all(r, position)
-    end
-  end)
-  room = room - #entries
-  return score, passed
-end
 
-if not executed_before then
-  local at, score, passed = string.match(cursor, '^(%a)(%S*) ?(.*)$')
-  if at == 's' then
-    score, passed = clear(scheduled, score, passed)
-    if room > 0 then at, score, passed = 'r', '', '' end
-  end
-  if at == 'r' and room > 0 then score, passed = clear(ready, score, passed) end
-  cursor = room > 0 and '' or at .. score .. ' ' .. passed
-end
-for _, bundle in ipairs(executed_before and items_of(call) or {}) do
-  local r = open(bundle)
-  local found = false
-  each_run(r or {}, 1, r and r.size or 0, function(from, to, state, row)
-    if state == GONE and row > 0 and token_at(r, row) == call then
-      found, removed_count = true, removed_count + to - from + 1
+  -- Remove items of an index that follow the last skipped entry; return the score and name of the new last skipped one.
+  local function clear(index, score, passed)
+    local offset = 0
+    if redis.call('ZSCORE', index, passed) == score then
+      offset = redis.call('ZRANK', index, passed) + 1
+    elseif score ~= '' then
+      offset = redis.call('ZCOUNT', index, '-inf', '(' .. score)
     end
-  end)
-  if found then tell_as_is(r) end
+    local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
+    each_in(index, entries, 'Q', 'R', function(r, position, entry)
+      if r.pushed_at > moment_ms then
+        score, passed = score_of[entry], entry
+      else
+        remove_all(r, position)
+      end
+    end)
+    room = room - #entries
+    return score, passed
+  end
+
+  if not executed_before then
+    local at, score, passed = string.match(cursor, '^(%a)(%S*) ?(.*)$')
+    if at == 's' then
+      score, passed = clear(scheduled, score, passed)
+      if room > 0 then at, score, passed = 'r', '', '' end
+    end
+    if at == 'r' and room > 0 then score, passed = clear(ready, score, passed) end
+    cursor = room > 0 and '' or at .. score .. ' ' .. passed
+  end
+  for _, bundle in ipairs(executed_before and items_of(call) or {}) do
+    local r = open(bundle)
+    local found = false
+    each_run(r or {}, 1, r and r.size or 0, function(from, to, state, row)
+      if state == GONE and row > 0 and token_at(r, row) == call then
+        found, removed_count = true, removed_count + to - from + 1
+      end
+    end)
+    if found then tell_as_is(r) end
+  end
+  commit()
+  remember_items(call, removed)
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', executed_before and 1 or 0, removed_count, moment_ms, cursor, decisions()}
 end
-commit()
-remember_items(call, removed)
-if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', executed_before and 1 or 0, removed_count, moment_ms, cursor, decisions()}

@@ -5,6 +5,7 @@
 -- reply: OK ready scheduled claimed dead expired
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index totals
-local ready_now, later, held, died, over = totals()
-return {'OK', ready_now, later, held, died, over}
+local function operation()
+  local ready_now, later, held, died, over = totals()
+  return {'OK', ready_now, later, held, died, over}
+end

@@ -8,9 +8,6 @@
 -- reply: OK
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record payloads
-local ids, dropped = {}, {}
-for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end
 
 local function cut(r, id, items)
   local whole = redis.call('HGET', payloads, id)
@@ -26,13 +23,18 @@ local function cut(r, id, items)
   if is_left then redis.call('HSET', payloads, id, whole) else redis.call('HDEL', payloads, id) end
 end
 
-for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-  local r, items = packed and read_record(packed), ARGV[first + 2 * i - 1]
-  if r and items ~= '' then
-    cut(r, ids[i], items)
-  elseif not r or not string.find(r.states, '[QRCD]') then
-    dropped[#dropped + 1] = ids[i]
+local function operation()
+  local ids, dropped = {}, {}
+  for i = first, last, 2 do ids[#ids + 1] = ARGV[i] end
+
+  for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+    local r, items = packed and read_record(packed), ARGV[first + 2 * i - 1]
+    if r and items ~= '' then
+      cut(r, ids[i], items)
+    elseif not r or not string.find(r.states, '[QRCD]') then
+      dropped[#dropped + 1] = ids[i]
+    end
   end
+  if #dropped > 0 then redis.call('HDEL', payloads, unpack(dropped)) end
+  return {'OK'}
 end
-if #dropped > 0 then redis.call('HDEL', payloads, unpack(dropped)) end
-return {'OK'}

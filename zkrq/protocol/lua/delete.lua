@@ -9,12 +9,13 @@
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes reply itself
-if redis.call('EXISTS', records, lead) == 0 then return {'OK', {}} end
-local known = open(DELETED)
-local r = known or begin_itself(DELETED)
-touch(r)
-r.pushed_at, r.due = known and math.max(tonumber(moment_ms), r.pushed_at) or tonumber(moment_ms), now_us
-list_queue()
-commit()
-return {'OK', decisions()}
+local function operation(queue, moment_ms)
+  if redis.call('EXISTS', records, lead) == 0 then return {'OK', {}} end
+  local known = open(DELETED)
+  local r = known or begin_itself(DELETED)
+  touch(r)
+  r.pushed_at, r.due = known and math.max(tonumber(moment_ms), r.pushed_at) or tonumber(moment_ms), now_us
+  list_queue(queue)
+  commit()
+  return {'OK', decisions()}
+end

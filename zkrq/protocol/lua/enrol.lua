@@ -13,12 +13,13 @@
 -- reply: MISMATCH generation
 -- reply: HOLDSDATA
 -- reply: LATE
--- include: clock
-if now_us > clock + window_ms * 1000 then return {'LATE'} end
-local known = redis.call('HMGET', server, 'generation', 'epoch', 'deployment')
-if known[1] == generation then return {'OK'} end
-if (known[1] or '') ~= expected then return {'MISMATCH', known[1] or ''} end
-if known[3] == deployment and tonumber(epoch) < tonumber(known[2] or 0) then return {'STALE', known[2]} end
-if holding == '0' and redis.call('SCARD', queues) > 0 then return {'HOLDSDATA'} end
-redis.call('HSET', server, 'generation', generation, 'epoch', epoch, 'name', name, 'deployment', deployment)
-return {'OK'}
+local function operation(expected, name, deployment, clock, window_ms, holding)
+  if now_us > clock + window_ms * 1000 then return {'LATE'} end
+  local known = redis.call('HMGET', server, 'generation', 'epoch', 'deployment')
+  if known[1] == generation then return {'OK'} end
+  if (known[1] or '') ~= expected then return {'MISMATCH', known[1] or ''} end
+  if known[3] == deployment and tonumber(epoch) < tonumber(known[2] or 0) then return {'STALE', known[2]} end
+  if holding == '0' and redis.call('SCARD', queues) > 0 then return {'HOLDSDATA'} end
+  redis.call('HSET', server, 'generation', generation, 'epoch', epoch, 'name', name, 'deployment', deployment)
+  return {'OK'}
+end

@@ -8,17 +8,18 @@
 -- reply: OK cursor requeued [id record notes since; of each bundle of which claims are requeued]; requeued: number of items
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes wake owners reply claims
-fence_owner(owner)
-redis.call('ZREM', waiting, channel_of(owner))
-local next_cursor, held, stale = claims_page(owner, cursor)
-for _, r in ipairs(held) do
-  touch(r)
-  each_run(r, 1, r.size, function(from, to, state, row)
-    if state == CLAIMED and row_at(r, row) == owner then requeue(r, from, to, 0) end
-  end)
+local function operation(owner, cursor)
+  fence_owner(owner)
+  redis.call('ZREM', waiting, channel_of(owner))
+  local next_cursor, held, stale = claims_page(owner, cursor)
+  for _, r in ipairs(held) do
+    touch(r)
+    each_run(r, 1, r.size, function(from, to, state, row)
+      if state == CLAIMED and row_at(r, row) == owner then requeue(r, from, to, 0) end
+    end)
+  end
+  if #stale > 0 then redis.call('ZREM', holdings, unpack(stale)) end
+  commit()
+  wake(next_cursor == '0' and math.max(1, readied) or readied)
+  return {'OK', next_cursor, readied, decisions()}
 end
-if #stale > 0 then redis.call('ZREM', holdings, unpack(stale)) end
-commit()
-wake(next_cursor == '0' and math.max(1, readied) or readied)
-return {'OK', next_cursor, readied, decisions()}

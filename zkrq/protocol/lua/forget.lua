@@ -7,23 +7,23 @@
 -- reply: OK forgotten
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record owners
+local function operation(queue, put_window_ms)
+  local function is_needed()
+    -- No item is ever without its index.
+    if redis.call('EXISTS', ready, scheduled, claimed, dead) > 0 then return true end
+    local packed = redis.call('HGET', records, PAUSE)
+    local pause = packed and read_record(packed)
+    if pause and string.find(pause.states, 'P', 1, true) then return true end
+    if pause and not is_expired(pause, put_window_ms) then return true end
+    if redis.call('HLEN', records) > (pause and 1 or 0) or redis.call('EXISTS', tombstones, owners) > 0 then return true end
+    return tonumber(redis.call('HGET', lead, 'floor_ms') or 0) > now_ms - put_window_ms
+      or redis.call('ZCOUNT', fenced_owners, now_ms - FENCED_MEMORY_MS, '+inf') > 0
+      or redis.call('ZCOUNT', waiting, now_ms - WAITER_MEMORY_MS, '+inf') > 0
+  end
 
-local function is_needed()
-  -- No item is ever without its index.
-  if redis.call('EXISTS', ready, scheduled, claimed, dead) > 0 then return true end
-  local packed = redis.call('HGET', records, PAUSE)
-  local pause = packed and read_record(packed)
-  if pause and string.find(pause.states, 'P', 1, true) then return true end
-  if pause and not is_expired(pause, put_window_ms) then return true end
-  if redis.call('HLEN', records) > (pause and 1 or 0) or redis.call('EXISTS', tombstones, owners) > 0 then return true end
-  return tonumber(redis.call('HGET', lead, 'floor_ms') or 0) > now_ms - put_window_ms
-    or redis.call('ZCOUNT', fenced_owners, now_ms - FENCED_MEMORY_MS, '+inf') > 0
-    or redis.call('ZCOUNT', waiting, now_ms - WAITER_MEMORY_MS, '+inf') > 0
+  if is_needed() then return {'OK', 0} end
+  redis.call('UNLINK', records, payloads, ready, scheduled, claimed, holdings, dead, tombstones, keys, expiring, notes,
+    owners, fenced_owners, lead, waiting)
+  redis.call('SREM', queues, queue)
+  return {'OK', 1}
 end
-
-if is_needed() then return {'OK', 0} end
-redis.call('UNLINK', records, payloads, ready, scheduled, claimed, holdings, dead, tombstones, keys, expiring, notes,
-  owners, fenced_owners, lead, waiting)
-redis.call('SREM', queues, queue)
-return {'OK', 1}

@@ -12,28 +12,29 @@
 -- reply: LATE
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes wake reply taken sizes
-if now_us > clock + window_ms * 1000 then return {'LATE'} end
-local deleted = open(DELETED)
-local floor_ms = math.max(number('floor_ms'), deleted and deleted.pushed_at + 1 or 0)
-for i = first, last, 5 do
-  local id, payload = ARGV[i], ARGV[i + 4]
-  local r = read_record(ARGV[i + 1], 0)
-  r.shift = ARGV[i + 3] + now_us
-  if not open(id) and r.pushed_at >= floor_ms then
-    begin(id, r)
-    read_notes(r, ARGV[i + 2])
-    touch(r)
-    if r.marks >= KEYED and is_taken((read_tail(r.tail))) then
-      remove(r, 1, 1)
-    elseif string.find(r.states, '[QRCD]') then
-      note_size(payload, r.size)
-      append(new, 'payloads', id, payload)
-      take_key(r)
+local function operation(queue, clock, window_ms)
+  if now_us > clock + window_ms * 1000 then return {'LATE'} end
+  local deleted = open(DELETED)
+  local floor_ms = math.max(number('floor_ms'), deleted and deleted.pushed_at + 1 or 0)
+  for i = first, last, 5 do
+    local id, payload = ARGV[i], ARGV[i + 4]
+    local r = read_record(ARGV[i + 1], 0)
+    r.shift = ARGV[i + 3] + now_us
+    if not open(id) and r.pushed_at >= floor_ms then
+      begin(id, r)
+      read_notes(r, ARGV[i + 2])
+      touch(r)
+      if r.marks >= KEYED and is_taken((read_tail(r.tail))) then
+        remove(r, 1, 1)
+      elseif string.find(r.states, '[QRCD]') then
+        note_size(payload, r.size)
+        append(new, 'payloads', id, payload)
+        take_key(r)
+      end
     end
   end
+  if #order > 0 then list_queue(queue) end
+  commit()
+  wake(readied)
+  return {'OK', decisions()}
 end
-if #order > 0 then list_queue() end
-commit()
-wake(readied)
-return {'OK', decisions()}

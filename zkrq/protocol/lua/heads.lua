@@ -8,23 +8,24 @@
 -- reply: OK cursor [id head; of each: format and version as the record begins with them]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record
-local next_cursor, found = '0', {}
-if first <= last then
-  for i = first, last do
-    local at = #found
-    found[at + 1], found[at + 2] = ARGV[i], redis.call('HGET', records, ARGV[i])
+local function operation(put_window_ms, cursor, count)
+  local next_cursor, found = '0', {}
+  if first <= last then
+    for i = first, last do
+      local at = #found
+      found[at + 1], found[at + 2] = ARGV[i], redis.call('HGET', records, ARGV[i])
+    end
+  else
+    local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
+    next_cursor, found = page[1], page[2]
   end
-else
-  local page = redis.call('HSCAN', records, cursor, 'COUNT', count)
-  next_cursor, found = page[1], page[2]
-end
-local heads = {}
-for i = 1, #found, 2 do
-  local id, packed = found[i], found[i + 1]
-  if packed and (id == PAUSE or not is_expired(read_record(packed), put_window_ms)) then
-    local at = #heads
-    heads[at + 1], heads[at + 2] = id, string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH)
+  local heads = {}
+  for i = 1, #found, 2 do
+    local id, packed = found[i], found[i + 1]
+    if packed and (id == PAUSE or not is_expired(read_record(packed), put_window_ms)) then
+      local at = #heads
+      heads[at + 1], heads[at + 2] = id, string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH)
+    end
   end
+  return {'OK', next_cursor, heads}
 end
-return {'OK', next_cursor, heads}

@@ -6,16 +6,17 @@
 -- reply: OK clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock
-redis.call('SADD', queues, queue)
-if tonumber(floor_ms) > tonumber(redis.call('HGET', lead, 'floor_ms') or 0) then
-  redis.call('HSET', lead, 'floor_ms', floor_ms)
-end
-for i = first, last, 3 do
-  local owner, seq, fenced_ago_ms = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
-  if seq > tonumber(redis.call('HGET', owners, owner) or 0) then redis.call('HSET', owners, owner, seq) end
-  if fenced_ago_ms >= 0 and not redis.call('ZSCORE', fenced_owners, owner) then
-    redis.call('ZADD', fenced_owners, now_ms - fenced_ago_ms, owner)
+local function operation(queue, floor_ms)
+  redis.call('SADD', queues, queue)
+  if tonumber(floor_ms) > tonumber(redis.call('HGET', lead, 'floor_ms') or 0) then
+    redis.call('HSET', lead, 'floor_ms', floor_ms)
   end
+  for i = first, last, 3 do
+    local owner, seq, fenced_ago_ms = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
+    if seq > tonumber(redis.call('HGET', owners, owner) or 0) then redis.call('HSET', owners, owner, seq) end
+    if fenced_ago_ms >= 0 and not redis.call('ZSCORE', fenced_owners, owner) then
+      redis.call('ZADD', fenced_owners, now_ms - fenced_ago_ms, owner)
+    end
+  end
+  return {'OK', now_us}
 end
-return {'OK', now_us}

@@ -9,26 +9,27 @@
 -- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock
-local PAGE = 500 -- owners reported in one call
+local function operation(cursor)
+  local PAGE = 500 -- owners reported in one call
 
-local flat, next_cursor = {}, nil
-local function tell(owner, seq, fenced_ms)
-  local at = #flat
-  flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
-end
+  local flat, next_cursor = {}, nil
+  local function tell(owner, seq, fenced_ms)
+    local at = #flat
+    flat[at + 1], flat[at + 2], flat[at + 3] = owner, seq or 0, fenced_ms and math.max(0, now_ms - fenced_ms) or -1
+  end
 
--- First the owners that claim, then the fenced ones: a cursor among these begins with f.
-local among_fenced = string.match(cursor, '^f(%d+)$')
-if among_fenced then
-  local page = redis.call('ZSCAN', fenced_owners, among_fenced, 'COUNT', PAGE)
-  for i = 1, #page[2], 2 do tell(page[2][i], redis.call('HGET', owners, page[2][i]), page[2][i + 1]) end
-  next_cursor = page[1] == '0' and '0' or 'f' .. page[1]
-else
-  local page = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE)
-  for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
-  next_cursor = page[1] == '0' and 'f0' or page[1]
+  -- First the owners that claim, then the fenced ones: a cursor among these begins with f.
+  local among_fenced = string.match(cursor, '^f(%d+)$')
+  if among_fenced then
+    local page = redis.call('ZSCAN', fenced_owners, among_fenced, 'COUNT', PAGE)
+    for i = 1, #page[2], 2 do tell(page[2][i], redis.call('HGET', owners, page[2][i]), page[2][i + 1]) end
+    next_cursor = page[1] == '0' and '0' or 'f' .. page[1]
+  else
+    local page = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE)
+    for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
+    next_cursor = page[1] == '0' and 'f0' or page[1]
+  end
+  local known = redis.call('HMGET', lead, 'floor_ms', 'queued', 'claimed', 'dead')
+  local items = redis.call('LLEN', tombstones) + (known[2] or 0) + (known[3] or 0) + (known[4] or 0)
+  return {'OK', next_cursor, items, now_us, known[1] or 0, flat}
 end
-local known = redis.call('HMGET', lead, 'floor_ms', 'queued', 'claimed', 'dead')
-local items = redis.call('LLEN', tombstones) + (known[2] or 0) + (known[3] or 0) + (known[4] or 0)
-return {'OK', next_cursor, items, now_us, known[1] or 0, flat}

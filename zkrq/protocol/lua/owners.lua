@@ -9,11 +9,12 @@
 -- reply: OK cursor [owner] clock
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock lead lease
-if redis.call('EXISTS', owners, lead) == 0 then return {'OK', '0', {}, now_us} end
-leading_since_us(tonumber(clock))
-write_numbers()
-local PAGE = 500 -- owners named in one call
-local page, names = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE), {}
-for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
-return {'OK', page[1], names, now_us}
+local function operation(cursor, clock)
+  if redis.call('EXISTS', owners, lead) == 0 then return {'OK', '0', {}, now_us} end
+  leading_since_us(tonumber(clock))
+  write_numbers()
+  local PAGE = 500 -- owners named in one call
+  local page, names = redis.call('HSCAN', owners, cursor, 'COUNT', PAGE), {}
+  for i = 1, #page[2], 2 do names[#names + 1] = page[2][i] end
+  return {'OK', page[1], names, now_us}
+end

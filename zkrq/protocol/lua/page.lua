@@ -6,8 +6,9 @@
 -- reply: OK cursor [id record notes since payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries notes copies
-local page, bundles = redis.call('HSCAN', records, cursor, 'COUNT', count), {}
-for i = 1, #page[2], 2 do bundles[#bundles + 1] = open(page[2][i], page[2][i + 1]) end
-local found, left_out = copies_of(bundles, clock == '0' and now_us or tonumber(clock))
-return {'OK', page[1], found, left_out}
+local function operation(clock, cursor, count)
+  local page, bundles = redis.call('HSCAN', records, cursor, 'COUNT', count), {}
+  for i = 1, #page[2], 2 do bundles[#bundles + 1] = open(page[2][i], page[2][i + 1]) end
+  local found, left_out = copies_of(bundles, clock == '0' and now_us or tonumber(clock))
+  return {'OK', page[1], found, left_out}
+end

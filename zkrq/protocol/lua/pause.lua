@@ -6,18 +6,19 @@
 -- reply: OK [id record notes since; of the record]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes wake reply calls itself
-local r = open(PAUSE)
-local known = r ~= nil
-if not r then r = begin_itself(PAUSE) end
-local wanted = was_executed(call) and r.states or state
-if r.states ~= wanted then
-  touch(r)
-  r.states = wanted
-elseif known then
-  tell_as_is(r)
+local function operation(queue, state, call)
+  local r = open(PAUSE)
+  local known = r ~= nil
+  if not r then r = begin_itself(PAUSE) end
+  local wanted = was_executed(call) and r.states or state
+  if r.states ~= wanted then
+    touch(r)
+    r.states = wanted
+  elseif known then
+    tell_as_is(r)
+  end
+  if r.decided then list_queue(queue) end
+  commit()
+  if wanted == 'X' then wake(WAKE_MAX) end
+  return {'OK', decisions()}
 end
-if r.decided then list_queue() end
-commit()
-if wanted == 'X' then wake(WAKE_MAX) end
-return {'OK', decisions()}

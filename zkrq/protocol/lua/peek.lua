@@ -6,50 +6,51 @@
 -- reply: OK [id position; of each item, in order: its bundle and its place there] [id record notes since payload; of each bundle, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes copies
-local SEEN_MAX = 500 -- items in one call
-count = math.min(tonumber(count), SEEN_MAX)
+local function operation(state, count)
+  local SEEN_MAX = 500 -- items in one call
+  count = math.min(tonumber(count), SEEN_MAX)
 
-local function first_due()
-  local found, entries = {}, {}
-  each_priority(scheduled, function(priority, score)
-    local last_score = rank(priority, LAST_MOMENT)
-    local page = redis.call('ZRANGEBYSCORE', scheduled, score, last_score, 'WITHSCORES', 'LIMIT', 0, count)
-    for i = 1, #page, 2 do found[#found + 1] = {due_of(priority, tonumber(page[i + 1])), page[i]} end
-  end)
-  table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
-  for i = 1, math.min(count, #found) do entries[i] = found[i][2] end
-  return entries
-end
-
-local entries, ids = {}, {}
-if count > 0 then
-  local index = ({ready = ready, claimed = claimed, dead = dead})[state]
-  entries = index and redis.call('ZRANGE', index, 0, count - 1) or first_due()
-end
-local places, bundles, seen = {}, {}, {}
-for i, entry in ipairs(entries) do ids[i] = read_entry(entry) end
-local held = #ids > 0 and redis.call('HMGET', records, unpack(ids)) or {}
-
-local function see(r, position)
-  local n = #places
-  if n == 2 * count then return end
-  places[n + 1], places[n + 2] = r.bundle, position
-  if not seen[r] then
-    seen[r], bundles[#bundles + 1] = true, r
+  local function first_due()
+    local found, entries = {}, {}
+    each_priority(scheduled, function(priority, score)
+      local last_score = rank(priority, LAST_MOMENT)
+      local page = redis.call('ZRANGEBYSCORE', scheduled, score, last_score, 'WITHSCORES', 'LIMIT', 0, count)
+      for i = 1, #page, 2 do found[#found + 1] = {due_of(priority, tonumber(page[i + 1])), page[i]} end
+    end)
+    table.sort(found, function(a, b) return a[1] < b[1] or a[1] == b[1] and a[2] < b[2] end)
+    for i = 1, math.min(count, #found) do entries[i] = found[i][2] end
+    return entries
   end
-end
 
-for i, entry in ipairs(entries) do
-  local bundle, own_position = read_entry(entry)
-  local r = open(bundle, held[i])
-  local shown = own_position and (state == 'dead' and DEAD or REQUEUED) or state == 'claimed' and CLAIMED or QUEUED
-  for position = own_position or 1, r and (own_position or r.size) or 0 do
-    if string.byte(r.states, position) == shown then
-      see(r, position)
+  local entries, ids = {}, {}
+  if count > 0 then
+    local index = ({ready = ready, claimed = claimed, dead = dead})[state]
+    entries = index and redis.call('ZRANGE', index, 0, count - 1) or first_due()
+  end
+  local places, bundles, seen = {}, {}, {}
+  for i, entry in ipairs(entries) do ids[i] = read_entry(entry) end
+  local held = #ids > 0 and redis.call('HMGET', records, unpack(ids)) or {}
+
+  local function see(r, position)
+    local n = #places
+    if n == 2 * count then return end
+    places[n + 1], places[n + 2] = r.bundle, position
+    if not seen[r] then
+      seen[r], bundles[#bundles + 1] = true, r
     end
   end
-  if #places == 2 * count then break end
+
+  for i, entry in ipairs(entries) do
+    local bundle, own_position = read_entry(entry)
+    local r = open(bundle, held[i])
+    local shown = own_position and (state == 'dead' and DEAD or REQUEUED) or state == 'claimed' and CLAIMED or QUEUED
+    for position = own_position or 1, r and (own_position or r.size) or 0 do
+      if string.byte(r.states, position) == shown then
+        see(r, position)
+      end
+    end
+    if #places == 2 * count then break end
+  end
+  local found, left_out = copies_of(bundles, now_us)
+  return {'OK', places, found, left_out}
 end
-local found, left_out = copies_of(bundles, now_us)
-return {'OK', places, found, left_out}

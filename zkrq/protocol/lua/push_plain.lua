@@ -8,14 +8,8 @@
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index wake sizes
-local ids, late, told = {}, {}, {}
-for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
-local known = redis.call('HMGET', records, unpack(ids))
-local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
-local latest_ms = now_ms + put_window_ms
-local seen = {}
 
+-- Return the positions of the items that are gone, a byte each.
 local function gone_of(r, size)
   local gone = {}
   for position = 1, size do
@@ -24,45 +18,54 @@ local function gone_of(r, size)
   return table.concat(gone)
 end
 
-local function tell(position, n, gone)
+local function tell(told, position, n, gone)
   local at = #told
   told[at + 1], told[at + 2], told[at + 3] = position, n, gone
 end
 
-local at = first
-local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
-for position, id in ipairs(ids) do
-  local record, payload = ARGV[at + 1], ARGV[at + 2]
-  local pushed_at, due_us = struct.unpack('<dd', record, PUSHED_AT)
-  local size = math.max(1, string.byte(record, COUNT_AT))
-  note_size(payload, size)
-  if known[position] then
-    local r = open(id, known[position])
-    local gone = gone_of(r, size)
-    if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(position, r.n, gone) end
-    complete(r, payload)
-  elseif pushed_at < floor_ms or pushed_at > latest_ms then
-    late[#late + 1] = position
-  elseif not seen[id] then
-    seen[id] = true
-    local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
-    local stands_us = due_us + shift
-    if marked >= MARK then
-      local r = read_record(record, shift)
-      r.bundle = id
-      look_after(r)
-      stands_us = stands_at(r, due_us)
+local function operation(queue, put_window_ms)
+  local ids, late, told = {}, {}, {}
+  for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
+  local known = redis.call('HMGET', records, unpack(ids))
+  local floor_ms = math.max(now_ms - put_window_ms, number('floor_ms'))
+  local latest_ms = now_ms + put_window_ms
+  local seen = {}
+
+  local at = first
+  local oldest_us = now_us - #ids -- one microsecond apart, so that a batch keeps its order
+  for position, id in ipairs(ids) do
+    local record, payload = ARGV[at + 1], ARGV[at + 2]
+    local pushed_at, due_us = struct.unpack('<dd', record, PUSHED_AT)
+    local size = math.max(1, string.byte(record, COUNT_AT))
+    note_size(payload, size)
+    if known[position] then
+      local r = open(id, known[position])
+      local gone = gone_of(r, size)
+      if gone ~= '' or string.byte(record, COUNT_AT) == 0 then tell(told, position, r.n, gone) end
+      complete(r, payload)
+    elseif pushed_at < floor_ms or pushed_at > latest_ms then
+      late[#late + 1] = position
+    elseif not seen[id] then
+      seen[id] = true
+      local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
+      local stands_us = due_us + shift
+      if marked >= MARK then
+        local r = read_record(record, shift)
+        r.bundle = id
+        look_after(r)
+        stands_us = stands_at(r, due_us)
+      end
+      append(new, 'records', id, struct.pack('<d', shift) .. record)
+      append(new, 'payloads', id, payload)
+      enter_queue(id, marked % MARK, stands_us)
+      tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
+    else
+      tell(told, position, 1, '')
     end
-    append(new, 'records', id, struct.pack('<d', shift) .. record)
-    append(new, 'payloads', id, payload)
-    enter_queue(id, marked % MARK, stands_us)
-    tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
-  else
-    tell(position, 1, '')
+    at = at + 3
   end
-  at = at + 3
+  if readied > 0 then list_queue(queue) end
+  commit()
+  wake(readied)
+  return {'OK', late, told}
 end
-if readied > 0 then list_queue() end
-commit()
-wake(readied)
-return {'OK', late, told}

@@ -6,7 +6,8 @@
 -- reply: OK cursor [queue]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate
-local PAGE = 500 -- queues named in one call
-local page = redis.call('SSCAN', queues, cursor, 'COUNT', PAGE)
-return {'OK', page[1], page[2]}
+local function operation(cursor)
+  local PAGE = 500 -- queues named in one call
+  local page = redis.call('SSCAN', queues, cursor, 'COUNT', PAGE)
+  return {'OK', page[1], page[2]}
+end

@@ -5,8 +5,9 @@
 -- reply: OK [id record notes since payload; of each, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries notes copies
-local ids = {}
-for i = first, last do ids[#ids + 1] = ARGV[i] end
-local found, left_out = copies_of(known_of(ids), clock == '0' and now_us or tonumber(clock))
-return {'OK', found, left_out}
+local function operation(clock)
+  local ids = {}
+  for i = first, last do ids[#ids + 1] = ARGV[i] end
+  local found, left_out = copies_of(known_of(ids), clock == '0' and now_us or tonumber(clock))
+  return {'OK', found, left_out}
+end

@@ -8,46 +8,47 @@
 -- reply: OK executed_before [id; of each item that is queued again] [id record notes since; of each bundle concerned]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index notes wake reply taken calls
-local named, redriven = first <= last, {}
-local executed_before = not named and was_executed(call)
-local ids = executed_before and items_of(call) or {}
-for i = first, last do ids[#ids + 1] = ARGV[i] end
-if not named and not executed_before and tonumber(count) > 0 then
-  each_in(dead, redis.call('ZRANGE', dead, skip, skip + count - 1), 'D', 'D', function(r, position)
-    ids[#ids + 1] = id_of(r.bundle, r, position)
-  end)
-end
+local function operation(skip, count, call)
+  local named, redriven = first <= last, {}
+  local executed_before = not named and was_executed(call)
+  local ids = executed_before and items_of(call) or {}
+  for i = first, last do ids[#ids + 1] = ARGV[i] end
+  if not named and not executed_before and tonumber(count) > 0 then
+    each_in(dead, redis.call('ZRANGE', dead, skip, skip + count - 1), 'D', 'D', function(r, position)
+      ids[#ids + 1] = id_of(r.bundle, r, position)
+    end)
+  end
 
--- Return whether the item is queued again, by this call or by its first try.
-local function redrive(id)
-  local bundle, position = stored_at(id)
-  local r = open(bundle)
-  if not r or position > r.size then return false end
-  local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
-  if state == DEAD then
-    -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
-    if executed_before or r.marks >= KEYED and is_taken(read_tail(r.tail)) then return false end
-    touch(r)
-    r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
-    set_own(r, position, now_us, 0)
-    set(r, position, position, REQUEUED, row_of_call(r, call))
-    if r.marks > 0 then
-      local key, _, ttl_us = read_tail(r.tail)
-      r.tail = write_tail(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
-      take_key(r)
+  -- Return whether the item is queued again, by this call or by its first try.
+  local function redrive(id)
+    local bundle, position = stored_at(id)
+    local r = open(bundle)
+    if not r or position > r.size then return false end
+    local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
+    if state == DEAD then
+      -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
+      if executed_before or r.marks >= KEYED and is_taken(read_tail(r.tail)) then return false end
+      touch(r)
+      r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
+      set_own(r, position, now_us, 0)
+      set(r, position, position, REQUEUED, row_of_call(r, call))
+      if r.marks > 0 then
+        local key, _, ttl_us = read_tail(r.tail)
+        r.tail = write_tail(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
+        take_key(r)
+      end
+      return true
     end
+    if state ~= REQUEUED or call == '' or row == 0 or token_at(r, row) ~= call then return false end
+    tell_as_is(r)
     return true
   end
-  if state ~= REQUEUED or call == '' or row == 0 or token_at(r, row) ~= call then return false end
-  tell_as_is(r)
-  return true
-end
 
-for _, id in ipairs(ids) do
-  if redrive(id) then redriven[#redriven + 1] = id end
+  for _, id in ipairs(ids) do
+    if redrive(id) then redriven[#redriven + 1] = id end
+  end
+  commit()
+  if not named and not executed_before then remember_items(call, ids) end
+  wake(readied)
+  return {'OK', executed_before and 1 or 0, redriven, decisions()}
 end
-commit()
-if not named and not executed_before then remember_items(call, ids) end
-wake(readied)
-return {'OK', executed_before and 1 or 0, redriven, decisions()}

@@ -5,6 +5,7 @@
 -- reply: OK
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate
-redis.call('HDEL', owners, owner)
-return {'OK'}
+local function operation(owner)
+  redis.call('HDEL', owners, owner)
+  return {'OK'}
+end

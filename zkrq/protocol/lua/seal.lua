@@ -5,5 +5,6 @@
 -- reply: OK
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate
-return {'OK'}
+local function operation()
+  return {'OK'}
+end

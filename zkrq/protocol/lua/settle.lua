@@ -12,89 +12,12 @@
 -- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index wake lease notes tombstones reply dead_letters
-leading_since_us(0)
-local REASON_MAX = 1000 -- bytes kept of a reason
-
-local function queue_again(r, position, moment, failures)
-  set_own(r, position, moment, failures)
-  set(r, position, position, REQUEUED)
+local function operation(put_window_ms, trim, dead_max, dead_age_ms)
+  leading_since_us(0)
+  local outcomes, buries = settle_rows(first, last)
+  commit()
+  local dropped_letters = buries and drop_dead_letters(dead_max, dead_age_ms) or 0
+  wake(readied)
+  if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  return {'OK', dropped_letters, outcomes, decisions()}
 end
-
-local VERBS = {
-  ack = {became = 'X', settle = function(r, from, to) remove(r, from, to) end},
-  nack = {became = '[QR]', settle = function(r, from, to, _, ms, text)
-    for position = from, to do
-      local _, failures = own_of(r, position)
-      queue_again(r, position, now_us + ms * 1000, failures + 1)
-      if text ~= '' then note(r, position, text) end
-    end
-  end},
-  release = {became = '[QR]', settle = function(r, from, to)
-    count_attempts(r, from, to, -1)
-    requeue(r, from, to)
-  end},
-  bury = {became = 'D', settle = function(r, from, to, _, _, text) bury(r, from, to, text) end},
-  extend = {became = 'C', settle = function(r, from, to, row, ms)
-    local owner, seq = row_at(r, row)
-    local _, others = string.gsub(r.named, string.char(row + NONE), '')
-    if others == to - from + 1 then
-      set_row(r, row, ms, now_us + ms * 1000)
-    else
-      set(r, from, to, CLAIMED, add_row(r, owner, seq, ms, now_us + ms * 1000))
-    end
-    r.soonest = math.min(r.soonest, now_us + ms * 1000)
-  end},
-}
-
--- A repeated failure is sent with its reason again.
-local function recall(r, position)
-  local text = redis.call('HGET', notes, entry_of(r, position))
-  if text then note(r, position, text) end
-end
-
--- Settle the items of a run; return the positions of those whose claims are lost.
-local function settle(r, from, to, token, verb, ms, text)
-  local lost = {}
-  each_run(r, from, to, function(run_from, run_to, state, row)
-    local is_mine = row > 0 and token_at(r, row) == token
-    if state == CLAIMED and is_mine then
-      touch(r)
-      verb.settle(r, run_from, run_to, row, ms, text)
-    elseif is_mine and string.find(string.char(state), verb.became) then
-      for position = run_from, run_to do recall(r, position) end
-      tell_as_is(r)
-    else
-      for position = run_from, run_to do lost[#lost + 1] = string.char(position - 1) end
-      tell_as_is(r)
-    end
-  end)
-  return table.concat(lost)
-end
-
-local bundles, outcomes = {}, {}
-for i = first, last, 5 do bundles[#bundles + 1] = ARGV[i] end
-local held = redis.call('HMGET', records, unpack(bundles))
-local buries = false
-for i, bundle in ipairs(bundles) do
-  local items, version, token, how = unpack(ARGV, first + 5 * i - 4, first + 5 * i - 1)
-  local name, ms, text = string.match(how, '^(%a+) (%d+) (.*)$')
-  local verb, r, lost = VERBS[name or how], open(bundle, held[i]), {}
-  local named_epoch, named_n = struct.unpack('<I4I4', version)
-  if r and newer({epoch = named_epoch, n = named_n}, r) then token = '' end
-  for at = 1, #items, 2 do
-    local from, to = string.byte(items, at) + 1, string.byte(items, at + 1) + 1
-    if not r or to > r.size then
-      for position = from, to do lost[#lost + 1] = string.char(position - 1) end
-    else
-      lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), string.sub(text or '', 1, REASON_MAX))
-    end
-  end
-  outcomes[i] = table.concat(lost)
-  buries = buries or name == 'bury'
-end
-commit()
-local dropped_letters = buries and drop_dead_letters() or 0
-wake(readied)
-if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
-return {'OK', dropped_letters, outcomes, decisions()}

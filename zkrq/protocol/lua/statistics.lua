@@ -7,28 +7,29 @@
 -- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index totals
-local packed = redis.call('HGET', records, PAUSE)
-local paused = packed and string.find(read_record(packed).states, 'P', 1, true) and 1 or 0
-local ready_now, later, held, died, over = totals()
-local EXPIRED_MAX = 50 -- expired items passed over, of each priority
+local function operation()
+  local packed = redis.call('HGET', records, PAUSE)
+  local paused = packed and string.find(read_record(packed).states, 'P', 1, true) and 1 or 0
+  local ready_now, later, held, died, over = totals()
+  local EXPIRED_MAX = 50 -- expired items passed over, of each priority
 
--- Return the first score of this priority that is due, and not of an expired item; nil if there is none.
-local function first_living(index, priority, score)
-  local page = redis.call('ZRANGEBYSCORE', index, score, rank(priority, now_us), 'WITHSCORES', 'LIMIT', 0, EXPIRED_MAX)
-  for i = 1, #page, 2 do
-    local expires_us = tonumber(redis.call('ZSCORE', expiring, (read_entry(page[i]))) or -1)
-    if expires_us < 0 or expires_us > now_us or i == 2 * EXPIRED_MAX - 1 then return tonumber(page[i + 1]) end
+  -- Return the first score of this priority that is due, and not of an expired item; nil if there is none.
+  local function first_living(index, priority, score)
+    local page = redis.call('ZRANGEBYSCORE', index, score, rank(priority, now_us), 'WITHSCORES', 'LIMIT', 0, EXPIRED_MAX)
+    for i = 1, #page, 2 do
+      local expires_us = tonumber(redis.call('ZSCORE', expiring, (read_entry(page[i]))) or -1)
+      if expires_us < 0 or expires_us > now_us or i == 2 * EXPIRED_MAX - 1 then return tonumber(page[i + 1]) end
+    end
   end
-end
 
-local waited_us = -1
-for _, index in ipairs(ready_now > 0 and {ready, scheduled} or {}) do
-  each_priority(index, function(priority, score)
-    if over > 0 then score = first_living(index, priority, score) end
-    waited_us = score and math.max(waited_us, now_us - due_of(priority, score)) or waited_us
-  end)
+  local waited_us = -1
+  for _, index in ipairs(ready_now > 0 and {ready, scheduled} or {}) do
+    each_priority(index, function(priority, score)
+      if over > 0 then score = first_living(index, priority, score) end
+      waited_us = score and math.max(waited_us, now_us - due_of(priority, score)) or waited_us
+    end)
+  end
+  local is_deleted = paused + number('removed') + number('queued') + held + died == 0 and redis.call('HEXISTS', records, DELETED)
+  return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
+    redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0}
 end
-local is_deleted = paused + number('removed') + number('queued') + held + died == 0 and redis.call('HEXISTS', records, DELETED)
-return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
-  redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0}

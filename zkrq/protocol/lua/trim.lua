@@ -7,7 +7,8 @@
 -- reply: OK dropped remembered_ms
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate clock record bundle entries lead index tombstones
-local dropped = trim_tombstones(tonumber(put_window_ms), math.huge)
-local forgot_ms = number('forgot_ms')
-return {'OK', dropped, forgot_ms > 0 and now_ms - forgot_ms or -1}
+local function operation(put_window_ms)
+  local dropped = trim_tombstones(tonumber(put_window_ms), math.huge)
+  local forgot_ms = number('forgot_ms')
+  return {'OK', dropped, forgot_ms > 0 and now_ms - forgot_ms or -1}
+end

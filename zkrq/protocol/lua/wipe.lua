@@ -6,8 +6,9 @@
 -- reply: OK
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
--- include: gate
-redis.call('UNLINK', records, payloads, ready, scheduled, claimed, holdings, dead, tombstones, keys, expiring, notes,
-  owners, fenced_owners, lead, waiting)
-redis.call('SREM', queues, queue)
-return {'OK'}
+local function operation(queue)
+  redis.call('UNLINK', records, payloads, ready, scheduled, claimed, holdings, dead, tombstones, keys, expiring, notes,
+    owners, fenced_owners, lead, waiting)
+  redis.call('SREM', queues, queue)
+  return {'OK'}
+end

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NewType, cast
+from typing import NamedTuple, NewType, cast
 
 from zkrq.replication.wire import ErrorReply
 from zkrq.testing.redis import lua
@@ -25,12 +25,19 @@ Dump = NewType("Dump", object)
 
 _OUT_OF_MEMORY = ErrorReply("OOM command not allowed when used memory > 'maxmemory'.")
 _READ_ONLY = ErrorReply("READONLY You can't write against a read only replica.")
-_NO_SCRIPT = ErrorReply("NOSCRIPT No matching script. Please use EVAL.")
+_NO_FUNCTION = ErrorReply("ERR Function not found")
+
+
+class _Disk(NamedTuple):
+    """What a disk holds: data and the texts of libraries."""
+
+    data: Keyspace
+    libraries: tuple[bytes, ...]
 
 
 @dataclass(slots=True)
 class _Run:
-    """A running script: once it has written, it is not stopped."""
+    """A running function: once it has written, it is not stopped."""
 
     may_write: bool
 
@@ -52,16 +59,17 @@ class MiniRedis:
         """Elements that commands have named or read so far; their work grows with this number."""
         self._clock_us = clock_us
         self._data = Keyspace()
-        self._scripts: dict[bytes, lua.Chunk] = {}
+        self._libraries: dict[bytes, lua.Library] = {}
+        self._functions: dict[bytes, lua.Function] = {}
+        self._is_running = False
         self._heard: dict[bytes, dict[object, Callable[[bytes], None]]] = {}
         own = (
             Command("PING", self._ping, -1),
             Command("INFO", self._info, -1),
             Command("TIME", self._time, 1),
             Command("PUBLISH", self._publish, 3),
-            Command("SCRIPT", self._script, -2, scripts_may=False),
-            Command("EVAL", self._eval, -3, scripts_may=False),
-            Command("EVALSHA", self._evalsha, -3, scripts_may=False),
+            Command("FUNCTION", self._function, -2, scripts_may=False),
+            Command("FCALL", self._fcall, -3, scripts_may=False),
         )
         self._commands = {command.name.encode(): command for command in own}
         for name, command in COMMANDS.items():
@@ -86,16 +94,19 @@ class MiniRedis:
 
     def dump(self) -> Dump:
         """Return all data as a disk would hold it; later changes do not reach it."""
-        return Dump(self._data.copy())
+        return Dump(_Disk(self._data.copy(), tuple(library.text for library in self._libraries.values())))
 
     def restore(self, dump: Dump | None) -> None:
-        """Start again with this data, or empty: no scripts are loaded, and no client is subscribed."""
-        self._data.become(cast("Keyspace", dump).copy().items() if dump is not None else ())
-        self._scripts.clear()
+        """Start again with this data and these libraries, or empty: no client is subscribed."""
+        disk = cast("_Disk", dump) if dump is not None else _Disk(Keyspace(), ())
+        self._data.become(disk.data.copy().items())
+        self._forget_libraries()
+        for text in disk.libraries:
+            self._load(text)
         self._heard.clear()
 
     def flush(self) -> None:
-        """Lose all data, but keep running."""
+        """Lose all data, but keep running, and keep the libraries."""
         self._data.clear()
 
     def content(self) -> Mapping[bytes, object]:
@@ -138,17 +149,63 @@ class MiniRedis:
                 script.may_write = True
         return None
 
-    def _run(self, chunk: lua.Chunk, count: bytes, words: Sequence[bytes]) -> object:
-        number = integer(count)
+    def _fcall(self, name: bytes, count: bytes, *words: bytes) -> object:
+        function = self._functions.get(name)
+        if function is None:
+            return _NO_FUNCTION
+        try:
+            number = integer(count)
+        except Refusal:
+            raise Refusal("ERR Bad number of keys provided") from None
         if number > len(words):
             raise Refusal("ERR Number of keys can't be greater than number of args")
         if number < 0:
             raise Refusal("ERR Number of keys can't be negative")
-        allow_oom = "allow-oom" in chunk.flags
-        if chunk.flagged and self.full and not allow_oom:
+        allow_oom = "allow-oom" in function.flags
+        if self.full and not allow_oom:
             return _OUT_OF_MEMORY
+        # A server executes one call at a time, and zkrq's library has the variables of one call.
+        if self._is_running:
+            raise RuntimeError(f"{name.decode()} was called while another function was running")
         run = _Run(may_write=allow_oom)
-        return lua.run(chunk, words[:number], words[number:], lambda command: self._execute(command, run))
+        self._is_running = True
+        try:
+            return lua.run(function, words[:number], words[number:], lambda command: self._execute(command, run))
+        finally:
+            self._is_running = False
+
+    # -- libraries ---------------------------------------------------------------------------------------------------
+
+    def _function(self, subcommand: bytes, *words: bytes) -> object:
+        match subcommand.upper(), words:
+            case b"LOAD", (text,):
+                if self.role != "master":
+                    return _READ_ONLY
+                return _OUT_OF_MEMORY if self.full else self._load(text)
+            case b"FLUSH", () | (b"SYNC" | b"ASYNC",):
+                self._forget_libraries()
+                return OK
+            case ((b"LOAD" | b"FLUSH"), _):
+                raise Refusal(SYNTAX)
+            case _:
+                raise Refusal(f"ERR unknown subcommand '{subcommand.decode(errors='replace')}'. Try FUNCTION HELP.")
+
+    def _load(self, text: bytes) -> bytes | ErrorReply:
+        library = lua.load(text)
+        if isinstance(library, ErrorReply):
+            return library
+        if library.name in self._libraries:
+            return ErrorReply(f"ERR Library '{library.name.decode()}' already exists")
+        for function in library.functions:
+            if function.name in self._functions:
+                return ErrorReply(f"ERR Function {function.name.decode()} already exists")
+        self._libraries[library.name] = library
+        self._functions.update({function.name: function for function in library.functions})
+        return library.name
+
+    def _forget_libraries(self) -> None:
+        self._libraries.clear()
+        self._functions.clear()
 
     # -- commands that are not about data ----------------------------------------------------------------------------
 
@@ -175,32 +232,3 @@ class MiniRedis:
         for heard in listeners:
             heard(message)
         return len(listeners)
-
-    def _script(self, subcommand: bytes, *words: bytes) -> object:
-        match subcommand.upper(), words:
-            case b"LOAD", (text,):
-                chunk = self._learn(text)
-                return chunk if isinstance(chunk, ErrorReply) else chunk.sha
-            case b"FLUSH", () | (b"SYNC" | b"ASYNC",):
-                self._scripts.clear()
-                return OK
-            case b"EXISTS", (_, *_):
-                return [int(sha.lower() in self._scripts) for sha in words]
-            case ((b"LOAD" | b"FLUSH" | b"EXISTS"), _):
-                raise Refusal(SYNTAX)
-            case _:
-                raise Refusal(f"ERR unknown subcommand '{subcommand.decode(errors='replace')}'. Try SCRIPT HELP.")
-
-    def _learn(self, text: bytes) -> lua.Chunk | ErrorReply:
-        chunk = lua.load(text)
-        if not isinstance(chunk, ErrorReply):
-            self._scripts[chunk.sha] = chunk
-        return chunk
-
-    def _eval(self, text: bytes, count: bytes, *words: bytes) -> object:
-        chunk = self._learn(text)
-        return chunk if isinstance(chunk, ErrorReply) else self._run(chunk, count, words)
-
-    def _evalsha(self, sha: bytes, count: bytes, *words: bytes) -> object:
-        chunk = self._scripts.get(sha) or self._scripts.get(sha.lower())
-        return self._run(chunk, count, words) if chunk else _NO_SCRIPT

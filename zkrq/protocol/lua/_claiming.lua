@@ -1,0 +1,208 @@
+-- purpose: claim items for an owner: what claim.lua does, in steps that another operation may take as well.
+local CLAIM_MAX = 500 -- items handed out in one call
+
+-- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
+-- one reply may have.
+local function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+  return {
+    owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = math.min(tonumber(count), CLAIM_MAX),
+    lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
+    last_seq = tonumber(redis.call('HGET', owners, owner) or 0), has_large = number('large') > 0,
+    handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
+  }
+end
+
+local claim_items
+do
+  local RUNS_MAX = 300 -- runs of items: each costs as much as an item that is in no bundle
+  local REMOVED_MAX = 200 -- items that are not handed out, but dropped or buried, in one call; the rest waits for the next one
+  local PAGE_LEAST = 8 -- entries of the index read at first; then twice as many each time
+
+  local function hand(request, r, from, to)
+    local part = payloads_between(r.whole, from, to)
+    if request.has_large and request.handed_count > 0 and request.handed_bytes + #part > BYTES_MAX then
+      request.is_cut = true
+      return false
+    end
+    request.handed_bytes, request.handed_count = request.handed_bytes + #part, request.handed_count + to - from + 1
+    local handed = request.handed
+    local n = #handed
+    handed[n + 1], handed[n + 2], handed[n + 3], handed[n + 4] = r.bundle, from, to - from + 1, part
+    return true
+  end
+
+  local function has_payloads(request, r)
+    if r.whole == nil then
+      if request.has_large and request.handed_count > 0 and r.size == 1
+        and request.handed_bytes + redis.call('HSTRLEN', payloads, r.bundle) > BYTES_MAX then
+        request.is_cut = true
+        return nil
+      end
+      r.whole = redis.call('HGET', payloads, r.bundle)
+    end
+    return not lacks_payloads(r, r.whole)
+  end
+
+  -- Claim the items of a run.  True: that was all that fits.
+  local function claim_run(request, r, from, to)
+    if not hand(request, r, from, to) then return true end
+    touch(r)
+    if not r.row then
+      local deadline = now_us + request.lease_ms * 1000
+      r.row = add_row(r, request.owner, request.seq, request.lease_ms, deadline)
+      r.soonest = r.soonest > 0 and math.min(r.soonest, deadline) or deadline
+    end
+    set(r, from, to, CLAIMED, r.row)
+    count_attempts(r, from, to, 1)
+    return request.handed_count == request.count
+  end
+
+  -- Claim queued items of a run, except those that were delivered too often.
+  local function claim_within(request, r, from, to)
+    local most = request.max_attempts
+    to = math.min(to, from + request.count - request.handed_count - 1)
+    local begin_at = from
+    for position = from, most > 0 and to or from - 1 do
+      if attempts_at(r, position) >= most then
+        if position > begin_at and claim_run(request, r, begin_at, position - 1) then return true end
+        request.removed_count = request.removed_count + 1
+        bury(r, position, position, 'delivered ' .. attempts_at(r, position)
+          .. ' times, and settled by none of those consumers', 0)
+        begin_at = position + 1
+      end
+    end
+    return begin_at <= to and claim_run(request, r, begin_at, to)
+  end
+
+  -- A claim arrived before the push itself, whose outcome is not known yet: wait as long as the push may still arrive.
+  -- Items of the bundle whose payloads are there do not wait.
+  local function wait_for_push(request, r, own_position, entry)
+    local put_window_ms = request.put_window_ms
+    local may_arrive, waits = r.pushed_at >= now_ms - 2 * put_window_ms, false
+    for position = own_position or 1, own_position or r.size do
+      if own_position or string.byte(r.states, position) == QUEUED then
+        if r.whole and payload_at(r.whole, position) then
+          if claim_within(request, r, position, position) then return true end
+        elseif may_arrive then
+          waits = true
+        else
+          request.removed_count = request.removed_count + 1
+          remove(r, position, position, 0)
+        end
+      end
+    end
+    if waits then
+      redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
+      append(leaving, ready, entry)
+    end
+  end
+
+  -- Hand out what an entry of ready names.  True: no further one fits.
+  local function hand_out(request, r, position, entry)
+    request.is_cut = request.is_cut or request.removed_count >= REMOVED_MAX or #request.handed >= 4 * RUNS_MAX
+    if request.is_cut or request.handed_count == request.count then return true end
+    r.is_ready = not position
+    local has = has_payloads(request, r)
+    if request.is_cut then return true end
+    if not has then return wait_for_push(request, r, position, entry) end
+    if r.marks > 0 and has_expired(r) then
+      request.removed_count = request.removed_count + 1
+      return expire(r, 1, request.expired)
+    end
+    if position then return claim_within(request, r, position, position) end
+    local from, to = string.find(r.states, 'Q+')
+    while from do
+      if claim_within(request, r, from, to) then return true end
+      from, to = string.find(r.states, 'Q+', from)
+      if request.handed_count == request.count then return true end
+    end
+  end
+
+  local function hand_out_ready(request)
+    local function visit(r, position, entry) return hand_out(request, r, position, entry) end
+    local at, page = 0, PAGE_LEAST
+    repeat
+      page = math.min(page, request.count - request.handed_count)
+      local entries = redis.call('ZRANGE', ready, at, at + page - 1)
+      local is_done, removed = each_in(ready, entries, 'Q', 'R', visit)
+      if #entries == 0 or is_done then return end
+      at, page = at + #entries - removed, 2 * page
+    until request.handed_count == request.count
+  end
+
+  -- Hand out the items of a run again, or of them those whose payloads are there.
+  local function hand_all(request, r, from, to, is_whole)
+    if is_whole then return hand(request, r, from, to) end
+    local any = false
+    for position = from, to do
+      any = payload_at(r.whole, position) and hand(request, r, position, position) or any
+    end
+    return any
+  end
+
+  -- Hand out the remaining claims that this request was given before.
+  local function hand_out_again(request)
+    local token, lease_ms = request.token, request.lease_ms
+    local begin_at = token .. '\0'
+    local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
+    for _, entry in ipairs(entries) do
+      local r = open(string.sub(entry, #begin_at + 1))
+      local is_whole = r and has_payloads(request, r)
+      if r and r.whole and not request.is_cut then
+        local mine = false
+        each_run(r, 1, r.size, function(from, to, state, row)
+          if state == CLAIMED and token_at(r, row) == token and hand_all(request, r, from, to, is_whole) then mine = true end
+        end)
+        if mine and r.epoch < epoch then
+          touch(r)
+          each_run(r, 1, r.size, function(_, _, state, row)
+            if state == CLAIMED and token_at(r, row) == token then set_row(r, row, lease_ms, now_us + lease_ms * 1000) end
+          end)
+        elseif mine then
+          r.told = true
+        end
+      end
+    end
+  end
+
+  -- Decide what the request is given, which commit writes.  A request that is refused must not come here.
+  function claim_items(request, queue, clock, known_ms)
+    local since_us = leading_since_us(clock)
+    local pause = redis.call('HGET', records, PAUSE)
+    request.is_paused = pause and string.find(read_record(pause).states, 'P', 1, true)
+    request.held_back, request.held_back_until_us = 0, math.huge
+    if request.seq == request.last_seq then return hand_out_again(request) end
+    -- List even a queue that never has an item; otherwise its owners would be kept forever.
+    if request.last_seq == 0 then redis.call('SADD', queues, queue) end
+    redis.call('HSET', owners, request.owner, request.seq)
+    request.held_back, request.held_back_until_us = keep_house(since_us, known_ms, request.expired)
+    if request.count > 0 and not request.is_paused then hand_out_ready(request) end
+  end
+end
+
+-- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
+local function next_ready_ms(request, left)
+  if request.is_paused then return -1 end
+  if left > 0 then return 0 end
+  local held_back = request.held_back
+  local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
+  local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
+  each_priority(scheduled, function(priority, score)
+    local due_us = due_of(priority, score)
+    if not soonest_us or due_us < soonest_us then soonest_us = due_us end
+  end)
+  return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
+end
+
+-- After commit: have the waiter wait, or another one be woken.  Return next_ms.
+local function wait_or_wake(request, waiter)
+  if waiter ~= '' and request.handed_count < request.count and not request.is_cut then
+    forget_before(waiting, now_ms - WAITER_MEMORY_MS)
+    redis.call('ZADD', waiting, now_ms, waiter)
+  end
+  local left = redis.call('ZCARD', ready)
+  -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
+  -- that may not be due yet, and then the next waiter learns when it is.
+  if request.count == 0 or (request.is_cut or request.handed_count == request.count) and left > 0 then wake(1) end
+  return next_ready_ms(request, left)
+end
