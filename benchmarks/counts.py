@@ -75,7 +75,7 @@ the limit was set, or twice that if the count depends on the batch sizes of a ru
 
 IDLE, BUSY = "a lone worker that waits for each item", "a lone worker with items waiting"
 
-IDLE_CALLS, BUSY_CALLS = 11.6, 9.3
+IDLE_CALLS, BUSY_CALLS = 9.05, 6.2
 
 SCRIPT_CALLS: Mapping[str, float] = {IDLE: IDLE_CALLS, BUSY: BUSY_CALLS}
 """Limits for ``count_script_calls``: calls per item, of all three servers together.  Slightly above the counts, which

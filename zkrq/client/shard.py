@@ -94,7 +94,7 @@ class Shard:
             evicting,
             settings=settings,
             events=events,
-            removed=self.cutter.note,
+            cutter=self.cutter,
             causes=causes,
         )
         self._attendance = Attendance(runner, evicting, self.obstacles, namespace=namespace)

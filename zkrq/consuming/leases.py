@@ -284,6 +284,8 @@ class Leases:
         ]
         request = self._join(_count_ends(settlings)) if self._join else None
         reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
+        if any(grant.is_large for grant, _ in groups):
+            self._replicas.drop_payloads_soon()
         if not any(reply.lost):
             return [True] * len(settlings)
         lost = dict(zip(groups, reply.lost, strict=True))

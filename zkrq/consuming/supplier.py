@@ -56,6 +56,10 @@ HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
 
 
+LARGE_BYTES = 1 << 16
+"""Bytes of payloads, of one bundle in one reply, that a server is not to keep for long once their items are gone."""
+
+
 class Order(NamedTuple):
     """What a supplier is to do next."""
 
@@ -458,6 +462,8 @@ class Supplier(Generic[T]):
             deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
             lost = superseded.get(id, ())
             size += len(part)
+            if len(part) > LARGE_BYTES:
+                grant.is_large = True
             for position, payload in enumerate(split(part, count), first - 1):
                 if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):
                     continue

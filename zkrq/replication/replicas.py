@@ -30,6 +30,7 @@ class Replicas:
         self.membership = runner.membership
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
+        self.drop_payloads_soon = runner.cutter.hurry
 
     async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
         """Apply new items on every server.

@@ -12,7 +12,7 @@ import logging
 import math
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -28,7 +28,7 @@ from zkrq.base.errors import (
 )
 from zkrq.base.events import Events, ServerEvicted
 from zkrq.coordination.coordinator import no_namespace
-from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, PushDecided, PushPlain, Room
+from zkrq.protocol.calls import ApplyNew, Call, Carrying, Clocked, PushDecided, PushPlain, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.protocol.eviction import Evicting
     from zkrq.protocol.view import View
+    from zkrq.replication.cutting import Cutter
     from zkrq.replication.membership import Membership
     from zkrq.replication.obstacles import KnownObstacles
 
@@ -165,18 +166,18 @@ class Runner:
         *,
         settings: Settings,
         events: Events,
-        removed: Callable[[str, Iterable[Gone]], None],
+        cutter: Cutter,
         causes: Causes = UNKNOWN,
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows to be gone.  ``causes``:
-        what errors say about servers that are not in sync."""
+        """``cutter`` gets the items that every server of the view knows to be gone.  ``causes``: what errors say about
+        servers that are not in sync."""
         self.membership = membership
         self.operation_timeout = settings.operation_timeout
         self._namespace = settings.namespace
         self._obstacles = obstacles
         self._evicting = evicting
         self._events = events
-        self._removed = removed
+        self.cutter = cutter
         self._causes = causes
         self._clocks = Clocks()
         self._steps = self._table()
@@ -185,7 +186,7 @@ class Runner:
         """Return what carries out each step, except the four that ``_run`` carries out itself."""
         membership = self.membership
         rows = (
-            Removed.by(_Running, lambda step, _: self._removed(step.queue, step.items)),
+            Removed.by(_Running, lambda step, _: self.cutter.note(step.queue, step.items)),
             Hurry.by(_Running, lambda step, running: running.hurry(step.seconds)),
             Rest.by(_Running, lambda _, running: running.in_time(asyncio.sleep(RETRY_PAUSE))),
             Refresh.by(_Running, lambda step, running: running.in_time(membership.refresh(step.view))),
@@ -273,6 +274,8 @@ class Runner:
 
     async def _ask(self, step: Ask) -> Answers:
         call = step.call
+        if isinstance(call, Carrying):
+            call = self.cutter.load(call, step.lives)
         if isinstance(call, Clocked):
             return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)

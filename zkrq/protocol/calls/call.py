@@ -151,6 +151,19 @@ class Combining(Call[R_co]):
         return 1
 
 
+class Carrying(Call[R_co]):
+    """A call that drops payloads on the way, so that this costs no call of its own."""
+
+    __slots__ = ()
+
+    cuts: bytes
+    """What to drop (``rows.pack_gone``); empty: nothing."""
+
+    def with_cuts(self, cuts: bytes) -> Self:
+        """Return the same call with something to drop."""
+        return cast("Self", replace(cast("Any", self), cuts=cuts))
+
+
 class Paged(Protocol):
     """A reply that is one page of many, with the cursor to continue from."""
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zkrq.protocol.payloads import join, payload_at
 from zkrq.protocol.records import above, fresh, is_alone, states_of, unpack
+
+
+def pack_gone(items: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return ids of bundles, and positions, as a call carries them along (``lua/_cutting.lua``)."""
+    return b"".join([
+        b"%b%b%c%b" % (_LENGTH.pack(len(id)), id, len(positions), positions) for id, positions in items
+    ])  # fmt: skip
+
+
+_LENGTH = struct.Struct("<H")
 
 
 class Put(NamedTuple):
