@@ -16,7 +16,6 @@ from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Recor
 from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
-from zkrq.protocol.enrolment import identify
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.pushing import Pushes
@@ -25,7 +24,7 @@ from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Operation, Place, Unknown
+from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Identify, Operation, Place, Unknown
 from zkrq.protocol.view import Judgement, Life, ServerId, View, ViewChange, accused, dismiss
 from zkrq.protocol.witness import Witness
 
@@ -233,7 +232,7 @@ class AlteredRecovery(Recovery):
     def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
         if Rule.RECOVERY_WAITS_FOR_ALL in self._on:
             return (yield from super().meet(servers))
-        identities = yield from identify(list(servers))
+        identities = yield from Identify(list(servers))
         return {id: who for id, who in identities.items() if isinstance(who, ServerInfo)}
 
     def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:

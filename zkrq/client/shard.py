@@ -21,7 +21,6 @@ from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
-from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.recovery import has_live_member
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
@@ -241,4 +240,4 @@ class Shard:
 
     async def ask_for_room(self) -> None:
         """Ask every in-sync server whether something could be pushed now.  Raises what a push would raise."""
-        await self.replicas.run(OPERATIONS.ask_for_room())
+        await self.replicas.ask_for_room()

@@ -87,7 +87,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT, size: int = 1) -> asyncio.Future[ResultT]:
-        """Add a call of so many bytes to the next batch; return the future of its result."""
+        """Add a call of this size, in bytes, to the next batch; return the future of its result."""
         if self._closed:
             raise Closed()
         loop = self._loop
@@ -100,7 +100,7 @@ class Batcher(Generic[CallT, ResultT]):
         now = self._scheduled_at or loop.time()
         self._waiting.append((call, future, size, now))
         if self._scheduled_at is None:
-            # The first call of an idle queue leaves immediately: a lone caller waits for nobody.  The others wait for
+            # The first call of an idle queue leaves immediately: a lone caller does not wait.  The others wait for
             # the batch in flight, which costs them at most the time of one.
             if self._is_worth_it():
                 self._schedule(loop, now)

@@ -127,7 +127,7 @@ class Command:
             exchange.land(outcome)
 
     def forget(self) -> None:
-        """Wait no longer, except for the reply, which nobody needs."""
+        """Wait no longer, except for the reply, which is dropped."""
         self._exchanges, self.due = [], math.inf
 
 

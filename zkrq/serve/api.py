@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.client.administration import Cancellation
-from zkrq.client.cluster import Cluster
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     Bury,
@@ -45,10 +44,13 @@ from zkrq.serve.bodies import (
     pushed,
     stored,
 )
-from zkrq.serve.holding import Held, Holding
 from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
-from zkrq.serve.queues import Queues
 from zkrq.serve.watching import takes_pushes
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.serve.holding import Held, Holding
+    from zkrq.serve.queues import Queues
 
 WAITING_MAX = 500
 """Requests that wait for items at one time."""
@@ -270,14 +272,14 @@ class Api:
         return Response(stored(item), media_type="application/json")
 
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
-        """Remove one item in any state. The holder of a claimed item is told, and its claim is lost."""
+        """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
         if found is Cancellation.NOT_FOUND:
             raise NoSuchItem
         return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
 
     async def dead_letters(
-        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="At most so many.")] = 50
+        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50
     ) -> Response:
         """List the oldest dead letters, with their reasons; fewer if they are large."""
         letters = await self._queues[queue].dead_letters(count)

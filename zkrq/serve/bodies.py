@@ -9,7 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -20,11 +20,13 @@ from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_he
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
-from zkrq.client.inspection import Statistics
 from zkrq.client.items import Item, ItemState
-from zkrq.consuming.claims import Claim
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
+
+if TYPE_CHECKING:
+    from zkrq.client.inspection import Statistics
+    from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
 
@@ -275,7 +277,9 @@ class DeadLetters(BaseModel):
 class Cancelled(BaseModel):
     """The item is removed."""
 
-    outcome: Literal["removed", "signalled"] = Field(description="`signalled`: it was claimed, and its holder is told.")
+    outcome: Literal["removed", "signalled"] = Field(
+        description="`signalled`: it was claimed, and its holder is notified."
+    )
 
 
 class Redriven(BaseModel):

@@ -13,16 +13,18 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from zkrq.base.checks import Duration
 from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.retry import RetryLater
 from zkrq.base.tasks import Tasks, wait_set
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.lease import Verb
 from zkrq.serve.leases import ClientLease
 from zkrq.serve.problems import Busy
+
+if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
+    from zkrq.consuming.claims import Claim
 
 HELD_MAX = 10_000
 """Claims that one server holds for its clients; requests that wait when it is reached may still add theirs."""

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, Body, Carrying, Combining, from_0
-from zkrq.protocol.calls.rows import Gone, Rows, Word
+from zkrq.protocol.calls.call import FROM_NOW, Body, Carrying, Combining, Gone, Rows, Word, from_0
 
 
 class ApplyReply(NamedTuple):

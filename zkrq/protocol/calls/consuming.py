@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from zkrq.protocol.calls.call import Body, Carrying, Clocked, Combining
-from zkrq.protocol.calls.decision import Trimming
-from zkrq.protocol.calls.rows import Records
-from zkrq.protocol.clocks import Expected
+from zkrq.protocol.calls.call import Body, Carrying, Clocked, Combining, Records, Trimming
+
+if TYPE_CHECKING:
+    from zkrq.protocol.clocks import Expected
 
 R = TypeVar("R")
 

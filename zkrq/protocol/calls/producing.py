@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Carrying, Combining, from_0
-from zkrq.protocol.calls.decision import Decision
-from zkrq.protocol.calls.rows import Put, Records
+from zkrq.protocol.calls.call import Body, Carrying, Combining, Decision, Records, from_0
+from zkrq.protocol.calls.rows import Put
 
 
 class PlainReply(NamedTuple):
