@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cut-drops-what-is-needed",
-        _LUA + "cut.lua",
+        _LUA + "_cutting.lua",
         "local payload = not (is_gone and named[position])",
         "local payload = not named[position]",
         "a payload is dropped only where its item is gone",
