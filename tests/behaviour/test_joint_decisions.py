@@ -85,6 +85,23 @@ async def test_a_loop_that_waits_has_asked_with_its_ack(queue: zkrq.Queue[Any], 
     assert decisions == ["claim", "claim", "turn", "claim", "turn"], "the first looks, the others follow a wake-up"
 
 
+async def test_a_loop_that_waits_while_its_claims_are_acked_elsewhere_is_not_asked_for(
+    queue: zkrq.Queue[Any], decisions: list[str]
+) -> None:
+    """As in frameworks, which ack in tasks of their own: the waiting consumer has asked already."""
+    await queue.push_many(range(2))
+    async with queue.pop() as stream:
+        claims = [await anext(stream) for _ in range(2)]
+        following = asyncio.ensure_future(anext(stream))
+        await settled(lambda: _waits(queue))
+        decisions.clear()
+        for claim in claims:
+            await claim.ack()
+        assert decisions == ["settle", "settle"]
+        following.cancel()
+        await asyncio.wait([following])
+
+
 async def test_a_loop_without_prefetch_claims_nothing_with_its_ack(
     queue: zkrq.Queue[Any], decisions: list[str]
 ) -> None:
