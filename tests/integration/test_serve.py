@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncGenerator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -21,6 +22,9 @@ from tests.serving import Serving, refused, serving
 from zkrq import local
 from zkrq.client import client
 from zkrq.coordination.memory import Hub
+from zkrq.protocol.calls import Decision
+from zkrq.protocol.deciding import Decided
+from zkrq.replication.replicas import Replicas
 from zkrq.serve import api, guard, holding
 
 pytestmark = pytest.mark.anyio
@@ -188,6 +192,39 @@ async def test_why_work_failed_is_kept_with_the_item(stage: Stage) -> None:
         item = await stage.queue.get(id)
         assert item
         assert item.reason == body["reason"]
+
+
+async def test_an_ack_may_claim_the_next_item(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts, decide = list[str](), Replicas.decide
+
+    async def noted(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        scripts.append(call.script)
+        return await decide(replicas, call)
+
+    for item in ("first", "second"):
+        await stage.push(item)
+    claim = await stage.claim()
+    monkeypatch.setattr(Replicas, "decide", noted)
+    told = (await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True, "lease": 20})).json()
+    assert (told["settled"], told["next"]["item"], told["next"]["lease"]) == ("ack", "second", 20)
+    assert scripts == ["turn"], "one decision"
+    again = (await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True})).json()
+    assert again == {"settled": "ack", "next": None}
+    last = (await stage.http.post(f"/claims/{told['next']['claim']}/ack", {"next": True})).json()
+    assert last == {"settled": "ack", "next": None}
+    assert not any(await stage.queue.size())
+
+
+async def test_an_ack_that_fails_claims_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for item in ("first", "second"):
+        await stage.push(item)
+    claim = await stage.claim()
+    assert await stage.queue.cancel(claim["id"])
+    response = await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True})
+    assert response.status_code == 410
+    second = await take(stage.queue)
+    assert (second.item, second.attempts) == ("second", 1)
+    await second.ack()
 
 
 async def test_an_item_comes_back_when_its_lease_has_passed(stage: Stage) -> None:

@@ -15,6 +15,8 @@ from zkrq.base.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
+    Ack,
+    Acked,
     Bury,
     Cancelled,
     Claimed,
@@ -109,7 +111,8 @@ class Api:
         router.post(f"{queue}/push", response_model=Pushed, tags=["push"])(self.push)
         router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)
         router.post(f"{queue}/claim", response_model=Claimed, tags=["claim"])(self.claim)
-        for call in (self.ack, self.nack, self.release, self.bury):
+        router.post(f"{claim}/ack", response_model=Acked, tags=["claim"], responses=GONE)(self.ack)
+        for call in (self.nack, self.release, self.bury):
             path = f"{claim}/{call.__name__}"
             router.post(path, response_model=Settled, tags=["claim"], responses=GONE)(call)
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
@@ -205,10 +208,31 @@ class Api:
 
     # -- settle ----------------------------------------------------------------------------------------------------
 
-    async def ack(self, claim: ClaimToken) -> Settled:
-        """Remove the item: the work is done."""
-        await self._holding.ack(claim)
-        return Settled(settled="ack")
+    async def ack(self, claim: ClaimToken, body: Ack | None = None) -> Response:
+        """Remove the item: the work is done. With `next`, claim one more of its queue, if one is ready.
+
+        If the reply is lost, the item that was claimed goes back when its lease has passed.
+        """
+        queue = self._holding.queue_of(claim) if body and body.next else None
+        if body is None or queue is None or self._holding.room < 1 or self._stopping.is_set():
+            await self._holding.ack(claim)
+            told = '{"settled":"ack","next":null}' if body and body.next else '{"settled":"ack"}'
+            return Response(told, media_type="application/json")
+        # Begun first, so that the request for the item leaves together with the ack: one decision of the servers.
+        popping = asyncio.create_task(self._queues[queue].pop_many(1, timeout=0))
+        try:
+            await self._holding.ack(claim)
+            await asyncio.wait([popping])
+        except BaseException:
+            self._holding.hand_back(popping)
+            raise
+        # The ack is done, whatever became of the request.
+        found = [] if isinstance(popping.exception(), ZkrqError) else popping.result()
+        told = "null"
+        for held in self._holding.hold(queue, found, body.lease):
+            told = claimed(held.token, held.claim, body.lease)
+            held.claim.item = b""
+        return Response(f'{{"settled": "ack", "next": {told}}}', media_type="application/json")
 
     async def nack(self, claim: ClaimToken, body: Nack | None = None) -> Settled:
         """Deliver the item again, because the work failed; after too many failures it becomes a dead letter."""

@@ -166,6 +166,16 @@ class ClaimItems(_Request):
     )
 
 
+class Ack(_Request):
+    """Whether to claim the next item in the same step."""
+
+    next: bool = Field(
+        False,
+        description="Claim one item that is ready, too, which costs less than a request of its own; left out: no.",
+    )
+    lease: Lease = Field(LEASE_SECONDS, description="Seconds for which that claim holds; left out: 30.")
+
+
 class Nack(_Request):
     """Why the work failed, and when to deliver the item again."""
 
@@ -298,6 +308,14 @@ class Settled(BaseModel):
     """The claim is settled; the same request repeated has the same reply."""
 
     settled: Literal["ack", "nack", "release", "bury"]
+
+
+class Acked(Settled):
+    """The item is removed; a repeated request claims nothing."""
+
+    next: ClaimedItem | None = Field(
+        None, description="Only where it was asked for: the item that was claimed, null if none was ready."
+    )
 
 
 class Extended(BaseModel):
