@@ -287,12 +287,13 @@ class Scripts:
 
     def _hand_out_again(self, work: _Work, token: Token, handed: list[object]) -> None:
         for draft in work.open_all():
-            mine = draft.under(lambda row: row.token == token)
-            if not mine or self.lacks_payloads(draft.id, draft):
-                continue
+            mine, whole = draft.under(lambda row: row.token == token), self.held.payloads.get(draft.id)
+            if mine and self.lacks_payloads(draft.id, draft):
+                mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
             for run in mine:
                 self._hand(handed, draft, run)
-            work.tell(draft)
+            if mine:
+                work.tell(draft)
 
     def _hand_out(self, work: _Work, call: calls.Claim, handed: list[object]) -> None:
         left = call.count
