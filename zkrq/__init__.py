@@ -66,8 +66,9 @@ from zkrq.client.items import Item, ItemState
 from zkrq.client.queue import Queue
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
+from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
-from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Lost, Verb
 from zkrq.consuming.observing import Observer, Outgoing
 from zkrq.process.program import run
@@ -84,6 +85,8 @@ __all__ = [
     "TLS",
     "After",
     "Backoff",
+    "Batch",
+    "Batches",
     "Before",
     "Cancellation",
     "CatchingUp",
