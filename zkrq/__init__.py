@@ -75,7 +75,7 @@ from zkrq.process.program import run
 from zkrq.protocol.view import View
 from zkrq.repair.progress import Progress
 from zkrq.working.delivery import After, Before
-from zkrq.working.handlers import Handler
+from zkrq.working.handlers import BatchHandler, Handler
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
 
@@ -86,6 +86,7 @@ __all__ = [
     "After",
     "Backoff",
     "Batch",
+    "BatchHandler",
     "Batches",
     "Before",
     "Cancellation",
