@@ -109,8 +109,9 @@ async def test_closed_while_a_batch_waits_its_items_go_back(cluster: zkrq.Cluste
     queue = cluster.queue(name)
     async with connect() as other:
         await queue.push("first")
-        waiting = asyncio.create_task(anext(other.queue(name).pop_batches(3, within=HANG)))
-        await settled(lambda: are_sizes(queue, 0, 1))
+        theirs = other.queue(name)
+        waiting = asyncio.create_task(anext(theirs.pop_batches(3, within=HANG)))
+        await until(lambda: theirs.held == 1)
     with pytest.raises(StopAsyncIteration):
         await waiting
     await settled(lambda: are_sizes(queue, 1, 0))
@@ -201,8 +202,9 @@ async def test_an_exception_settles_each_item_by_its_own_attempts(
     await (await take(queue)).nack(delay=0)
     await settled(lambda: are_sizes(queue, 1, 0))
     await queue.push("new")
+    batch = await one_batch(queue)
     with suppress(ZeroDivisionError):
-        async with await one_batch(queue) as batch:
+        async with batch:
             assert {claim.item: claim.attempts for claim in batch} == {"old": 2, "new": 1}
             raise error
     assert {claim.attempts: str(claim.settled) for claim in batch} == endings

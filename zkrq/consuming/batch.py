@@ -157,12 +157,15 @@ class Batch(Sequence[Claim[T]]):
             raise issuer.own_loop.elsewhere()
         assert task is not None
         now, held = loop.time(), False
+        # One expired claim does not end the batch, as one that is lost later does not: only the others are worked on
+        # and acked, and this one is in ``lost``.
         for lease in self._leases:
             if lease.settled is None and lease.deadline_at <= now:
                 lease.lose("it expired before the work began")
             held = held or (lease.settled is None and not lease.loss)
         if not held and self.lost:
             raise self._error()
+        # A loss stops the body through its claim's lease, so claims that hold need no watcher, and cost no call each.
         self._body = body = _Body(self._leases, task)
         for lease in self._leases:
             lease.delivered, lease.batch = True, body
@@ -178,8 +181,10 @@ class Batch(Sequence[Claim[T]]):
         assert body is not None
         observers = self._leases[0].grant.issuer.observers
         if observers.deliveries:
+            # In the reverse order, because a trace that began last is the current one, and ends first.
             for claim in reversed(self._claims):
                 observers.after_delivery(claim, error)
+        # Before the first await: a loss from here on is found by the ack, and must not cancel the caller.
         for lease in self._leases:
             lease.batch = None
         if body.has_ended(kind):

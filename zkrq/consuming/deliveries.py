@@ -186,13 +186,14 @@ class Batches(Stream[T]):
         want = self._size if self._left is None else min(self._size, self._left)
         claims: list[Claim[T]] = []
         if want:
-            with suppress(Closed):
+            with suppress(Closed):  # closing ends the loop, as it ends that of ``Deliveries``
                 claims = await self._lines[0].take_batch(want, patient=self._wait, within=self._within)
         if not claims:
             await self.aclose()
             raise StopAsyncIteration
         if self._left is not None:
             self._count_down(len(claims))
+        # Once it is settled, this loop wants a full batch, however few these are: that request leaves with the ack.
         return Batch(claims, wanted=self._size)
 
 

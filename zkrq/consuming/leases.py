@@ -208,6 +208,7 @@ class Leases:
                 parts[lease.grant] = [lease.position]
             else:
                 known.append(lease.position)
+        # One call of the batcher, and one future, even if each claim is of a bundle of its own.
         settling = (tuple(parts.items()), _ACK, len(leases), returning)
         return self._batcher.add(settling, TOGETHER_BYTES * len(leases))
 

@@ -153,6 +153,8 @@ class Line(Generic[T]):
         the claims go to other consumers, or back to the queue.
         """
         drawn = self.draw_many(want) or await self.take(want, patient=patient)
+        # A shard that had nothing left when it was last asked is not asked for the rest: that request was made with the
+        # last ack, and another one would double the cost of a queue that has less than a batch.
         if not drawn or len(drawn) == want or not (within or self._has_more):
             return drawn
         loop = asyncio.get_running_loop()
@@ -168,10 +170,11 @@ class Line(Generic[T]):
                     lease_of(claim).take_back()
                 drawn += some
                 if was_late and not some:
-                    break
+                    break  # other consumers were faster, or servers do not answer
         except BaseException:
             self.give_back(drawn)
             raise
+        # Their deadlines may have passed while the batch waited, if the event loop was blocked.
         held = _held_at(loop.time(), [claim for claim in drawn if lease_of(claim).holds])
         for claim in held:
             lease_of(claim).delivered = True

@@ -16,6 +16,7 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
     ``ClaimLost`` excepted, once all calls have ended; then, and if it is cancelled, leases without an answer may be
     acked again.
     """
+    # A queue has an issuer for each shard, and the caller may give claims of several queues.
     by_issuer: dict[Issuer, list[Lease]] = {}
     for lease in leases:
         if lease.settled is None and not lease.loss:
@@ -26,18 +27,20 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
         try:
             sent.append((some, issuer.ack_together(some, len(some) if wanted is None else wanted)))
         except ZkrqError as error:
-            errors.append(error)
+            errors.append(error)  # nothing happened to these; the others are still sent
             continue
         # Noted before the await, so a second settlement in the meantime is an error and not a second call.
         for lease in some:
             lease.settled = Verb.ACK
         if wanted:  # the consumer comes back once, whichever shard has its next items
             wanted = 0
+    # Not ``gather``, which would end at the first error and leave the other claims without a note.
     try:
         if sent:
             await asyncio.wait([answer for _, answer in sent])
     finally:
         errors += [error for some, answer in sent if (error := _note(some, answer))]
+    # Where one outcome is unknown, the call as a whole may have had an effect, and says so.
     if errors:
         raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
 
