@@ -34,6 +34,9 @@ PUSH_MAX = 1_000
 CLAIM_MAX = 100
 """Claims of one request."""
 
+ACK_MAX = 500
+"""Claims that one request acks."""
+
 LETTERS_MAX = 100
 """Dead letters of one request."""
 
@@ -42,6 +45,9 @@ WAIT_MAX = 60.0
 
 LEASE_SECONDS = 30.0
 """Seconds that a lease lasts unless the client says otherwise."""
+
+TOKEN_MAX = 64
+"""Characters in the name of a claim."""
 
 LEAST_LEASE = 1.0
 """Seconds; a shorter lease would pass on the way."""
@@ -70,7 +76,9 @@ QueueName = Annotated[
     ),
 ]
 
-ClaimToken = Annotated[str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=64)]
+ClaimToken = Annotated[
+    str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=TOKEN_MAX)
+]
 
 ItemId = Annotated[str, _named(check_id, "id"), Path(description="The item's id.", min_length=1, max_length=MAX_ID)]
 
@@ -161,6 +169,14 @@ class ClaimItems(_Request):
         LEASE_SECONDS,
         description="Seconds for which the claims hold unless they are extended. Then the items go back, which counts "
         "as a failed delivery. Left out: 30.",
+    )
+
+
+class AckMany(_Request):
+    """Claims whose work is done, of any queues."""
+
+    claims: list[Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]] = Field(
+        min_length=1, max_length=ACK_MAX, description="`claim` of the replies that gave the claims."
     )
 
 
@@ -294,6 +310,13 @@ class Settled(BaseModel):
     """The claim is settled; the same request repeated has the same reply."""
 
     settled: Literal["ack", "nack", "release", "bury"]
+
+
+class AckedMany(BaseModel):
+    """What became of several claims; the same request repeated has the same reply."""
+
+    acked: int = Field(description="Claims whose items are never delivered again.")
+    lost: list[str] = Field(description="Claims that did not hold any more: others may have their items.")
 
 
 class Extended(BaseModel):
