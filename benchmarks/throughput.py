@@ -41,9 +41,9 @@ MANY = Topic(
 BATCHES = Topic(
     "consumer-batches",
     "Consumers that take batches",
-    f"Three Redis servers, 100-byte items that {load.TASKS} tasks push one at a time. Then as many tasks claim and ack one "
-    f"at a time, or {load.LOOPS} loops run `async for batch in queue.pop_batches({load.BATCH})` with `async with batch`. "
-    "The two take turns.",
+    f"Three Redis servers, 100-byte items that {load.TASKS} tasks push one at a time. Then as many tasks claim and ack "
+    f"one at a time, or {load.LOOPS} loops run `async for batch in queue.pop_batches({load.BATCH})` with "
+    "`async with batch`. The two take turns.",
     "items/s",
     "consumers",
     plot="bars",
