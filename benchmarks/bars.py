@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from benchmarks import client_memory, contest, fleet, growth, held, latency, limit
+from benchmarks import client_memory, contest, fleet, growth, held, latency, limit, throughput
 from benchmarks.sheet import Sheet, Topic, figure
 
 
@@ -41,6 +41,12 @@ def bars(sheet: Sheet) -> Sequence[Bar]:
             "whole cycle: zkrq / its scripts called bare, same batch sizes",
             0.7,
             tuple(sheet.values(limit.RATIO, "zkrq / bare", "whole cycle")),
+            at_least=True,
+        ),
+        Bar(
+            "whole cycle: consumers that take batches of 100 / one item at a time",
+            1.3,
+            _ratio(sheet, throughput.BATCHES, throughput.IN_BATCHES, throughput.ONE_AT_A_TIME, "whole cycle"),
             at_least=True,
         ),
         *_at_rest(sheet, "push at one caller", "push", 2.5),

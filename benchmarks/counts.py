@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -52,6 +53,8 @@ LIMITS: Mapping[str, float] = {
     "claim and ack: bytes to a server": 30.0,
     "claim and ack: bytes from a server": 44.0,
     "claim and ack: Python calls of the client": 50.0,
+    "claim and ack, batches: script calls on a server": 0.012,
+    "claim and ack, batches: Python calls of the client": 7.7,
     "push, alone: script calls on a server": 1.01,
     "push, alone: commands on a server": 9.1,
     "push, alone: Python calls of the client": 290.0,
@@ -69,7 +72,8 @@ LIMITS: Mapping[str, float] = {
     "claim and ack, traces: Python calls of the client": 235.0,
 }
 """Limits per item of about 100 bytes, the mean over three servers.  256 tasks push and consume one at a time, in one
-queue or in 64; metrics, traces: with these on, without an exporter; alone: one task does.  A tenth above the count when
+queue or in 64; metrics, traces: with these on, without an exporter; alone: one task does; batches: 8
+loops consume 100 at a time.  A tenth above the count when
 the limit was set, or twice that if the count depends on the batch sizes of a run."""
 
 
@@ -107,6 +111,7 @@ async def count(names: Collection[str] = LIMITS.keys()) -> dict[str, float]:
                 ("", TASKS, ITEMS, [cluster.queue("counted")], None),
                 (", metrics", TASKS, ITEMS, [cluster.queue("metrics")], _metrics(cluster)),
                 (", traces", TASKS, TRACED, [cluster.queue("traces")], Tracing(TracerProvider().get_tracer("counts"))),
+                (", batches", TASKS, ITEMS, [cluster.queue("batches")], None),
                 (", alone", 1, ALONE, [cluster.queue("alone")], None),
                 (", many queues", TASKS, ITEMS, [cluster.queue(f"many-{number}") for number in range(QUEUES)], None),
             ):
@@ -114,6 +119,8 @@ async def count(names: Collection[str] = LIMITS.keys()) -> dict[str, float]:
                     continue
                 stop = cluster.observe(observer or Observer())
                 push, consume = _tasks(queues, tasks, items)
+                if kind == ", batches":
+                    consume = partial(load.consume_batches, queues[0])
                 counts |= await _counted(f"push{kind}", urls, push, items)
                 counts |= await _counted(f"claim and ack{kind}", urls, consume, items)
                 stop()

@@ -24,6 +24,9 @@ from zkrq.replication.wire import Dial
 TASKS = 256
 """Tasks that push or consume one item at a time, by default."""
 
+BATCH, LOOPS = 100, 8
+"""Items of a batch, and loops that take batches."""
+
 NO_REWRITE = {"auto-aof-rewrite-percentage": "0"}
 """Redis settings for measurements that fill its memory: a fork in the middle would be measured too."""
 
@@ -87,6 +90,17 @@ async def consume(queue: zkrq.Queue[Any], tasks: int = TASKS, limit: int | None 
                 pass
 
     await asyncio.gather(*(work_on(share + (task < more)) for task in range(tasks)))
+
+
+async def consume_batches(queue: zkrq.Queue[Any], loops: int = LOOPS, size: int = BATCH) -> None:
+    """Claim and ack batches of this size by this many loops, until nothing is ready."""
+
+    async def work() -> None:
+        async for batch in queue.pop_batches(size, wait=False):
+            async with batch:
+                pass
+
+    await asyncio.gather(*(work() for _ in range(loops)))
 
 
 async def timed(work: Awaitable[object]) -> float:

@@ -38,6 +38,16 @@ MANY = Topic(
     "items in a call",
     plot="bars",
 )
+BATCHES = Topic(
+    "consumer-batches",
+    "Consumers that take batches",
+    f"Three Redis servers, 100-byte items that {load.TASKS} tasks push one at a time. Then as many tasks claim and ack "
+    f"one at a time, or {load.LOOPS} loops run `async for batch in queue.pop_batches({load.BATCH})` with "
+    "`async with batch`. The two take turns.",
+    "items/s",
+    "consumers",
+    plot="bars",
+)
 PAYLOADS = Topic(
     "payloads", "By payload", f"Three Redis servers, {load.TASKS} tasks, `zkrq.RAW`.", "items/s", "payload", plot="bars"
 )
@@ -59,6 +69,8 @@ PROCESSES = Topic(
     plot="bars",
 )
 
+ONE_AT_A_TIME, IN_BATCHES = "one at a time", f"batches of {load.BATCH}"
+
 ITEMS_OF_TASKS = {1: 1_500, 16: 10_000, 64: 20_000, 256: 20_000}
 PAYLOAD_SIZES = {"100 B": (100, 20_000), "1 KiB": (1 << 10, 10_000), "64 KiB": (1 << 16, 1_000)}
 
@@ -73,6 +85,7 @@ async def run(plan: Plan, sheet: Sheet) -> None:
                     await _by_tasks(plan, sheet, meter, queue, tasks, plan.items(items))
                 for size in plan.rows((10, 100, 500), (100, 500)):
                     await _many(sheet, cluster.queue(f"many-{size}-{repetition}"), size, plan.items(20_000))
+                await _by_batches(sheet, cluster, repetition, plan.items(20_000))
                 for name, (size, items) in PAYLOAD_SIZES.items():
                     queue = cluster.queue(f"payload-{size}-{repetition}", codec=zkrq.RAW)
                     await _cycle(sheet, PAYLOADS, name, queue, plan.items(items), b"x" * size)
@@ -118,6 +131,13 @@ async def _many(sheet: Sheet, queue: zkrq.Queue[Any], size: int, items: int) -> 
 
     pushing, consuming = await load.timed(push()), await load.timed(consume())
     _note_rates(sheet, MANY, str(size), -(-items // size) * size, pushing, consuming)
+
+
+async def _by_batches(sheet: Sheet, cluster: zkrq.Cluster, repetition: int, items: int) -> None:
+    for row, consume in ((ONE_AT_A_TIME, load.consume), (IN_BATCHES, load.consume_batches)):
+        queue = cluster.queue(f"consumers-{row.replace(' ', '-')}-{repetition}")
+        pushing = await load.timed(load.push(queue, items))
+        _note_rates(sheet, BATCHES, row, items, pushing, await load.timed(consume(queue)))
 
 
 async def _by_processes(plan: Plan, sheet: Sheet, group: Servers) -> None:

@@ -1,7 +1,7 @@
 """Claim items a hundred at a time, insert them into SQLite together, then ack or nack each one.
 
-One bulk insert is far cheaper than a hundred single ones. Acks are per item, so that a bad item is nacked, and finally
-a dead letter, without holding up the rest of its batch; acks that are awaited together are sent together.
+One bulk insert is far cheaper than a hundred single ones, and so is one ack. A bad item is nacked by itself, and is a
+dead letter in the end, without holding up the rest of its batch.
 
 Run it with ``python examples/batch_consumer.py``. For servers of your own replace ``zkrq.embedded()`` in ``main`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -38,37 +38,22 @@ def insert(db: sqlite3.Connection, rows: list[Row]) -> None:
         db.executemany("INSERT INTO readings VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", rows)
 
 
-async def work_on(db: sqlite3.Connection, claims: list[zkrq.Claim[Reading]], *, dies: bool) -> None:
+async def work_on(db: sqlite3.Connection, batch: zkrq.Batch[Reading], *, dies: bool) -> None:
     """Process one batch."""
     rows: list[Row] = []
-    good: list[zkrq.Claim[Reading]] = []
     failed: list[tuple[zkrq.Claim[Reading], str]] = []
-    for claim in claims:
+    for claim in batch:
         try:
             rows.append(row_of(claim))
-            good.append(claim)
         except ValueError as error:
             failed.append((claim, str(error)))
-    try:
-        await asyncio.to_thread(insert, db, rows)  # the claims are extended meanwhile, however long it takes
-    except sqlite3.Error as error:
-        failed += [(claim, str(error)) for claim in good]
-        good = []
+    await asyncio.to_thread(insert, db, rows)  # the claims are extended meanwhile, however long it takes
     if dies:
         print("  committed, but the consumer dies before the acks: the batch comes again")
-        await asyncio.gather(*(claim.release() for claim in claims))
+        await batch.release()
         return
-    settled = await asyncio.gather(
-        *(claim.ack() for claim in good),
-        *(claim.nack(reason=reason) for claim, reason in failed),
-        return_exceptions=True,  # one lost claim must not stop the other acks
-    )
-    for error in settled:
-        if isinstance(error, zkrq.ZkrqError):
-            print(f"  comes again: {error}")
-        elif error is not None:
-            raise error
-    print(f"  {len(claims):3} items: {len(good)} acked, {len(failed)} nacked")
+    await asyncio.gather(*(claim.nack(reason=reason) for claim, reason in failed))
+    print(f"  {len(batch):3} items: {len(rows)} acked, {len(failed)} nacked")
 
 
 async def main() -> None:
@@ -82,12 +67,14 @@ async def main() -> None:
             {"sensor": n % sensors, "value": "broken" if n % sensors == BROKEN_SENSOR else n} for n in range(READINGS)
         )
         batches = 0
-        # The ready items, at most a hundred, as soon as there are any; nothing for two seconds: done.
-        while claims := await readings.pop_many(BATCH, timeout=2):
-            batches += 1
-            await work_on(db, claims, dies=batches == 2)
-            if len(claims) < BATCH:  # no more were ready: let some more gather before the next insert
-                await asyncio.sleep(LINGER)
+        async with readings.pop_batches(BATCH, within=LINGER) as stream:
+            async for batch in stream:
+                batches += 1
+                async with batch:  # acks what the body has not settled; if the insert fails, all are nacked
+                    await work_on(db, batch, dies=batches == 2)
+                sizes = await readings.size()
+                if not (sizes.ready or sizes.scheduled or sizes.claimed):
+                    break
         letters = await readings.dead_letters()
         sizes = await readings.size()
     print(f"{batches} batches; a dead letter says: {letters[0].reason}")

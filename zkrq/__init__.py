@@ -66,15 +66,16 @@ from zkrq.client.items import Item, ItemState
 from zkrq.client.queue import Queue
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
+from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
-from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Lost, Verb
 from zkrq.consuming.observing import Observer, Outgoing
 from zkrq.process.program import run
 from zkrq.protocol.view import View
 from zkrq.repair.progress import Progress
 from zkrq.working.delivery import After, Before
-from zkrq.working.handlers import Handler
+from zkrq.working.handlers import BatchHandler, Handler
 from zkrq.working.outcomes import Counts, Ending, Outcome, WorkerStatistics
 from zkrq.working.worker import Worker
 
@@ -84,6 +85,9 @@ __all__ = [
     "TLS",
     "After",
     "Backoff",
+    "Batch",
+    "BatchHandler",
+    "Batches",
     "Before",
     "Cancellation",
     "CatchingUp",

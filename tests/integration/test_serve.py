@@ -182,6 +182,20 @@ async def test_a_claim_is_settled_by_its_token(stage: Stage, verb: str, body: ob
     assert await stage.queue.size() == sizes
 
 
+async def test_several_claims_are_acked_by_one_request(stage: Stage) -> None:
+    await stage.queue.push_many(range(5))
+    response = await stage.http.post(f"{stage.path}/claim", {"count": 5})
+    tokens = [claim["claim"] for claim in response.json()["claims"]]
+    assert len(tokens) == 5
+    assert (await stage.http.post(f"/claims/{tokens[1]}/nack", {"delay": 3600})).status_code == 200
+    for _ in range(2):  # the reply may have been lost
+        reply = await stage.http.post("/claims/ack-many", {"claims": [*tokens, tokens[0], "unknown"]})
+        assert reply.json() == {"acked": 4, "lost": [tokens[1], "unknown"]}
+    assert await stage.queue.size() == (0, 1, 0, 0)
+    for bad in ([], ["x"] * 501, [""], ["x" * 65], [5]):
+        await refused(await stage.http.post("/claims/ack-many", {"claims": bad}), 400, "BadRequest")
+
+
 async def test_why_work_failed_is_kept_with_the_item(stage: Stage) -> None:
     for verb, body in (("nack", {"delay": 60, "reason": "no route"}), ("bury", {"reason": "bad address"})):
         id = await stage.push(1)
@@ -317,6 +331,8 @@ async def test_errors_of_the_servers_are_told_as_what_they_are(servers: local.Se
         else:
             assert response.headers["retry-after"] == "1"
         assert (await http.post(f"/claims/{token}/ack")).status_code in (503, 504)
+        assert (await http.post("/claims/ack-many", {"claims": [token]})).status_code in (503, 504)
+        assert (await http.post("/claims/ack-many", {"claims": [token, "unknown"]})).status_code == 504
         assert (await http.post("/queues/emails/claim")).status_code == 503
         for server in servers.redis:
             server.resume()
@@ -593,7 +609,11 @@ async def test_every_reply_has_the_headers_that_browsers_obey(stage: Stage) -> N
 # -- the page of the documentation -------------------------------------------------------------------------------------
 
 
-JQ = """jq() { python3 -c 'import json, sys; print(json.load(sys.stdin)["claims"][0]["claim"])'; }"""
+JQ = """jq() {
+  python3 -c 'import json, sys
+claims = [claim["claim"] for claim in json.load(sys.stdin)["claims"]]
+print(claims[0] if sys.argv[1] == "-r" else json.dumps({"claims": claims}))' "$1"
+}"""
 """All that the example uses of jq."""
 
 
@@ -605,7 +625,8 @@ async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
     ran = await anyio.run_process(["bash", "-euc", f"{JQ}\n{script}"], check=False)
     assert ran.returncode == 0, ran.stdout.decode() + ran.stderr.decode()
     replies = re.findall(r"\{.*?\}(?=\{|$)", ran.stdout.decode(), re.DOTALL)
-    assert json.loads(replies[-1])["ready"] == 4
+    assert json.loads(replies[-1])["ready"] == 0
     assert '{"settled":"ack"}' in ran.stdout.decode()
+    assert '{"acked":4,"lost":[]}' in ran.stdout.decode()
     for path in re.findall(r"^\| `(?:POST|GET) (/v1/[^\s?]+?)[`?]", page, re.MULTILINE):
         assert path in (await stage.http.client.get("/v1/openapi.json")).json()["paths"]

@@ -84,7 +84,7 @@ async def test_it_does_what_its_schema_says(http: Serving) -> None:
     assert (await http.client.get("/v1/queues", headers=allowed)).status_code == 200
 
 
-REQUESTS = ("Push", "PushMany", "ClaimItems", "Nack", "Bury", "Extend", "Redrive")
+REQUESTS = ("Push", "PushMany", "ClaimItems", "AckMany", "Nack", "Bury", "Extend", "Redrive")
 
 
 async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
@@ -92,7 +92,7 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     async with zkrq.testing.servers(1) as own, serving(own.connect()) as open_to_all:
         schema = (await open_to_all.client.get("/v1/openapi.json")).json()
     calls = {call["operationId"]: call for path in schema["paths"].values() for call in path.values()}
-    settling = {"ack", "nack", "release", "bury", "extend"}
+    settling = {"ack", "ack_many", "nack", "release", "bury", "extend"}
     managing = {"get", "cancel", "pause", "resume", "dead_letters", "redrive"}
     assert calls.keys() == {"push", "push_many", "claim", "statistics", "queue_statistics"} | settling | managing
     assert all(call["security"] == [{"token": []}] for call in calls.values())
@@ -101,5 +101,6 @@ async def test_a_client_that_is_generated_is_pleasant_to_use() -> None:
     for name in REQUESTS:
         assert not any("default" in field for field in bodies[name]["properties"].values()), name
     assert {name: bodies[name]["required"] for name in REQUESTS if "required" in bodies[name]} == {
-        "PushMany": ["items"]
+        "PushMany": ["items"],
+        "AckMany": ["claims"],
     }

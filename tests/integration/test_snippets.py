@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
@@ -175,6 +175,41 @@ async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluste
     async with asyncio.timeout(HANG):
         pushed = {(await take(emails)).item["to"] for _ in range(2)}
     assert pushed == {"ops@example.org", "all@example.org"}
+
+
+@runs("guide.md", "async for batch in emails.pop_batches(")
+async def test_a_batch_with_verdicts(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, sent = cluster.queue("emails"), list[list[Any]]()
+    await emails.push_many([{"to": "ann"}, {}, {"to": "bob"}])
+
+    async def send_all(items: list[Any]) -> None:
+        sent.append(items)
+
+    running = asyncio.create_task(execute(code, emails=emails, send_all=send_all))
+    await until(lambda: bool(sent))
+    await settled(lambda: has_sizes(emails, 0, 0, 0, 1))
+    running.cancel()
+    await asyncio.wait([running], timeout=HANG)
+    assert sent == [[{"to": "ann"}, {}, {"to": "bob"}]]
+
+
+async def has_sizes(queue: zkrq.Queue[Any], *sizes: int) -> bool:
+    return await queue.size() == sizes
+
+
+@runs("workers.md", "async def insert(items, batch):")
+async def test_a_handler_of_batches(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    emails, inserted = cluster.queue("emails"), list[str]()
+    receipts = await emails.push_many([{"to": "ann"}, {}, {"to": "bob"}])
+
+    async def insert_many(ids: Iterable[str]) -> None:
+        inserted.extend(ids)
+
+    database = SimpleNamespace(insert_many=insert_many)
+    known = await execute(code, zkrq=zkrq, emails=emails, database=database)
+    async with known["worker"]:
+        await settled(lambda: has_sizes(emails, 0, 0, 0, 1))
+    assert inserted == [receipts[0].id, receipts[2].id]
 
 
 @runs("guide.md", "id = zkrq.new_id()")

@@ -139,6 +139,21 @@ def test_many_are_acked_together(queue: sync.Queue[Any]) -> None:
     assert queue.ack_many(claims) == [claims[1]]
 
 
+def test_batches_are_settled_together(queue: sync.Queue[Any]) -> None:
+    queue.push_many(range(7))
+    batches = queue.pop_batches(3, wait=False)
+    with next(batches) as batch:
+        assert (batch.items, batch[0].item, len(batch[1:])) == ([0, 1, 2], 0, 2)
+        batch[1].nack(60)
+    with pytest.raises(zkrq.ClaimLost), next(batches) as batch:
+        assert queue.cancel(batch[2].id) is zkrq.Cancellation.SIGNALLED
+        until(lambda: batch.lost == [batch[2]])
+    with next(batches):
+        raise zkrq.RetryLater(60)
+    assert list(batches) == []
+    assert queue.size() == (0, 2, 0, 0)
+
+
 def test_a_lost_claim_is_reported_where_the_body_ends(queue: sync.Queue[Any]) -> None:
     queue.push(1)
     claim = take(queue)

@@ -46,8 +46,30 @@ async def use(cluster: zkrq.Cluster) -> None:
             assert_type(await claim.lost, str)
     assert_type(await raw.pop_one(timeout=1), zkrq.Claim[bytes] | None)
     assert_type(await raw.pop_many(3), list[zkrq.Claim[bytes]])
+    async for batch in declared.pop_batches(100, within=0.05):
+        assert_type(batch, zkrq.Batch[Email])
+        async with batch:
+            assert_type(batch.items, list[Email])
+            assert_type(batch[0], zkrq.Claim[Email])
+        assert_type(await batch.ack(), list[zkrq.Claim[Email]])
     sizes = await raw.size()
     assert_type(sizes.ready, int)
+
+
+async def send(item: Email, claim: zkrq.Claim[Email]) -> None: ...
+
+
+async def send_all(items: list[Email], batch: zkrq.Batch[Email]) -> None: ...
+
+
+async def send_numbers(items: list[int]) -> None: ...
+
+
+def use_a_worker(emails: zkrq.Queue[Email]) -> None:
+    worker = zkrq.Worker().add(emails, send).add(emails, send_all, batch=100, within=0.05)
+    worker.add(emails, send_all)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    worker.add(emails, send_numbers, batch=100)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    worker.add(emails, send, within=0.05)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 def use_in_threads() -> None:
@@ -61,6 +83,10 @@ def use_in_threads() -> None:
             with claim:
                 assert_type(claim.item, Email)
                 assert_type(claim.lost, str)
+        for batch in emails.pop_batches(100):
+            with batch:
+                assert_type(batch.items, list[Email])
+                assert_type(batch[0], zkrq.sync.Claim[Email])
         assert_type(emails.pop_one(timeout=1), zkrq.sync.Claim[Email] | None)
         for item in emails.scan():
             assert_type(item, zkrq.Item[Email])

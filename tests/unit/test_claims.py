@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -10,7 +11,7 @@ from zkrq.base.events import Events
 from zkrq.base.loop import OwnLoop
 from zkrq.base.retry import Again
 from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.lease import Grant, Lease, Verb
+from zkrq.consuming.lease import Grant, Lease, Refused, Verb
 from zkrq.consuming.observing import Observers
 from zkrq.protocol.records import Bundle, ItemRecord, Row, State, Version, pack
 
@@ -25,11 +26,14 @@ class SlowIssuer:
     observers = Observers(Events(None))
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
         self.own_loop = OwnLoop()
         self.own_loop.settle()
 
-    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
+    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
+        return self.answer
+
+    def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
         return self.answer
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
@@ -59,7 +63,7 @@ async def test_an_extension_that_prolongs_counts_when_it_is_answered() -> None:
     extending = asyncio.create_task(claim.extend(300))
     await asyncio.sleep(0)
     assert lease_of(claim).deadline_at == before
-    issuer.answer.set_result(True)
+    issuer.answer.set_result(())
     await extending
     assert lease_of(claim).deadline_at > before + 200
 

@@ -42,6 +42,7 @@ SURFACE: dict[type, set[str]] = {
         "pause",
         "peek",
         "pop",
+        "pop_batches",
         "pop_many",
         "pop_one",
         "push",
@@ -76,6 +77,8 @@ SURFACE: dict[type, set[str]] = {
         "statistics",
         "view",
     },
+    zkrq.Batch: {"ack", "count", "index", "items", "lost", "nack", "queue", "release"},
+    zkrq.Batches: {"aclose"},
     zkrq.Deliveries: {"aclose"},
     zkrq.Recurring: {"cancel"},
 }

@@ -14,6 +14,7 @@ PAIRS = {
     "Cluster": (zkrq.Cluster, zkrq.sync.Cluster),
     "Queue": (zkrq.Queue, zkrq.sync.Queue),
     "Claim": (zkrq.Claim, zkrq.sync.Claim),
+    "Batch": (zkrq.Batch, zkrq.sync.Batch),
 }
 
 RENAMED = {"aclose": "close"}
@@ -30,10 +31,12 @@ LEFT_OUT = {
     },
     "Queue": {"work": "a worker is a program of its own; it calls plain functions in threads"},
     "Claim": {},
+    "Batch": {},
 }
 
 RESULTS = {
     "Deliveries[T]": "Generator[Claim[T]]",
+    "Batches[T]": "Generator[Batch[T]]",
     "AsyncGenerator[Item[T]]": "Generator[Item[T]]",
     "Lost": "str",
 }

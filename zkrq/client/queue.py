@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.base.checks import Duration, Headers, check_count, check_duration
-from zkrq.base.errors import ClaimLost, OutcomeUnknown, Receipt, Receipts
+from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.client.administration import Administration
-from zkrq.consuming.deliveries import Deliveries
+from zkrq.consuming.batch import check_batch
+from zkrq.consuming.claims import lease_of
+from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
+from zkrq.consuming.together import ack_together
 from zkrq.producing.options import read_options
 from zkrq.working.worker import work
 
@@ -139,6 +141,27 @@ class Queue(Administration[T]):
         check_pop(prefetch, limit)
         return Deliveries([self._parts.line], prefetch, limit, wait, queues=(self,))
 
+    def pop_batches(
+        self,
+        max_size: int = 100,
+        *,
+        within: Duration = 0.0,
+        prefetch: int | None = None,
+        limit: int | None = None,
+        wait: bool = True,
+    ) -> Batches[T]:
+        """Iterate over batches of claims: ``async for batch in queue.pop_batches(100)``; see ``Batch``.
+
+        ``max_size``: claims in a batch, 1 to 500; it has fewer if fewer are ready, but at least one.  ``within``:
+        seconds that a batch waits for more after its first claim, 0 to 60; 0 (the default): it has what is ready.
+        ``prefetch``, ``limit``: counted in items, and like ``wait`` as for ``pop``.  With ``prefetch`` None whole
+        batches are claimed ahead at most.  If the loop is cancelled while a batch waits, its items go back uncounted.
+        Raises ``ConfigError`` for bad arguments.
+        """
+        size, seconds = check_batch(max_size, within)
+        check_pop(prefetch, limit)
+        return Batches(self._parts.line, size, seconds, prefetch, limit, wait, queue=self)
+
     async def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).
 
@@ -158,17 +181,14 @@ class Queue(Administration[T]):
         return await self._parts.line.take(n, patient=seconds != 0, timeout=seconds or None)
 
     async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
-        """Ack claims together; return those that were lost, ``[]`` if all are done.
+        """Ack claims together, by one call; return those that were lost, ``[]`` if all are done.
 
         Claims that were acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
-        acked: call it again with the same claims.
+        acked: call it again with the same claims.  The same holds if it is cancelled.
         """
         given = [claim for claim in dict.fromkeys(claims) if claim.settled is not Verb.ACK]
-        results = await asyncio.gather(*(claim.ack() for claim in given), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, ClaimLost):
-                raise result
-        return [claim for claim, result in zip(given, results, strict=True) if result is not None]
+        await ack_together(map(lease_of, given))
+        return [claim for claim in given if claim.settled is not Verb.ACK]
 
     async def work(
         self,

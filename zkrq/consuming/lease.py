@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection, Generator, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import ref
 
 from zkrq.base.errors import ClaimLost, ZkrqError
@@ -104,8 +104,15 @@ class Issuer(Protocol):
     @property
     def observers(self) -> DeliveryObservers: ...
 
-    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Send the settlement with the next batch.  False: the claim is lost."""
+    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
+        """Send the settlement with the next batch.  A result that is not empty: the claim is lost."""
+        ...
+
+    def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
+        """Send the acks of these leases, which are all of this issuer, as one call of the next batch.
+
+        ``returning``: items that their consumer is expected to want next.
+        """
         ...
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
@@ -141,6 +148,18 @@ class Grant:
         return self._unpacked.item(position)
 
 
+Refused: TypeAlias = Collection[tuple[Grant, int]]
+"""Claims that a settlement found lost, by grant and position; empty if all are settled."""
+
+
+class Stoppable(Protocol):
+    """Something that a loss stops: the body of ``async with batch``."""
+
+    def stop(self) -> object:
+        """Note that one of its claims was lost."""
+        ...
+
+
 class Lease(ref[object]):
     """Hold one claim internally, while ``Claim`` shows it to the user.
 
@@ -150,6 +169,7 @@ class Lease(ref[object]):
     """
 
     __slots__ = (
+        "batch",
         "deadline_at",
         "delivered",
         "extending",
@@ -179,6 +199,8 @@ class Lease(ref[object]):
     settled: Verb | None
     loss: Lost | None
     """The loss, None until it happens or is asked for."""
+    batch: Stoppable | None
+    """Batch whose body works on the item, None outside of ``async with batch``."""
     task: asyncio.Task[object] | None
     """Task inside ``async with claim``.  A loss cancels it ..."""
     struck: bool
@@ -195,6 +217,7 @@ class Lease(ref[object]):
         self.delivered = False
         self.settled = None
         self.loss = None
+        self.batch = None
         self.task = None
         self.struck = False
 
@@ -260,7 +283,7 @@ class Lease(ref[object]):
         # Noted before the await, so a second settlement in the meantime is an error and not a second call.
         self.settled = verb
         try:
-            holds = await self.grant.issuer.settle(self, verb, ms, text)
+            refused = await self.grant.issuer.settle(self, verb, ms, text)
         except BaseException:
             self.settled = None
             # Whether it was settled is unknown, and it may not be tried again: the item may be another consumer's by
@@ -271,10 +294,14 @@ class Lease(ref[object]):
         self.extending = False
         if self.timer:  # seldom, so an ack does without the call
             self.stop_extending()
-        if not holds:
-            self.settled = None
-            self.lose(f"its {verb} was refused")
+        if refused:
+            self.refuse(verb)
             raise ClaimLost(id=self.id)
+
+    def refuse(self, verb: Verb) -> None:
+        """Lose the claim, because the servers refused to settle it."""
+        self.settled = None
+        self.lose(f"its {verb} was refused")
 
     async def fail(self, delay: float | None, reason: str) -> None:
         """Nack or bury the item, as the retry policy says.  ``delay`` is in seconds, None: the policy's own.
@@ -293,13 +320,18 @@ class Lease(ref[object]):
         safe."""
         # The caller is being cancelled.  The release is sent without an await, so a second cancellation cannot
         # prevent it.
+        if returned := self.send_back():
+            await wait_ended([returned], RELEASE_TIMEOUT)
+
+    def send_back(self) -> asyncio.Future[Refused] | None:
+        """Send the release of the item; return what ends with its answer, None if the cluster is closed."""
         self.settled = Verb.RELEASE
         try:
             returned = self.issuer.settle(self, Verb.RELEASE)
         except ZkrqError:
-            return  # closed: the item is delivered again when the owner is fenced
+            return None  # closed: the item is delivered again when the owner is fenced
         returned.add_done_callback(_retrieve)
-        await wait_ended([returned], RELEASE_TIMEOUT)
+        return returned
 
     # -- extending -------------------------------------------------------------------------------------------------
 
@@ -313,7 +345,7 @@ class Lease(ref[object]):
         # Shorter counts from now, because the server may execute it at any moment; longer only once it is confirmed,
         # because it may never execute it.  So the claim never holds here for longer than there.
         self.deadline_at = min(self.deadline_at, started + seconds)
-        if not await self.issuer.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
+        if await self.issuer.settle(self, Verb.EXTEND, max(1, round(seconds * 1000))):
             if self.settled is None:
                 self.lose(EXTENSION_REFUSED)
                 raise ClaimLost(id=self.id)
@@ -340,7 +372,7 @@ class Lease(ref[object]):
     def is_watched(self) -> bool:
         """Whether the consumer follows the claim: inside ``async with``, or waiting for its loss."""
         watched = self.loss is not None and self.loss._is_watched()  # pyright: ignore[reportPrivateUsage]
-        return self.task is not None or watched
+        return self.task is not None or self.batch is not None or watched
 
     def lose(self, reason: str) -> None:
         """Note that the claim no longer holds, and cancel the handler inside ``async with claim``.
@@ -356,8 +388,10 @@ class Lease(ref[object]):
         if self.task is not None and self.task is not asyncio.current_task():
             self.struck = True
             self.task.cancel()
+        if self.batch is not None:
+            self.batch.stop()
 
 
-def _retrieve(future: asyncio.Future[bool]) -> None:
+def _retrieve(future: asyncio.Future[Refused]) -> None:
     if not future.cancelled():
         future.exception()

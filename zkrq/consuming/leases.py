@@ -7,7 +7,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import OutcomeUnknown, ZkrqError
@@ -16,11 +16,11 @@ from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
 from zkrq.base.reasons import REASON_MAX
 from zkrq.base.retry import Again
-from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Verb
+from zkrq.consuming.lease import EXTENSION_REFUSED, Grant, Lease, Refused, Verb
 from zkrq.consuming.pace import CLAIM_MAX
 from zkrq.protocol.calls import Settle, Settlement, SettleReply, Turn, TurnReply, runs
 from zkrq.protocol.records import VERSION_BYTES, ItemRecord
-from zkrq.replication.batching import Batcher, own
+from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher, own
 
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
@@ -47,6 +47,10 @@ cancellation beyond it counts as lost, so the holder hears of it when the claim 
 
 CALL_BYTES = 20
 """Approximate bytes of a settlement beside its text."""
+
+TOGETHER_BYTES = MAX_BATCH_BYTES // MAX_BATCH
+"""Bytes that each item of acks that are one call counts for, so that one script settles about as many items as calls.
+Without it a script could settle 500 batches of 500 items, and hold the server for seconds."""
 
 
 class Leases:
@@ -77,7 +81,7 @@ class Leases:
         self._join: Callable[[int], Request | None] | None = None
         self._unentered: tuple[Lease, float] | None = None
         """The first of the claims that nobody has entered or settled, and since when it was."""
-        self._batcher: Batcher[_Settling, bool] = Batcher(
+        self._batcher: Batcher[_Settling, Refused] = Batcher(
             self._send,
             tasks=context.tasks,
             name=f"settle in {context.queue}",
@@ -178,14 +182,35 @@ class Leases:
             self._extender = None
         return True
 
-    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[bool]:
-        """Send the settlement with the next batch.  False: the claim is lost.  Raises ``Closed``, ``WrongLoop``."""
+    def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
+        """Send the settlement with the next batch.  A result that is not empty: the claim is lost.
+
+        Raises ``Closed``, ``WrongLoop``.
+        """
         if running_loop() is not self.own_loop.loop:
             raise self.own_loop.elsewhere()
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
         how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
-        return self._batcher.add((lease.grant, lease.position, how), CALL_BYTES + len(how))
+        parts = ((lease.grant, (lease.position,)),)
+        return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
+
+    def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
+        """Send the acks of these leases as one call of the next batch; see ``lease.Issuer``.
+
+        Raises ``Closed``, ``WrongLoop``.
+        """
+        self.own_loop.check()
+        parts: dict[Grant, list[int]] = {}
+        for lease in leases:
+            known = parts.get(lease.grant)
+            if known is None:
+                parts[lease.grant] = [lease.position]
+            else:
+                known.append(lease.position)
+        # One call of the batcher, and one future, even if each claim is of a bundle of its own.
+        settling = (tuple(parts.items()), _ACK, len(leases), returning)
+        return self._batcher.add(settling, TOGETHER_BYTES * len(leases))
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
@@ -268,29 +293,30 @@ class Leases:
         """Refuse further calls, and wait for those in flight."""
         await self._batcher.aclose()
 
-    async def _send(self, settlings: Sequence[_Settling]) -> Sequence[bool | Exception]:
+    async def _send(self, settlings: Sequence[_Settling]) -> Sequence[Refused | Exception]:
         # Those of one bundle, by one request and with one verb, are one settlement.
         # One settlement for all items of a bundle that end in the same way: the server opens and writes one record.
         groups: dict[tuple[Grant, str], list[int]] = {}
-        for grant, position, how in settlings:
-            known = groups.get((grant, how))
-            if known is None:
-                groups[grant, how] = [position]
-            else:
-                known.append(position)
+        for parts, how, _, _ in settlings:
+            for grant, positions in parts:
+                known = groups.get((grant, how))
+                if known is None:
+                    groups[grant, how] = [*positions]
+                else:
+                    known += positions
         settlements: list[Settlement] = [
             (grant.bundle, runs(positions), grant.packed[VERSION_BYTES], grant.request, how)
             for (grant, how), positions in groups.items()
         ]
-        request = self._join(_count_ends(settlings)) if self._join else None
+        request = self._join(sum([returning for *_, returning in settlings])) if self._join else None
         reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
         # Not left for a call that may take them along: a few hundred of them would fill a server's memory.
         if any(grant.is_large for grant, _ in groups):
             self._replicas.drop_payloads_soon()
         if not any(reply.lost):
-            return [True] * len(settlings)
+            return [()] * len(settlings)
         lost = dict(zip(groups, reply.lost, strict=True))
-        return [position not in lost[grant, how] for grant, position, how in settlings]
+        return [_refused(parts, how, lost) for parts, how, _, _ in settlings]
 
     async def _settle(self, settlements: Sequence[Settlement]) -> SettleReply:
         """Settle, and claim nothing."""
@@ -316,14 +342,19 @@ class Leases:
         return decided.reply
 
     def _report(
-        self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[bool | Exception]
+        self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[Refused | Exception]
     ) -> None:
-        by_verb: dict[str, list[int]] = {}
-        for at, (_, _, how) in enumerate(settlings):
-            by_verb.setdefault(how.partition(" ")[0], []).append(at)
-        for verb, places in by_verb.items():
-            outcomes = _outcomes([results[at] for at in places])
-            self.observers.tell_settled(self.queue, Verb(verb), [seconds[at] for at in places], outcomes)
+        by_verb: dict[str, tuple[list[float], Counter[str]]] = {}
+        for (_, how, items, _), took, result in zip(settlings, seconds, results, strict=True):
+            waits, outcomes = by_verb.setdefault(how.partition(" ")[0], ([], Counter()))
+            waits += [took] * items
+            if isinstance(result, Exception):
+                outcomes[type(result).__name__] += items
+            else:
+                outcomes["done"] += items - len(result)
+                outcomes["lost"] += len(result)
+        for verb, (waits, outcomes) in by_verb.items():
+            self.observers.tell_settled(self.queue, Verb(verb), waits, +outcomes)
 
     # -- extension -------------------------------------------------------------------------------------------------
 
@@ -379,20 +410,16 @@ def _is_unentered(lease: Lease) -> bool:
     )
 
 
-def _outcomes(results: Sequence[bool | Exception]) -> Counter[str]:
-    """Count results of settlements by their names, for observers, without a call of Python for each."""
-    kinds = Counter(map(type, results))
-    settled, done = kinds.pop(bool, 0), results.count(True)
-    return Counter({kind.__name__: count for kind, count in kinds.items()}) + Counter(done=done, lost=settled - done)
+def _refused(
+    parts: Iterable[tuple[Grant, Iterable[int]]], how: str, lost: Mapping[tuple[Grant, str], Collection[int]]
+) -> Refused:
+    """Return the claims of one settling that the servers refused."""
+    return [(grant, position) for grant, positions in parts for position in positions if position in lost[grant, how]]
 
 
-def _count_ends(settlings: Iterable[_Settling]) -> int:
-    """Count the claims that are not merely extended."""
-    return sum([not how.startswith(_EXTEND) for _, _, how in settlings])
+_ACK = Verb.ACK.value
 
 
-_ACK, _EXTEND = Verb.ACK.value, Verb.EXTEND.value
-
-
-_Settling = tuple[Grant, int, str]
-"""The settling of one claim: what its bundle's claims have in common, its position, how."""
+_Settling = tuple[Sequence[tuple[Grant, Sequence[int]]], str, int, int]
+"""The settling of one claim, or the acks of many: what the claims of each bundle have in common with their positions,
+how, the number of items, and the number that their consumer is expected to want next (0: claims are extended)."""

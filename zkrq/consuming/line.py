@@ -132,6 +132,82 @@ class Line(Generic[T]):
         drawn = self._turn.draw(1)
         return drawn[0] if drawn else None
 
+    def draw_many(self, want: int) -> list[Claim[T]]:
+        """Return up to ``want`` claims made ahead; see ``draw_one``."""
+        drawn: list[Claim[T]] = []
+        while len(drawn) < want and not self._waiters and not self._closed:
+            if not self._turn.buffer:
+                if self._is_alone or not self._begin_turn():
+                    break
+            elif not self._left:
+                self._begin_turn()
+            some = self._turn.draw(min(want - len(drawn), self._left))
+            self._left -= len(some)
+            drawn += some
+        return drawn
+
+    async def take_batch(self, want: int, *, patient: bool, within: float) -> list[Claim[T]]:
+        """Return up to ``want`` claims, as ``take`` does, after waiting ``within`` seconds for more than the first.
+
+        If a shard is known to have more than was claimed ahead, it is asked for the rest.  If the call is cancelled,
+        the claims go to other consumers, or back to the queue.
+        """
+        drawn = self.draw_many(want) or await self.take(want, patient=patient)
+        # A shard that had nothing left when it was last asked is not asked for the rest: that request was made with the
+        # last ack, and another one would double the cost of a queue that has less than a batch.
+        if not drawn or len(drawn) == want or not (within or self._has_more):
+            return drawn
+        loop = asyncio.get_running_loop()
+        until = loop.time() + within
+        # Nobody has begun with them: closing the cluster meanwhile hands them back.
+        for claim in drawn:
+            lease_of(claim).take_back()
+        try:
+            while len(drawn) < want and (self._has_more or until > loop.time()):
+                was_late = until <= loop.time()
+                some = await self._take_more(want - len(drawn), until)
+                for claim in some:
+                    lease_of(claim).take_back()
+                drawn += some
+                if was_late and not some:
+                    break  # other consumers were faster, or servers do not answer
+        except BaseException:
+            self.give_back(drawn)
+            raise
+        # Their deadlines may have passed while the batch waited, if the event loop was blocked.
+        held = _held_at(loop.time(), [claim for claim in drawn if lease_of(claim).holds])
+        for claim in held:
+            lease_of(claim).delivered = True
+        return held or await self.take_batch(want, patient=patient, within=within)
+
+    async def _take_more(self, want: int, until: float) -> list[Claim[T]]:
+        """Return claims for the rest of a batch, none if there are none by this time, or if servers fail."""
+        loop = asyncio.get_running_loop()
+        left = max(0.0, until - loop.time())
+        try:
+            return await self.take(want, patient=left > 0, timeout=left or None)
+        except Closed:
+            raise
+        except ZkrqError:
+            # What was taken before is delivered; the next batch meets the failure, if it lasts.
+            await asyncio.sleep(max(0.0, until - loop.time()))
+            return []
+
+    @property
+    def _has_more(self) -> bool:
+        """Whether a shard had more items than it was last asked for."""
+        return any(not supplier.standing.is_dry for supplier in self._suppliers)
+
+    def give_back(self, claims: Sequence[Claim[T]]) -> None:
+        """Let other consumers have claims that were taken and not begun with; without any they go to the queue."""
+        for supplier in self._suppliers:
+            supplier.take_back([claim for claim in claims if supplier.has_granted(claim)])
+        if self._closed:
+            return  # ``Leases.release_all`` hands back what no consumer has begun with
+        for supplier in tuple(self._suppliers):
+            self._serve(supplier)
+        self.hand_back()
+
     async def take(self, want: int, *, patient: bool, timeout: float | None = None) -> list[Claim[T]]:
         """Return up to ``want`` claims: none if nothing is ready and not ``patient``, or after ``timeout`` seconds.
 
@@ -288,7 +364,7 @@ class Line(Generic[T]):
         self._note(supplier, is_dry=report.is_dry)
         # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
         if report.is_dry and report.listening:
-            supplier.covered = supplier.expected
+            supplier.covered = -(-supplier.expected // self.pace.at_once)
         supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.

@@ -35,11 +35,13 @@ nothing."""
 class PrefetchLimit(NamedTuple):
     """Limit the items claimed ahead for a stream to ``most``, None: to its pace.
 
-    ``fixed``: the user asked for exactly that many, and the stream keeps them even while it takes none.
+    ``fixed``: the user asked for exactly that many, and the stream keeps them even while it takes none.  ``at_once``:
+    items that it takes together, so that nothing less is claimed ahead for its pace.
     """
 
     most: int | None
     fixed: bool = False
+    at_once: int = 1
 
 
 class Pace:
@@ -54,7 +56,9 @@ class Pace:
         self.fixed = 0
         """Part of ``target`` that streams asked for and keep."""
         self.eager = 0
-        """Streams for which items may be claimed ahead."""
+        """Items that the streams for which items may be claimed ahead take at once: one each, or a batch."""
+        self.at_once = 1
+        """Items that the stream with the largest batches takes at once."""
         self.taken = 0
         """Items that consumers have taken so far.  The caller that hands one out adds to it."""
         self._has_begun = False
@@ -72,20 +76,23 @@ class Pace:
     def join(self, limit: PrefetchLimit) -> None:
         """Add a stream."""
         self.streams[limit] += 1
-        self.eager += limit.most != 0
+        self.eager += _eager(limit)
+        self.at_once = max(self.at_once, limit.at_once)
         self._stalled = False
 
     def leave(self, limit: PrefetchLimit) -> None:
         """Remove a stream."""
         self.streams[limit] -= 1
-        self.eager -= limit.most != 0
+        self.eager -= _eager(limit)
         self.streams += Counter[PrefetchLimit]()  # drops the limits that no stream has
+        if limit.at_once > 1:
+            self.at_once = max([each.at_once for each in self.streams], default=1)
 
     def change(self, limit: PrefetchLimit, now: PrefetchLimit) -> None:
         """Give a stream another limit."""
         self.streams[limit] -= 1
         self.streams[now] += 1
-        self.eager += (now.most != 0) - (limit.most != 0)
+        self.eager += _eager(now) - _eager(limit)
 
     def note_claimed(self, now: float, *, items: int, size: int, buffer_was_empty: bool) -> None:
         """Note the items that a claim request returned, and the bytes of their payloads."""
@@ -106,11 +113,12 @@ class Pace:
         # The first item tells no pace: a slow consumer has nothing claimed ahead, and so nothing to hand back.
         lately = int(max(0, taken - 1) / max(elapsed, PREFETCH_SECONDS) * PREFETCH_SECONDS)
         self.fixed = expected = 0
-        for (most, fixed), streams in self.streams.items():
+        for (most, fixed, at_once), streams in self.streams.items():
             if fixed:
                 self.fixed += (most or 0) * streams
             elif most is None:
-                expected = max(expected, lately)
+                # Part of a batch saves its consumer no request: it asks for the rest in any case.
+                expected = max(expected, lately - lately % at_once)
             else:
                 expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
         self.target = min(AHEAD_MAX * self.shards, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
@@ -136,3 +144,8 @@ class Pace:
         self._stalled = moved == 0
         self._since = checked_at, taken  # so that it is not claimed again at an older pace
         return buffered - expected
+
+
+def _eager(limit: PrefetchLimit) -> int:
+    """Return how many items a stream takes at once, 0 if nothing may be claimed ahead for it."""
+    return 0 if limit.most == 0 else limit.at_once

@@ -262,6 +262,10 @@ class Supplier(Generic[T]):
             lease_of(claim).take_back()
             self.buffer.appendleft(claim)
 
+    def has_granted(self, claim: Claim[T]) -> bool:
+        """Tell whether a claim is of this shard."""
+        return lease_of(claim).issuer is self._leases
+
     def drop_lost(self) -> None:
         """Forget claims at the head of the buffer that no longer hold."""
         while self.buffer and not lease_of(self.buffer[0]).holds:

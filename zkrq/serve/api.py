@@ -11,12 +11,14 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
-from zkrq.base.errors import Closed, OutcomeUnknown, Receipt, ZkrqError
+from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     Ack,
     Acked,
+    AckedMany,
+    AckMany,
     Bury,
     Cancelled,
     Claimed,
@@ -111,6 +113,7 @@ class Api:
         router.post(f"{queue}/push", response_model=Pushed, tags=["push"])(self.push)
         router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)
         router.post(f"{queue}/claim", response_model=Claimed, tags=["claim"])(self.claim)
+        router.post("/claims/ack-many", response_model=AckedMany, tags=["claim"])(self.ack_many)
         router.post(f"{claim}/ack", response_model=Acked, tags=["claim"], responses=GONE)(self.ack)
         for call in (self.nack, self.release, self.bury):
             path = f"{claim}/{call.__name__}"
@@ -233,6 +236,22 @@ class Api:
             told = claimed(held.token, held.claim, body.lease)
             held.claim.item = b""
         return Response(f'{{"settled": "ack", "next": {told}}}', media_type="application/json")
+
+    async def ack_many(self, body: AckMany) -> AckedMany:
+        """Remove the items of several claims. Those that are lost are named; the others are done.
+
+        With any other status some may be done: repeat the request, unless it says that nothing happened.
+        """
+        tokens = list(dict.fromkeys(body.claims))
+        outcomes = await asyncio.gather(*map(self._holding.ack, tokens), return_exceptions=True)
+        errors = [each for each in outcomes if isinstance(each, BaseException) and not isinstance(each, ClaimLost)]
+        if bug := next((error for error in errors if not isinstance(error, ZkrqError)), None):
+            raise bug
+        if errors:
+            is_certain = len(errors) == len(tokens) and not any(isinstance(each, OutcomeUnknown) for each in errors)
+            raise errors[0] if is_certain else OutcomeUnknown("some claims may have been acked: repeat the request")
+        lost = [token for token, outcome in zip(tokens, outcomes, strict=True) if outcome is not None]
+        return AckedMany(acked=len(tokens) - len(lost), lost=lost)
 
     async def nack(self, claim: ClaimToken, body: Nack | None = None) -> Settled:
         """Deliver the item again, because the work failed; after too many failures it becomes a dead letter."""

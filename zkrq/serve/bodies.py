@@ -36,6 +36,9 @@ PUSH_MAX = 1_000
 CLAIM_MAX = 100
 """Claims of one request."""
 
+ACK_MAX = 500
+"""Claims that one request acks."""
+
 LETTERS_MAX = 100
 """Dead letters of one request."""
 
@@ -44,6 +47,9 @@ WAIT_MAX = 60.0
 
 LEASE_SECONDS = 30.0
 """Seconds that a lease lasts unless the client says otherwise."""
+
+TOKEN_MAX = 64
+"""Characters in the name of a claim."""
 
 LEAST_LEASE = 1.0
 """Seconds; a shorter lease would pass on the way."""
@@ -72,7 +78,9 @@ QueueName = Annotated[
     ),
 ]
 
-ClaimToken = Annotated[str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=64)]
+ClaimToken = Annotated[
+    str, Path(description="`claim` of the reply that gave the claim.", min_length=1, max_length=TOKEN_MAX)
+]
 
 ItemId = Annotated[str, _named(check_id, "id"), Path(description="The item's id.", min_length=1, max_length=MAX_ID)]
 
@@ -174,6 +182,14 @@ class Ack(_Request):
         description="Claim one item that is ready, too, which costs less than a request of its own; left out: no.",
     )
     lease: Lease = Field(LEASE_SECONDS, description="Seconds for which that claim holds; left out: 30.")
+
+
+class AckMany(_Request):
+    """Claims whose work is done, of any queues."""
+
+    claims: list[Annotated[str, Field(min_length=1, max_length=TOKEN_MAX)]] = Field(
+        min_length=1, max_length=ACK_MAX, description="`claim` of the replies that gave the claims."
+    )
 
 
 class Nack(_Request):
@@ -316,6 +332,13 @@ class Acked(Settled):
     next: ClaimedItem | None = Field(
         None, description="Only where it was asked for: the item that was claimed, null if none was ready."
     )
+
+
+class AckedMany(BaseModel):
+    """What became of several claims; the same request repeated has the same reply."""
+
+    acked: int = Field(description="Claims whose items are never delivered again.")
+    lost: list[str] = Field(description="Claims that did not hold any more: others may have their items.")
 
 
 class Extended(BaseModel):

@@ -22,12 +22,13 @@ from typing import ParamSpec
 
 from zkrq.base.errors import WrongLoop
 from zkrq.client import cluster, connecting
+from zkrq.sync.batch import Batch
 from zkrq.sync.claims import Claim
 from zkrq.sync.cluster import Cluster
 from zkrq.sync.portal import Portal
 from zkrq.sync.queue import Queue
 
-__all__ = ["Claim", "Cluster", "Queue", "connect", "embedded"]
+__all__ = ["Batch", "Claim", "Cluster", "Queue", "connect", "embedded"]
 
 P = ParamSpec("P")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zkrq.base.errors import Receipts, ZkrqError
 from zkrq.client import queue
+from zkrq.sync.batch import Batch
 from zkrq.sync.blocking import blocking
 from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.receipts import JoinedReceipts, join_errors
@@ -98,6 +99,27 @@ class Queue(Generic[T]):
         opened = self._portal.open()
         stream = opened.read(lambda: self._find(opened.cluster).pop(prefetch=prefetch, limit=limit, wait=wait))
         return opened.iterate(stream, partial(Claim[T], opened))
+
+    def pop_batches(
+        self,
+        max_size: int = 100,
+        *,
+        within: Duration = 0.0,
+        prefetch: int | None = None,
+        limit: int | None = None,
+        wait: bool = True,
+    ) -> Generator[Batch[T]]:
+        """Iterate over batches of claims: ``for batch in queue.pop_batches(100)``; see ``Batch``.
+
+        Leaving the loop hands back items claimed ahead.  Arguments and errors are those of ``zkrq.Queue.pop_batches``.
+        """
+        opened = self._portal.open()
+        stream = opened.read(
+            lambda: self._find(opened.cluster).pop_batches(
+                max_size, within=within, prefetch=prefetch, limit=limit, wait=wait
+            )
+        )
+        return opened.iterate(stream, partial(Batch[T], opened))
 
     def pop_one(self, *, timeout: Duration | None = None) -> Claim[T] | None:
         """Return one claim, or None after ``timeout`` seconds (None: wait forever; 0: take what is ready).

@@ -1,10 +1,14 @@
-"""Deliver one item: hook, handler within its time limit, settle, hook.  The claim decides how the delivery ends."""
+"""Deliver one item: hook, handler within its time limit, settle, hook.  The claim decides how the delivery ends.
+
+``batches.py`` delivers several items together, in the same steps.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 import anyio
 import anyio.to_thread
 
-from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
@@ -37,7 +41,8 @@ After: TypeAlias = Callable[[Claim[Any], Outcome], object]
 class Handling:
     """Settings by which the items of one queue are handled."""
 
-    call: Callable[[Claim[Any]], object]
+    call: Callable[[Any], object]
+    """The handler, called with a claim, or with a batch."""
     in_thread: bool
     time_limit: float | None
     before: Before | None
@@ -51,17 +56,22 @@ class Handling:
 class Delivery:
     """Work on one item."""
 
-    __slots__ = ("_failure", "_handled", "_handling", "_limiter", "_thread", "claim", "entered", "has_slot")
+    __slots__ = ("_failure", "_handled", "_handling", "_limiter", "_thread", "claims", "entered", "has_slot", "work")
 
     def __init__(
         self,
         handling: Handling,
-        claim: Claim[Any],
+        claims: Sequence[Claim[Any]],
         limiter: anyio.CapacityLimiter | None,
         handled: Callable[[], object] = lambda: None,
     ) -> None:
-        """``handled`` is called when the handler has ended, before its outcome is settled."""
-        self.claim = claim
+        """``claims``: the claim on the item; of a batch, several.
+
+        ``handled`` is called when the handler has ended, before its outcome is settled.
+        """
+        self.claims = claims
+        self.work: AbstractAsyncContextManager[object, bool] = claims[0]
+        """The claim, or the batch, which decides how the delivery ends."""
         self._handled = handled
         self.has_slot = True
         """Whether it occupies a slot of the worker."""
@@ -73,43 +83,64 @@ class Delivery:
         """Exception of the handler, even if the claim's own exception hides it."""
         self._thread: asyncio.Task[object] | None = None
 
+    def __repr__(self) -> str:
+        return f"item {self.claims[0].id}"
+
     async def run(self) -> None:
         """Deliver the item, from the hook before it to the hook after it.  Lasts as long as the handler's thread.
 
         Cancelled, it hands the item back and raises ``CancelledError``.
         """
         self.entered = True
-        handling, claim = self._handling, self.claim
+        handling = self._handling
         loop = asyncio.get_running_loop()
         began = loop.time()
         error: BaseException | None = None
         cancelled: asyncio.CancelledError | None = None
         try:
-            async with claim:
-                await self._run_hook(handling.before and partial(handling.before, claim))
+            async with self.work:
+                for claim in self.claims if handling.before else ():
+                    await self._run_hook(handling.before and partial(handling.before, claim))
                 try:
-                    if claim.settled is None:
-                        await self._handle()
+                    if (work := self._left()) is not None:
+                        await self._handle(work)
                 finally:
                     if not self._thread:  # one that was abandoned keeps its slot
                         self._handled()
-                await ack_while_held(claim)
+                await self._ack()
         except asyncio.CancelledError as reason:
             error = cancelled = reason
         except Exception as reason:
             error = reason
         if self._failure and (error is None or cancelled):
             error = self._failure
-        outcome = Outcome(ending_of(claim), error, loop.time() - began)
-        handling.tally.add(outcome.ending)
-        self._log(outcome)
-        await self._run_hook(handling.after and partial(handling.after, claim, outcome))
+        took = loop.time() - began
+        outcomes = [Outcome(ending_of(claim), self._error_of(claim, error), took) for claim in self.claims]
+        for outcome in outcomes:
+            handling.tally.add(outcome.ending)
+        self._log(error, outcomes)
+        for claim, outcome in zip(self.claims, outcomes, strict=True) if handling.after else ():
+            await self._run_hook(handling.after and partial(handling.after, claim, outcome))
         if cancelled:
             raise cancelled
         if self._thread:
             await asyncio.wait([self._thread])
 
-    async def _handle(self) -> None:
+    def _left(self) -> Any:
+        """Return what is left for the handler after the first hook, None if nothing is."""
+        claim = self.claims[0]
+        return claim if claim.settled is None else None
+
+    async def _ack(self) -> None:
+        """Ack what the handler has not settled, as long as it holds."""
+        await ack_while_held(self.claims[0])
+
+    def _error_of(self, claim: Claim[Any], error: BaseException | None) -> BaseException | None:
+        """Return the error that concerns a claim: the loss of another one of its batch does not."""
+        is_of_others = isinstance(error, ClaimLost) and error is not self._failure and not claim.lost
+        return None if is_of_others else error
+
+    async def _handle(self, work: object) -> None:
         """Call the handler within its time limit.  Its exception is also stored in ``_failure``."""
         task = asyncio.current_task()
         assert task is not None
@@ -117,7 +148,7 @@ class Delivery:
         try:
             try:
                 async with limit:
-                    await self._call()
+                    await self._call(work)
             except TimeoutError as error:
                 if limit.expired() and error.__cause__ is not None:
                     reason = f"the handler was stopped at its time limit of {self._handling.time_limit:g} s"
@@ -131,25 +162,25 @@ class Delivery:
             self._failure = error
             raise
 
-    async def _call(self) -> None:
+    async def _call(self, work: object) -> None:
         """Call the handler, on the event loop or in a thread."""
         if not self._handling.in_thread:
-            await cast("Awaitable[object]", self._handling.call(self.claim))
+            await cast("Awaitable[object]", self._handling.call(work))
             return
         scope = anyio.CancelScope()
 
         async def in_thread() -> object:
             with scope:
-                return await anyio.to_thread.run_sync(self._handling.call, self.claim, limiter=self._limiter)
+                return await anyio.to_thread.run_sync(self._handling.call, work, limiter=self._limiter)
 
-        self._thread = thread = asyncio.create_task(in_thread(), name=f"zkrq worker: thread for {self.claim.id}")
+        self._thread = thread = asyncio.create_task(in_thread(), name=f"zkrq worker: thread for {self!r}")
         in_threads.add(thread)
         thread.add_done_callback(in_threads.discard)
         try:
             result = await asyncio.shield(thread)
         except asyncio.CancelledError:
             scope.cancel()  # the thread can notice only by check_cancelled()
-            thread.add_done_callback(partial(_log_late_end, self._handling.log, self.claim.id))
+            thread.add_done_callback(partial(_log_late_end, self._handling.log, self))
             raise
         self._thread = None
         if inspect.isawaitable(result):
@@ -163,11 +194,11 @@ class Delivery:
             if inspect.isawaitable(result):
                 await result
         except Exception:
-            self._handling.log.exception("item %s: a hook failed", self.claim.id, extra={"item": self.claim.id})
+            self._handling.log.exception("%r: a hook failed", self, extra={"item": self.claims[0].id})
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
         """Log one line about a delivery that did not end with an ack, or whose handler failed."""
-        log, claim, error = self._handling.log, self.claim, outcome.error
+        log, claim, outcome = self._handling.log, self.claims[0], outcomes[0]
         about = {"item": claim.id}
         item = f"item {claim.id} of queue {claim.queue}"
         consequence = _CONSEQUENCES[outcome.ending]
@@ -208,7 +239,8 @@ _CONSEQUENCES = {
 }
 
 
-def _log_late_end(log: Log, id: str, thread: asyncio.Task[object]) -> None:
+def _log_late_end(log: Log, delivery: Delivery, thread: asyncio.Task[object]) -> None:
     if not thread.cancelled():
         how = thread.exception() or "no error"
-        log.info("item %s: the thread of its abandoned handler has ended: %s", id, how, extra={"item": id})
+        extra = {"item": delivery.claims[0].id}
+        log.info("%r: the thread of its abandoned handler has ended: %s", delivery, how, extra=extra)

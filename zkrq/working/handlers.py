@@ -1,5 +1,5 @@
-"""Read the handler that a user gives to a worker: with the item, or item and claim; on the event loop or in a
-thread."""
+"""Read the handler that a user gives to a worker: with the item, or item and claim; with the items of a batch, or the
+items and the batch; on the event loop or in a thread."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, TypeVar
 
 from zkrq.base.errors import ConfigError
+from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
@@ -17,18 +18,35 @@ Handler: TypeAlias = Callable[[T], object] | Callable[[T, Claim[T]], object]
 default.  An ``async def`` runs on the event loop, any other function in a thread; an awaitable that it returns is
 awaited on the event loop."""
 
+BatchHandler: TypeAlias = Callable[[list[T]], object] | Callable[[list[T], Batch[T]], object]
+"""A function that works on the items of a batch.  It gets the items, or the items and the batch if it has two
+parameters without a default.  Otherwise as ``Handler``."""
+
 
 def read_handler(handler: Callable[..., object]) -> tuple[Callable[[Claim[Any]], object], bool]:
     """Return a function that calls it with a claim, and whether to use a thread.  Raises ``ConfigError``."""
+    in_thread = _runs_in_thread(handler)
+    if _takes_claim(handler):
+        return lambda claim: handler(claim.item, claim), in_thread
+    return lambda claim: handler(claim.item), in_thread
+
+
+def read_batch_handler(handler: Callable[..., object]) -> tuple[Callable[[Batch[Any]], object], bool]:
+    """Return a function that calls it with a batch, and whether to use a thread.  Raises ``ConfigError``."""
+    in_thread = _runs_in_thread(handler)
+    if _takes_claim(handler, "the items, or the items and their batch"):
+        return lambda batch: handler(batch.items, batch), in_thread
+    return lambda batch: handler(batch.items), in_thread
+
+
+def _runs_in_thread(handler: Callable[..., object]) -> bool:
+    """Tell whether a handler runs in a thread.  Raises ``ConfigError``."""
     if not callable(handler):
         raise ConfigError(f"the handler must be a function, not {type(handler).__name__}")
     functions = (handler, getattr(handler, "__call__", None))  # noqa: B004
     if any(inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each) for each in functions):
         raise ConfigError("the handler is a generator: calling it would do nothing")
-    in_thread = not any(map(inspect.iscoroutinefunction, functions))
-    if _takes_claim(handler):
-        return lambda claim: handler(claim.item, claim), in_thread
-    return lambda claim: handler(claim.item), in_thread
+    return not any(map(inspect.iscoroutinefunction, functions))
 
 
 def name_of(handler: Callable[..., object]) -> str:
@@ -37,7 +55,7 @@ def name_of(handler: Callable[..., object]) -> str:
     return str(name).replace("<locals>.", "")
 
 
-def _takes_claim(handler: Callable[..., object]) -> bool:
+def _takes_claim(handler: Callable[..., object], wanted: str = "the item, or the item and its claim") -> bool:
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # written in C
@@ -48,4 +66,4 @@ def _takes_claim(handler: Callable[..., object]) -> bool:
         except TypeError:
             continue
         return len(arguments) == 2
-    raise ConfigError(f"the handler must take the item, or the item and its claim, not {signature}")
+    raise ConfigError(f"the handler must take {wanted}, not {signature}")

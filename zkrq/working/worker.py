@@ -17,6 +17,8 @@ leaves together with the ack, as one decision, and the next item is there when t
 A worker of several queues cannot reserve slots while it waits for an idle queue, because the others could not use them.
 So it waits without slots, and items of an idle queue may be claimed while all slots are taken: at most its share, and
 at least one.  They are handed back if no slot becomes free for ``HOLD_SECONDS``.
+
+A batch occupies one slot, like an item: for each slot so many items are claimed as a batch has.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, overload
 
 import anyio
 
@@ -34,9 +36,11 @@ from zkrq.base.checks import Duration, check_count, check_duration
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.base.log import Log
 from zkrq.base.tasks import on_loop, see_through, wait_ended
+from zkrq.consuming.batch import check_batch
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.working.batches import BatchDelivery
 from zkrq.working.delivery import After, Before, Delivery, Handling
-from zkrq.working.handlers import Handler, name_of, read_handler
+from zkrq.working.handlers import BatchHandler, Handler, name_of, read_batch_handler, read_handler
 from zkrq.working.outcomes import WorkerStatistics, add_up
 from zkrq.working.slots import Share, Slots
 
@@ -71,15 +75,33 @@ class _Served:
     share: Share
     woken: asyncio.Event
     """Set when the queue was granted a slot."""
+    batch: int | None = None
+    """Items that the handler takes together, at most; None: it takes one."""
+    within: float = 0.0
+    """Seconds that a batch waits for more items."""
+
+    @property
+    def size(self) -> int:
+        """Items for one slot."""
+        return self.batch or 1
+
+    @property
+    def most_slots(self) -> int:
+        """Slots whose items are claimed in one request."""
+        return max(1, TAKE_MAX // self.size)
+
+    def slots_for(self, claims: Sequence[object]) -> int:
+        """Return how many slots these claims occupy."""
+        return -(-len(claims) // self.size)
 
 
 class Worker:
     """Work on the items of one or more queues until it is cancelled.
 
-    ``concurrency``: how many items are worked on concurrently, over all queues.  When cancelled, it stops claiming,
-    gives running handlers ``grace`` seconds to finish (0: none), then cancels them and hands their items back
-    immediately. ``before`` and ``after`` are hooks for all queues.  A hook may be ``async``; one that raises is logged
-    and changes nothing.
+    ``concurrency``: how many handlers run concurrently, over all queues: on one item each, or on one batch.  When
+    cancelled, it stops claiming, gives running handlers ``grace`` seconds to finish (0: none), then cancels them and
+    hands their items back immediately.  ``before`` and ``after`` are hooks for all queues, called for each item.  A
+    hook may be ``async``; one that raises is logged and changes nothing.
     """
 
     def __init__(
@@ -107,14 +129,42 @@ class Worker:
 
     def __repr__(self) -> str:
         names = ", ".join(served.queue.name for served in self._served)
-        running = sum(served.handling.tally.running for served in self._served)
+        running = sum(delivery.has_slot for _, delivery in self._deliveries.values())
         return f"<Worker of {names or 'nothing'}: {running} of {self._slots.count} running>"
 
+    @overload
     def add(
         self,
         queue: Source[T],
         handler: Handler[T],
         *,
+        weight: float = 1.0,
+        time_limit: Duration | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> Self: ...
+
+    @overload
+    def add(
+        self,
+        queue: Source[T],
+        handler: BatchHandler[T],
+        *,
+        batch: int,
+        within: Duration = 0.0,
+        weight: float = 1.0,
+        time_limit: Duration | None = None,
+        before: Before | None = None,
+        after: After | None = None,
+    ) -> Self: ...
+
+    def add(
+        self,
+        queue: Source[T],
+        handler: Handler[T] | BatchHandler[T],
+        *,
+        batch: int | None = None,
+        within: Duration = 0.0,
         weight: float = 1.0,
         time_limit: Duration | None = None,
         before: Before | None = None,
@@ -128,6 +178,13 @@ class Worker:
         repeated as long as the claim holds.
 
         A handler that is not ``async`` runs in a thread, which cannot be stopped from outside: see ``time_limit``.
+
+        ``batch``: items that the handler takes together, 1 to 500, None: one item.  It is called as ``handler(items)``,
+        or ``handler(items, batch)`` with a ``Batch`` for verdicts on single items: ``await batch[3].nack()``.  When it
+        returns, all that it has not settled is acked by one call; an exception settles these as it would settle a
+        single item, each by its own attempts.  A batch has at least one item, and is of this queue only; it occupies
+        one slot and has one time limit, while hooks are called for each item and statistics count items.  ``within``:
+        seconds that a batch waits for more after its first items, 0 to 60; 0: it has what is ready.
 
         ``weight``: the queue's part of the slots, in proportion to those of the other queues. ``time_limit``: seconds
         that the handler may take for one item, None: no limit.  After that it is cancelled, and the item has failed.
@@ -149,12 +206,16 @@ class Worker:
         if not 0 < weight <= MAX_WEIGHT:
             raise ConfigError(f"weight is {weight}, must be more than 0 and at most {MAX_WEIGHT:g}")
         limit = None if time_limit is None else check_duration("time_limit", time_limit, positive=True)
-        call, in_thread = read_handler(handler)
+        size, seconds = check_batch(1 if batch is None else batch, within)
+        if batch is None and seconds:
+            raise ConfigError("within is for handlers of batches: give batch, too")
+        call, in_thread = read_handler(handler) if batch is None else read_batch_handler(handler)
         log = Log(self._log, {"cluster": getattr(queue, "cluster", None), "queue": queue.name})
         hooks = before or self._before, after or self._after
         handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
         woken = asyncio.Event()
-        self._served.append(_Served(queue, handling, self._slots.add(weight, woken.set), woken))
+        share = self._slots.add(weight, woken.set)
+        self._served.append(_Served(queue, handling, share, woken, None if batch is None else size, seconds))
         return self
 
     def statistics(self) -> WorkerStatistics:
@@ -250,11 +311,9 @@ class Worker:
     def _abandon(self) -> None:
         """Hand back the items of handlers that did not end."""
         for task, (served, delivery) in self._deliveries.items():
-            claim = delivery.claim
-            text = "the handler of item %s did not end and is abandoned: %s"
-            served.handling.log.error(text, claim.id, task, extra={"item": claim.id})
-            if claim.holds:
-                self._hand_back(served, [claim], begun=True)
+            text = "the handler of %r did not end and is abandoned: %s"
+            served.handling.log.error(text, delivery, task, extra={"item": delivery.claims[0].id})
+            self._hand_back(served, [claim for claim in delivery.claims if claim.holds], begun=True)
 
     # -- claiming ------------------------------------------------------------------------------------------------------
 
@@ -308,30 +367,58 @@ class Worker:
         The slots stay occupied until the answer arrives.  Raises as ``pop_many`` does.
         """
         self._slots.want(served.share, self._slots.count)
-        count = await self._take_slots(served, TAKE_MAX)
+        count = await self._take_slots(served, served.most_slots)
         claims: list[Claim[Any]] = []
+        is_full = False
         try:
-            claims = await served.queue.pop_many(count, timeout=timeout)
+            claims = await served.queue.pop_many(count * served.size, timeout=timeout)
+            is_full = len(claims) == count * served.size
         finally:
-            for claim in claims:
-                self._start(served, claim)
-            if len(claims) < count:
-                self._slots.leave(served.share, count - len(claims))
-        return len(claims) == count
+            # A batch that is not full, and may wait for more, is the last one.
+            waits = served.within > 0 and len(claims) % served.size
+            last = claims[-waits:] if waits else []
+            self._start_all(served, claims[: len(claims) - len(last)])
+            if (used := served.slots_for(claims)) < count:
+                self._slots.leave(served.share, count - used)
+        if last:
+            await self._complete(served, last)
+        return is_full
+
+    async def _complete(self, served: _Served, claims: list[Claim[Any]]) -> None:
+        """Let a batch that has a slot wait for more items, and start it; cancelled, hand its items back."""
+        try:
+            await self._fill(served, claims)
+        except BaseException:
+            self._hand_back(served, claims, begun=False)
+            self._slots.end(served.share)
+            raise
+        self._start_all(served, claims)
+
+    async def _fill(self, served: _Served, claims: list[Claim[Any]]) -> None:
+        """Add claims until the last batch is full, for the seconds that it may wait."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + served.within
+        while (missing := -len(claims) % served.size) and (left := until - loop.time()) > 0:
+            try:
+                claims += await served.queue.pop_many(missing, timeout=left)
+            except (ConfigError, Unavailable):
+                return  # the items that are here are worked on; the next request meets the failure, if it lasts
 
     async def _listen(self, served: _Served) -> None:
         """Wait until an idle queue has items, without occupying slots for them."""
         while True:
             self._slots.leave(served.share)
-            count = max(1, min(self._slots.whole_share(served.share), self._slots.free, TAKE_MAX))
-            claims = await served.queue.pop_many(count)
-            full = len(claims) == count
-            self._slots.want(served.share, len(claims))
+            count = max(1, min(self._slots.whole_share(served.share), self._slots.free, served.most_slots))
+            claims = await served.queue.pop_many(count * served.size)
+            full = len(claims) == count * served.size
             try:
+                await self._fill(served, claims)
+                self._slots.want(served.share, served.slots_for(claims))
                 async with asyncio.timeout(HOLD_SECONDS):
                     while claims:
-                        for _ in range(await self._take_slots(served, len(claims))):
-                            self._start(served, claims.pop(0))
+                        slots = await self._take_slots(served, served.slots_for(claims))
+                        some, claims = claims[: slots * served.size], claims[slots * served.size :]
+                        self._start_all(served, some)
             except TimeoutError:
                 full = True
             finally:
@@ -348,11 +435,17 @@ class Worker:
 
     # -- deliveries ----------------------------------------------------------------------------------------------------
 
-    def _start(self, served: _Served, claim: Claim[Any]) -> None:
-        delivery = Delivery(served.handling, claim, self._limiter, lambda: self._handled(served, delivery))
+    def _start_all(self, served: _Served, claims: Sequence[Claim[Any]]) -> None:
+        """Start the deliveries of these claims, one for each slot."""
+        for at in range(0, len(claims), served.size):
+            self._start(served, claims[at : at + served.size])
+
+    def _start(self, served: _Served, claims: Sequence[Claim[Any]]) -> None:
+        kind = Delivery if served.batch is None else BatchDelivery
+        delivery = kind(served.handling, claims, self._limiter, lambda: self._handled(served, delivery))
         self._started += 1
-        served.handling.tally.running += 1
-        task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claim.id}")
+        served.handling.tally.running += len(claims)
+        task = asyncio.create_task(delivery.run(), name=f"zkrq worker: {served.queue.name} {claims[0].id}")
         self._deliveries[task] = served, delivery
         if not served.handling.in_thread:
             on_loop[task] = served.handling.name
@@ -370,17 +463,17 @@ class Worker:
     def _free(self, served: _Served, delivery: Delivery) -> None:
         if delivery.has_slot:
             delivery.has_slot = False
-            served.handling.tally.running -= 1
+            served.handling.tally.running -= len(delivery.claims)
             self._slots.end(served.share)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         served, delivery = self._deliveries.pop(task)
         on_loop.pop(task, None)
         if not delivery.entered:
-            self._hand_back(served, [delivery.claim], begun=False)
+            self._hand_back(served, delivery.claims, begun=False)
         elif not task.cancelled() and (error := task.exception()):
-            id = delivery.claim.id
-            served.handling.log.error("item %s: the worker failed", id, exc_info=error, extra={"item": id})
+            extra = {"item": delivery.claims[0].id}
+            served.handling.log.error("%r: the worker failed", delivery, exc_info=error, extra=extra)
         self._free(served, delivery)
 
     def _hand_back(self, served: _Served, claims: Iterable[Claim[Any]], *, begun: bool) -> None:

@@ -1,0 +1,262 @@
+"""A batch: claims of one queue that one consumer works on together, and settles by one call.
+
+::
+
+    async for batch in queue.pop_batches(100):
+        async with batch:            # no exception: acks what the body has not settled; an exception: nacks it
+            await insert(batch.items)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self, TypeVar, overload
+
+from zkrq.base.checks import Duration, check_count, check_duration, check_text
+from zkrq.base.errors import ClaimLost, ConfigError
+from zkrq.base.loop import running_loop
+from zkrq.base.reasons import reason_of
+from zkrq.base.retry import Reject, RetryLater
+from zkrq.base.tasks import wait_ended
+from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.lease import RELEASE_TIMEOUT, Lease, Verb
+from zkrq.consuming.pace import CLAIM_MAX
+from zkrq.consuming.together import ack_together
+
+T = TypeVar("T")
+
+BATCH_MAX = CLAIM_MAX
+"""Claims in one batch: as many as one request can claim."""
+
+WITHIN_MAX = 60.0
+"""Seconds that a batch may wait for more than its first claim."""
+
+IDS_SHOWN = 5
+"""Lost items that an error names."""
+
+
+def check_batch(size: int, within: Duration) -> tuple[int, float]:
+    """Return the size of batches, and the seconds that one waits for more.  Raises ``ConfigError``."""
+    seconds = check_duration("within", within)
+    if seconds > WITHIN_MAX:
+        raise ConfigError(f"within is {seconds:g} s: must be at most {WITHIN_MAX:g} s")
+    return check_count("the size of a batch", size, least=1, most=BATCH_MAX), seconds
+
+
+class Batch(Sequence[Claim[T]]):
+    """Claims of one queue, to be settled together: a sequence of ``Claim``, and a context manager.
+
+    Where the body of ``async with batch`` ends without an exception, all claims that it has not settled are acked by
+    one call.  An exception settles them as it would settle a single claim, each by its own attempts: ``Reject`` buries
+    them, ``RetryLater`` and any other nacks them, a cancellation hands them back uncounted.  For verdicts of its own
+    the body settles single claims: ``await batch[3].nack()``.  Each claim is extended until it is settled.
+
+    A claim that is lost does not stop the body, because the others still hold; look at ``claim.holds`` before work
+    that takes long.  Once no claim is left that holds, the body is cancelled.  In both cases ``ClaimLost`` is raised
+    where the body ends: the other claims are settled, and ``lost`` has those that are not.
+
+    If the process crashes, the items that were not settled can be claimed again.
+    """
+
+    __slots__ = ("_body", "_claims", "_leases", "_wanted")
+
+    def __init__(self, claims: Sequence[Claim[T]], *, wanted: int = 0) -> None:
+        """Made by ``pop_batches``.  ``wanted``: items that the consumer will want next, once it has settled these."""
+        self._claims = claims
+        self._leases = list(map(lease_of, claims))
+        self._wanted = wanted
+        self._body: _Body | None = None
+
+    def __repr__(self) -> str:
+        return f"<Batch of {len(self)} of queue {self.queue}: {len(self._unsettled())} held>"
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    @overload
+    def __getitem__(self, at: int) -> Claim[T]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Claim[T]]: ...
+
+    def __getitem__(self, at: int | slice) -> Claim[T] | Sequence[Claim[T]]:
+        return self._claims[at]
+
+    def __len__(self) -> int:
+        return len(self._claims)
+
+    def __iter__(self) -> Iterator[Claim[T]]:
+        return iter(self._claims)
+
+    @property
+    def items(self) -> list[T]:
+        """The items, in the order of the claims."""
+        return [claim.item for claim in self._claims]
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue that the items are in."""
+        return self._claims[0].queue
+
+    @property
+    def lost(self) -> list[Claim[T]]:
+        """Claims that were lost, as far as is known here: other consumers may have their items."""
+        return [claim for claim, lease in zip(self._claims, self._leases, strict=True) if lease.loss]
+
+    def _unsettled(self) -> list[Lease]:
+        return [lease for lease in self._leases if lease.settled is None and not lease.loss]
+
+    # -- settling ------------------------------------------------------------------------------------------------------
+
+    async def ack(self) -> list[Claim[T]]:
+        """Ack all claims that are not settled, by one call; return those that were lost, ``[]`` if there are none.
+
+        When this returns, the items of all others are never delivered again.  Raises ``OutcomeUnknown`` if some may
+        have been acked, ``Unavailable`` or ``ConfigError`` if some were not: ack again.  The same holds if it is
+        cancelled.
+        """
+        await ack_together(self._leases, self._wanted)
+        return self.lost
+
+    async def nack(self, delay: Duration | None = None, reason: str | None = None) -> list[Claim[T]]:
+        """Nack all claims that are not settled, each as ``Claim.nack`` does; return those that were lost.
+
+        Raises as ``ack`` does.
+        """
+        wanted = None if delay is None else check_duration("delay", delay)
+        text = check_text("reason", reason or "nack")
+        return await self._settle_each(lambda lease: lease.fail(wanted, text))
+
+    async def release(self) -> list[Claim[T]]:
+        """Return the items of all claims that are not settled to the queue, uncounted; return those that were lost.
+
+        Raises as ``ack`` does.
+        """
+        return await self._settle_each(lambda lease: lease.settle(Verb.RELEASE))
+
+    async def _settle_each(self, settle: Callable[[Lease], Awaitable[None]]) -> list[Claim[T]]:
+        """Settle all claims that are not settled; return those that were lost.  Raises the first other error."""
+        for problem in await self._problems(settle):
+            if not isinstance(problem, ClaimLost):
+                raise problem
+        return self.lost
+
+    async def _problems(self, settle: Callable[[Lease], Awaitable[None]]) -> list[BaseException]:
+        """Settle all claims that are not settled; return the errors."""
+        results = await asyncio.gather(*map(settle, self._unsettled()), return_exceptions=True)
+        return [result for result in results if result is not None]
+
+    # -- context manager -----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin the work.  Raises ``ClaimLost`` if no claim holds any more."""
+        issuer = self._leases[0].grant.issuer
+        loop, task = running_loop(), asyncio.current_task()
+        if loop is None or loop is not issuer.own_loop.loop:
+            raise issuer.own_loop.elsewhere()
+        assert task is not None
+        now, held = loop.time(), False
+        # One expired claim does not end the batch, as one that is lost later does not: only the others are worked on
+        # and acked, and this one is in ``lost``.
+        for lease in self._leases:
+            if lease.settled is None and lease.deadline_at <= now:
+                lease.lose("it expired before the work began")
+            held = held or (lease.settled is None and not lease.loss)
+        if not held and self.lost:
+            raise self._error()
+        # A loss stops the body through its claim's lease, so claims that hold need no watcher, and cost no call each.
+        self._body = body = _Body(self._leases, task)
+        for lease in self._leases:
+            lease.delivered, lease.batch = True, body
+        if issuer.observers.deliveries:
+            for claim in self._claims:
+                issuer.observers.before_delivery(claim)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        body, self._body = self._body, None
+        assert body is not None
+        observers = self._leases[0].grant.issuer.observers
+        if observers.deliveries:
+            # In the reverse order, because a trace that began last is the current one, and ends first.
+            for claim in reversed(self._claims):
+                observers.after_delivery(claim, error)
+        # Before the first await: a loss from here on is found by the ack, and must not cancel the caller.
+        for lease in self._leases:
+            lease.batch = None
+        if body.has_ended(kind):
+            raise self._error()
+        try:
+            if kind is None:
+                if await self.ack():
+                    raise self._error()
+                return False
+            return await self._leave(error)
+        finally:
+            # Whatever happened, no claim is extended any more: at worst it expires and the item is delivered again.
+            for lease in self._leases:
+                if lease.extending:
+                    lease.stop_extending()
+
+    async def _leave(self, error: BaseException | None) -> bool:
+        """Settle the claims as the exception says; return whether the exception is swallowed."""
+        match error:
+            case Reject():
+                lost = await self._settle_each(lambda lease: lease.settle(Verb.BURY, 0, error.reason))
+            case RetryLater():
+                lost = await self._settle_each(lambda lease: lease.fail(error.delay, error.reason or "RetryLater"))
+            case Exception():
+                reason = reason_of(error)
+                if problems := await self._problems(lambda lease: lease.fail(None, reason)):
+                    text = f"{len(problems)} items could not be nacked, they come back by themselves: {problems[0]}"
+                    error.add_note(f"zkrq: {text}")
+                return False
+            case _:
+                # Sent without an await, so a second cancellation cannot prevent it.
+                sent = [lease.send_back() for lease in self._unsettled()]
+                await wait_ended([answer for answer in sent if answer], RELEASE_TIMEOUT)
+                return False
+        if lost:
+            raise self._error()
+        return True
+
+    def _error(self) -> ClaimLost:
+        """Return the error that names the lost claims."""
+        lost = self.lost
+        if len(lost) == 1:
+            return lease_of(lost[0]).error()
+        names = ", ".join(claim.id for claim in lost[:IDS_SHOWN]) + (", ..." if len(lost) > IDS_SHOWN else "")
+        reason = lease_of(lost[0]).lost.reason
+        return ClaimLost(f"{len(lost)} of {len(self)} claims of a batch are lost ({names}): {reason}")
+
+
+class _Body:
+    """The task inside ``async with batch``.  It is cancelled when no claim of the batch holds any more."""
+
+    __slots__ = ("_cancelling", "_leases", "_struck", "_task")
+
+    def __init__(self, leases: Sequence[Lease], task: asyncio.Task[object]) -> None:
+        self._leases = leases
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._struck = False
+
+    def stop(self) -> None:
+        """Cancel the body if the claim that was lost was the last one."""
+        # From the end, because claims that are lost together are lost in their order: most calls see one claim.
+        if self._struck or any(lease.settled is None and not lease.loss for lease in reversed(self._leases)):
+            return
+        if self._task is not asyncio.current_task():
+            self._struck = True
+            self._task.cancel()
+
+    def has_ended(self, kind: type[BaseException] | None) -> bool:
+        """Tell whether the body ended because of that, and not by its caller's cancellation or an error of its own."""
+        return (
+            self._struck
+            and self._task.uncancel() <= self._cancelling
+            and (kind is None or kind is asyncio.CancelledError)
+        )

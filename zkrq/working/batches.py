@@ -1,0 +1,66 @@
+"""Deliver a batch: as ``delivery.py``, with one call of the handler and one ack for all its items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
+from zkrq.base.retry import Reject, RetryLater
+from zkrq.consuming.batch import Batch
+from zkrq.working.delivery import ACK_PAUSE, Delivery, Handling
+from zkrq.working.outcomes import Ending, Outcome
+
+if TYPE_CHECKING:
+    import anyio
+
+    from zkrq.consuming.claims import Claim
+
+
+class BatchDelivery(Delivery):
+    """Work on the items of a batch."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(
+        self,
+        handling: Handling,
+        claims: Sequence[Claim[Any]],
+        limiter: anyio.CapacityLimiter | None,
+        handled: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(handling, claims, limiter, handled)
+        self.work = self._batch = Batch(claims)
+
+    def __repr__(self) -> str:
+        return f"batch of {len(self.claims)} items from {self.claims[0].id}"
+
+    def _left(self) -> Batch[Any] | None:
+        held = [claim for claim in self.claims if claim.holds]
+        if len(held) == len(self.claims):
+            return self._batch
+        return Batch(held) if held else None
+
+    async def _ack(self) -> None:
+        while True:
+            try:
+                await self._batch.ack()
+            except (ConfigError, OutcomeUnknown, Unavailable):
+                await asyncio.sleep(ACK_PAUSE)
+            else:
+                return
+
+    def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
+        """Log one line about a batch whose items were not all acked, or whose handler failed."""
+        log = self._handling.log
+        endings = Counter(outcome.ending for outcome in outcomes)
+        told = ", ".join(f"{count} {ending}" for ending, count in endings.items())
+        about = {"item": self.claims[0].id}
+        if self._failure and not isinstance(error, RetryLater | Reject):
+            text = "%r of queue %s failed in %s: %s"
+            log.error(text, self, self.claims[0].queue, self._handling.name, told, exc_info=error, extra=about)
+        elif endings.keys() != {Ending.ACKED}:
+            text = "%r of queue %s: %s (%s raised: %r)"
+            log.info(text, self, self.claims[0].queue, told, self._handling.name, error, extra=about)
