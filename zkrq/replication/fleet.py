@@ -17,7 +17,7 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.exchange import Round
 from zkrq.replication.link import ServerError
-from zkrq.replication.request import Request
+from zkrq.replication.request import Asked, Request
 from zkrq.replication.server import Server
 from zkrq.replication.urls import with_credentials_of
 from zkrq.replication.wire import pack_words
@@ -139,7 +139,7 @@ class Fleet:
         used in place of this fleet's servers, and not reported to the observer.
         """
         servers = self.servers if twins is None else twins
-        script, queue, rest, weight = call.script, call.queue, pack_words(call.words()), call.weight
+        asked = Asked(call.script, call.queue, epoch, pack_words(call.words()), call.weight, once)
         requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
         # All calls leave in this turn of the event loop, before anything else of this client runs.  So the
@@ -148,7 +148,7 @@ class Fleet:
         round, now = Round(), asyncio.get_running_loop().time()
         for id, life in lives.items():
             if server := servers.get(id):
-                requests[id] = Request(server, script, queue, epoch, life, rest, weight, round, now, once=once)
+                requests[id] = Request(server, life, asked, round, now)
             else:
                 answers[id] = _REMOVED
         if requests and round.left == len(requests):  # all were sent: no server needs a connection first
