@@ -60,7 +60,7 @@ LIMITS: Mapping[str, float] = {
     "push, alone: Python calls of the client": 290.0,
     "claim and ack, alone: script calls on a server": 1.7,
     "claim and ack, alone: commands on a server": 19.0,
-    "claim and ack, alone: Python calls of the client": 430.0,
+    "claim and ack, alone: Python calls of the client": 450.0,
     "push, many queues: script calls on a server": 0.05,
     "push, many queues: Python calls of the client": 210.0,
     "claim and ack, many queues: script calls on a server": 0.25,

@@ -74,6 +74,7 @@ class SoFar:
     def __init__(self, puts: Sequence[Put]) -> None:
         self.effort = Effort()
         self.payloads = {put.id.encode(): put.payload for put in puts}
+        """Of new items that the call decides about, by bundle; none if it is no push."""
         self.carried: dict[bytes, bytes] = {}
         self.last: Mapping[bytes, bytes] = {}
         self.unanswered: set[tuple[ServerId, Life]] = set()
@@ -105,7 +106,7 @@ class Deciding(Attempts):
             obstacles: Obstacles = yield Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
-            if call.puts:
+            if so_far.payloads:
                 self.check_writable(view)
                 self.check_placed(view, map_number)
                 if obstacles.full and not so_far.effort.touched:
@@ -150,7 +151,7 @@ class Deciding(Attempts):
         sent = call.under(trim=self.may_trim(view), again=effort.touched)
         answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, sent)
         effort.note(answers)
-        if call.puts and full_members(view, answers):
+        if so_far.payloads and full_members(view, answers):
             yield Hurry(FULL_RETRY_SECONDS)
         answer = answers[primary]
         if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
@@ -177,7 +178,7 @@ class Deciding(Attempts):
             return answers, {}
         apply = self._apply(view, call, records, so_far)
         applied: Answers = yield Ask(view.epoch, others, apply)
-        if call.puts and full_members(view, applied):
+        if so_far.payloads and full_members(view, applied):
             yield Hurry(FULL_RETRY_SECONDS)
         answers = {**answers, **applied}
         ids, superseded = records.ids, dict[bytes, frozenset[int]]()
@@ -197,7 +198,7 @@ class Deciding(Attempts):
 
     def _apply(self, view: View, call: Decision[R], records: Records, so_far: SoFar) -> Apply:
         trim = isinstance(call, Trimming) and self.may_trim(view)
-        if call.puts:
+        if so_far.payloads:
             return ApplyNew(call.queue, records.with_payloads(so_far.payloads), whole=True)
         return Apply(call.queue, records, trim=trim, fenced=call.fenced)
 

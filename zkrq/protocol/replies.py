@@ -18,6 +18,8 @@ from zkrq.protocol.scripts import SCRIPTS, Shape
 class Status(enum.Enum):
     """How one call of one script on one server ended."""
 
+    __hash__ = object.__hash__  # that of enums is a function of Python, which costs every answer several calls
+
     OK = "OK"
     STALE = "STALE"  # the server knows a later epoch
     NOTINSYNC = "NOTINSYNC"  # it is alive, but not in the life that the view names

@@ -161,7 +161,7 @@ class Carrying(Call[R_co]):
 
     def with_cuts(self, cuts: bytes) -> Self:
         """Return the same call with something to drop."""
-        return cast("Self", replace(cast("Any", self), cuts=cuts))
+        return replace(self, cuts=cuts)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 class Paged(Protocol):
@@ -239,7 +239,7 @@ class Trimming(Decision[R]):
     trim: bool
 
     def under(self, *, trim: bool, again: bool) -> Self:
-        return cast("Self", replace(cast("Any", self), trim=trim)) if trim != self.trim else self
+        return replace(self, trim=trim) if trim != self.trim else self  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
 
 
 class Names(NamedTuple):
