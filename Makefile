@@ -32,8 +32,8 @@ simulate: setup ## SEEDS=20000: the real code and scripts in virtual time; a see
 mutants: setup ## Mistakes of one line each, in a copy of the tree: each must be found; about 10 minutes.
 	$(PYTHON) -m tests.mutants $(ARGS)
 
-model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores.
-	$(PYTHON) -m tests.model --schedules $(SCHEDULES)
+model: setup   ## The protocol's rules as a random-schedule model, 100,000 schedules, about 7 minutes on two cores; ARGS=--shards, ARGS=--turns.
+	$(PYTHON) -m tests.model --schedules $(SCHEDULES) $(ARGS)
 
 fuzz: setup    ## Hostile input of every kind, and generated histories, FUZZ_EXAMPLES=5000 of each by default, about 40 minutes.
 	FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PYTHON) -m pytest -n 2 tests/security/test_fuzz.py tests/lua/test_histories.py tests/lua/test_repair.py $(ARGS)

@@ -47,7 +47,7 @@ LIMITS: Mapping[str, float] = {
     "push: commands on a server": 0.1,
     "push: bytes to a server": 121.0,
     "push: bytes from a server": 1.4,  # 1.03 with Redis; 1.26 with Valkey, whose longer reply to INFO counts, too
-    "push: Python calls of the client": 23.0,
+    "push: Python calls of the client": 22.0,
     "claim and ack: script calls on a server": 0.018,
     "claim and ack: commands on a server": 0.24,
     "claim and ack: bytes to a server": 30.0,
@@ -57,10 +57,10 @@ LIMITS: Mapping[str, float] = {
     "claim and ack, batches: Python calls of the client": 7.7,
     "push, alone: script calls on a server": 1.01,
     "push, alone: commands on a server": 9.1,
-    "push, alone: Python calls of the client": 450.0,
+    "push, alone: Python calls of the client": 290.0,
     "claim and ack, alone: script calls on a server": 1.7,
     "claim and ack, alone: commands on a server": 19.0,
-    "claim and ack, alone: Python calls of the client": 750.0,
+    "claim and ack, alone: Python calls of the client": 430.0,
     "push, many queues: script calls on a server": 0.05,
     "push, many queues: Python calls of the client": 210.0,
     "claim and ack, many queues: script calls on a server": 0.25,
@@ -79,7 +79,7 @@ the limit was set, or twice that if the count depends on the batch sizes of a ru
 
 IDLE, BUSY = "a lone worker that waits for each item", "a lone worker with items waiting"
 
-IDLE_CALLS, BUSY_CALLS = 11.6, 9.3
+IDLE_CALLS, BUSY_CALLS = 9.05, 6.2
 
 SCRIPT_CALLS: Mapping[str, float] = {IDLE: IDLE_CALLS, BUSY: BUSY_CALLS}
 """Limits for ``count_script_calls``: calls per item, of all three servers together.  Slightly above the counts, which

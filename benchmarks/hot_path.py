@@ -27,6 +27,7 @@ from benchmarks.plan import Plan
 from benchmarks.sheet import Sheet, Topic
 from zkrq.coordination.memory import Hub
 from zkrq.replication.batching import FURTHER_LEAST
+from zkrq.replication.stream import Inbox, Receiver
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Wire
 
@@ -146,19 +147,39 @@ class _RecordingWire:
         self._wire = wire
         self._url = url
         self._notes = notes
-        self._asked: deque[str] = deque()
         self.connect = wire.connect
         self.close = wire.close
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            self._asked.extend(_commands(packed))
-        await self._wire.send(commands)
+    async def ask(self, *commands: bytes) -> list[object]:
+        replies = await self._wire.ask(*commands)
+        for command, reply in zip(_commands(b"".join(commands)), replies, strict=True):
+            self._notes[self._url, command].append(reply)
+        return replies
 
-    async def receive(self) -> object:
-        reply = await self._wire.receive()
-        self._notes[self._url, self._asked.popleft() if self._asked else ""].append(reply)
-        return reply
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        listener = _RecordingReceiver(receiver, self._url, self._notes)
+        write = self._wire.start(listener)
+
+        def send(data: bytes) -> None:
+            listener.asked.extend(_commands(data))
+            write(data)
+
+        return send
+
+
+class _RecordingReceiver:
+    def __init__(self, receiver: Receiver, url: str, notes: Notes) -> None:
+        self.asked: deque[str] = deque()
+        self._receiver = receiver
+        self._url = url
+        self._notes = notes
+        self.ended = receiver.ended
+        self.pause_writing = receiver.pause_writing
+        self.resume_writing = receiver.resume_writing
+
+    def heard(self, reply: object) -> None:
+        self._notes[self._url, self.asked.popleft() if self.asked else ""].append(reply)
+        self._receiver.heard(reply)
 
 
 class _Player:
@@ -175,24 +196,37 @@ class _PlayingWire:
     def __init__(self, url: str, notes: Notes) -> None:
         self._url = url
         self._notes = notes
-        self._replies: asyncio.Queue[object] = asyncio.Queue()
+        self._inbox = Inbox()
+        self._receiver: Receiver | None = self._inbox
 
     async def connect(self) -> None:
         pass
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for command in (name for packed in commands for name in _names(packed)):
+    async def ask(self, *commands: bytes) -> list[object]:
+        for command in commands:
+            self._write(command)
+        return await self._inbox.take(len(commands))
+
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        self._receiver = receiver
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        # The calls for several queues are one command; several commands of one turn are rare here, and all are read.
+        for command in _commands(data) if data.count(b"\r\nEVALSHA\r\n") > 1 else _names(data):
             replies = self._notes.get((self._url, command))
             if not replies:
                 raise ConnectionError(f"no reply to {command} was noted")
             # The last one is repeated for commands that are more frequent this time: looks in the background.
-            self._replies.put_nowait(replies.popleft() if len(replies) > 1 else replies[0])
+            reply = replies.popleft() if len(replies) > 1 else replies[0]
+            asyncio.get_running_loop().call_soon(self._arrive, reply)
 
-    async def receive(self) -> object:
-        return await self._replies.get()
+    def _arrive(self, reply: object) -> None:
+        if self._receiver:
+            self._receiver.heard(reply)
 
-    async def close(self) -> None:
-        pass
+    def close(self) -> None:
+        self._receiver = None
 
 
 def _names(packed: bytes) -> Sequence[str]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import hiredis
 
 from zkrq.protocol.scripts import SCRIPTS
+from zkrq.replication.stream import Receiver
 from zkrq.replication.urls import dial
-from zkrq.replication.wire import Wire
+from zkrq.replication.wire import Wire, pack
 
 SCRIPT_OF = {script.function.encode(): name for name, script in SCRIPTS.items()}
 
@@ -67,26 +68,40 @@ class _RecordingWire:
         self._calls = calls
         self.in_flight = 0
         self.connect = wire.connect
+        self.ask = wire.ask
+        self.close = wire.close
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            self._note(packed)
-        await self._wire.send(commands)
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        write = self._wire.start(_Counting(receiver, self))
 
-    async def receive(self) -> object:
-        reply = await self._wire.receive()
-        self.in_flight = max(0, self.in_flight - 1)  # messages of a subscription answer no command
-        return reply
+        def note(data: bytes) -> None:
+            self._note(data)
+            write(data)
 
-    async def close(self) -> None:
-        self.in_flight = 0
-        await self._wire.close()
+        return note
 
-    def _note(self, packed: bytes) -> None:
+    def _note(self, data: bytes) -> None:
         reader = hiredis.Reader()
-        reader.feed(packed)
+        reader.feed(data)
         while (words := cast("list[bytes] | bool", reader.gets())) is not False:
             assert isinstance(words, list)
             self.in_flight += 1
             if words[0] == b"FCALL" and words[1] in SCRIPT_OF:
-                self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(packed)))
+                self._calls.append(ScriptCall(self._url, SCRIPT_OF[words[1]], tuple(words), len(pack(tuple(words)))))
+
+
+class _Counting(Receiver):
+    """A receiver that counts the replies."""
+
+    def __init__(self, receiver: Receiver, wire: _RecordingWire) -> None:
+        self._receiver = receiver
+        self._wire = wire
+        self.pause_writing, self.resume_writing = receiver.pause_writing, receiver.resume_writing
+
+    def heard(self, reply: object) -> None:
+        self._wire.in_flight = max(0, self._wire.in_flight - 1)  # messages of a subscription answer no command
+        self._receiver.heard(reply)
+
+    def ended(self, error: OSError) -> None:
+        self._wire.in_flight = 0
+        self._receiver.ended(error)

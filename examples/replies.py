@@ -2,7 +2,7 @@
 
 The request says where to reply, in its headers. The worker pushes the reply before the request is acked, under an id
 that is made from the request's: a request that is delivered twice has one reply. A reply is as safe as any item, lives
-for ``REPLY_SECONDS`` at most, and costs nothing where nobody asks for one.
+for ``REPLY_SECONDS`` at most, and costs nothing where no caller asks for one.
 
 Run it with ``python examples/replies.py``. For servers of your own replace ``zkrq.embedded()`` by
 ``zkrq.connect(redis=["redis://10.0.0.1", ...], zookeeper="zk1,zk2,zk3", namespace="shop", found=True)``.
@@ -79,7 +79,7 @@ async def main() -> None:
         worker = zkrq.Worker(concurrency=5).add(numbers, replying(cluster, lambda number: number**2))
         async with worker, Caller(cluster) as caller:
             results = await asyncio.gather(*(caller.call(numbers, number, TIMEOUT) for number in range(REQUESTS)))
-            await numbers.push(7)  # nobody waits for this one
+            await numbers.push(7)  # no reply is awaited
         right = sum(result == number**2 for number, result in enumerate(results))
         print(f"{right} of {REQUESTS} replies are right")
         sizes = await cluster.statistics()

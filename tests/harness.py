@@ -16,6 +16,7 @@ from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
 from zkrq.consuming.claims import lease_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.protocol.view import View
 from zkrq.replication.urls import dial
 from zkrq.replication.wire import Dial
 
@@ -144,3 +145,21 @@ async def consumer_process(
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
+
+
+def is_whole(cluster: Cluster, after: int = 0) -> bool:
+    """Whether the view has moved on from that epoch, and all servers are in sync."""
+    return cluster.view.epoch > after and cluster.view.members.keys() == cluster.view.servers.keys()
+
+
+async def whole_again(cluster: Cluster, after: View) -> None:
+    await until(lambda: is_whole(cluster, after.epoch))
+
+
+async def drain(cluster: Cluster, queue: str = "jobs") -> list[object]:
+    """Everything that is ready, acked."""
+    items: list[object] = []
+    async for claim in cluster.queue(queue).pop(wait=False):
+        async with claim:
+            items.append(claim.item)
+    return items

@@ -55,3 +55,12 @@ async def serving(cluster: Cluster, *, port: int = 0, **options: Any) -> AsyncGe
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
+
+
+async def refused(response: httpx.Response, status: int, error: str, happened: str = "nothing") -> str:
+    """Check a reply that reports an error; return its message."""
+    assert response.status_code == status, response.text
+    told = response.json()
+    assert (told["error"], told["happened"]) == (error, happened)
+    assert told["next"]
+    return told["message"]

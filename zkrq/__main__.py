@@ -2,6 +2,6 @@
 
 import sys
 
-from zkrq.cli import main
+from zkrq.cli.running import main
 
 sys.exit(main())

@@ -512,7 +512,7 @@ class Inbox:
             self._claims.append((channel, tag, claim))
             self._filled.notify_all()
         if self._bell is not None:
-            with suppress(OSError):  # full: it is ringing already; closed: nobody listens
+            with suppress(OSError):  # full: it is ringing already; closed: there is no listener
                 self._bell.send(b".")
 
     def take(self, timeout: float | None) -> tuple[Channel, str, Claim[Message]] | None:

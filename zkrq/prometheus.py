@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped, Event, LoopBlocked, ServerEvicted, event_types
 from zkrq.base.loop import running_loop
-from zkrq.client.cluster import client_of, opened_of
 from zkrq.client.flow import Flow, Passed
+from zkrq.client.inner import client_of, opened_of
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.observing import Observer
 from zkrq.coordination.coordinator import SessionState

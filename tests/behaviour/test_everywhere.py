@@ -12,7 +12,7 @@ import pytest
 import zkrq
 from zkrq.client import resharding
 from zkrq.client.administration import Administration
-from zkrq.client.cluster import client_of
+from zkrq.client.inner import client_of
 from zkrq.client.inspection import Statistics, read_statistics
 from zkrq.client.resharding import Resharding
 from zkrq.client.shard import Shard

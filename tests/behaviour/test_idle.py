@@ -13,7 +13,7 @@ import zkrq.testing
 from tests.harness import HANG
 from zkrq.client import client
 from zkrq.client.client import IDLE_SECONDS
-from zkrq.client.cluster import client_of
+from zkrq.client.inner import client_of
 from zkrq.testing import Servers, TestCluster
 
 pytestmark = pytest.mark.anyio

@@ -23,7 +23,7 @@ from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
 from zkrq.protocol.steps import NothingDone
 from zkrq.repair.repairer import SCRUB_SECONDS
-from zkrq.replication.cutting import CUT_SECONDS
+from zkrq.replication.cutting import CUT_SECONDS, LARGE_CUT_SECONDS
 from zkrq.testing import Servers, TestCluster, cluster, servers
 
 pytestmark = pytest.mark.anyio
@@ -272,6 +272,29 @@ async def test_payloads_of_what_is_gone_are_dropped_everywhere(end: End) -> None
         assert payloads(own, "jobs") == [1, 1, 1], "that of the other one"
 
 
+async def test_calls_that_are_made_anyway_drop_them() -> None:
+    """A queue in use pays no call for it: each server hears of it with the next push, settlement or record."""
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        for item in range(3):
+            await queue.push(item)
+        for kept in (3, 2, 1):
+            await (await take(queue)).ack()
+            assert payloads(own, "jobs") == [kept] * 3, "that of the last item, until the next call"
+        await queue.push("another")
+        assert payloads(own, "jobs") == [1, 1, 1]
+
+
+async def test_large_payloads_do_not_wait_for_other_calls() -> None:
+    async with servers() as own, own.connect() as one:
+        queue = one.queue("jobs")
+        await queue.push("x" * 100_000, id="report")
+        await (await take(queue)).ack()
+        assert payloads(own, "jobs") == [1, 1, 1]
+        await one.clock.advance(2 * LARGE_CUT_SECONDS)
+        assert payloads(own, "jobs") == [0, 0, 0]
+
+
 async def test_closing_drops_them_too() -> None:
     async with servers() as own:
         async with own.connect() as one:
@@ -288,7 +311,7 @@ async def test_server_that_is_down_does_not_keep_the_others_from_it() -> None:
         own.kill("redis-1")
         await ack(queue, "report")
         own.kill("redis-2" if primary_of(one, "jobs") == "redis-3" else "redis-3")
-        await one.clock.advance(5)
+        await one.clock.advance(2 * CUT_SECONDS)
         assert execute(own, primary_of(one, "jobs"), "HLEN", key("zkrq", "jobs", "payloads")) == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import zkrq
 from zkrq.base.settings import Settings
-from zkrq.client.cluster import client_of
+from zkrq.client.inner import client_of
 from zkrq.client.shards import MAP
 from zkrq.coordination.coordinator import Versioned
 from zkrq.coordination.memory import MemoryCoordinator

@@ -287,10 +287,10 @@ async def command(server: local.LocalRedis, *words: Word) -> object:
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT):
             await wire.connect()
-            await wire.send([pack(words)])
-            return await wire.receive()
+            (reply,) = await wire.ask(pack(words))
+            return reply
     finally:
-        await wire.close()
+        wire.close()
 
 
 async def let_in(server: local.LocalRedis, user: str, password: str) -> None:

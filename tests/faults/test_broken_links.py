@@ -12,7 +12,7 @@ import pytest
 import zkrq
 from tests.harness import HANG, in_process, new_namespace, until
 from tests.load import Load
-from tests.proxy import Proxy
+from tests.proxy import Connection, Proxy
 from zkrq import local
 from zkrq.base.settings import Settings
 from zkrq.client.cluster import Cluster
@@ -204,3 +204,28 @@ async def test_a_push_whose_reply_is_lost_does_not_take_its_own_item_for_another
             proxy.lose_reply_to(b"the payload")
             assert (await queue.push("the payload", ttl=60)).new
             assert await queue.size() == (3, 0, 0, 0)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_replies_that_are_cut_in_the_middle(servers: local.Servers, *, reset: bool) -> None:
+    """The calls are repeated over a new connection, where no half of a reply is left; nobody is evicted for it."""
+    events: list[zkrq.Event] = []
+    replies = cuts = 0
+
+    def cut_some(connection: Connection, data: bytes) -> bytes:
+        nonlocal replies, cuts
+        replies += 1
+        if replies % 60:
+            return data
+        cuts += 1
+        asyncio.get_running_loop().call_later(0.002, partial(connection.cut, reset=reset))
+        return data[: len(data) // 2]
+
+    async with proxy_for(servers) as proxy, behind(proxy, servers, new_namespace(), Hub(), events) as cluster:
+        proxy.on_reply = cut_some
+        load = Load(cluster)
+        async with load.running(producers=2, consumers=2):
+            await until(lambda: cuts >= 10)
+            await until(load.progress(100))
+        assert not load.uncertain
+        assert not evictions(events)

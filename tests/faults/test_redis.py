@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import zkrq
-from tests.harness import HANG, command, new_namespace, over_zookeeper, until
+from tests.harness import HANG, command, is_whole, new_namespace, over_zookeeper, until
 from tests.load import QUEUE, Load
 from zkrq import local
 from zkrq.client.cluster import Cluster
@@ -55,11 +55,6 @@ async def test_an_idle_client_notices_a_dead_server(servers: local.Servers) -> N
         await until(lambda: victim.name not in cluster.view.members)
 
 
-def is_whole(cluster: Cluster, after: int) -> Callable[[], bool]:
-    """A condition: the view has moved on from this epoch, and all servers are in sync again."""
-    return lambda: cluster.view.epoch > after and cluster.view.members.keys() == cluster.view.servers.keys()
-
-
 @pytest.mark.parametrize("which", [primary, follower])
 async def test_a_server_is_stopped_under_load_and_continued(
     servers: local.Servers, which: Callable[[local.Servers, Cluster], local.LocalRedis]
@@ -74,7 +69,7 @@ async def test_a_server_is_stopped_under_load_and_continued(
             await until(load.progress(500))
             assert victim.name not in cluster.view.members
             victim.resume()
-            await until(is_whole(cluster, after=1))
+            await until(lambda: is_whole(cluster, after=1))
             await until(load.progress(500))
 
 
@@ -87,7 +82,7 @@ async def test_a_server_that_was_restarted_comes_back(servers: local.Servers, wi
             before = cluster.view
             victim = primary(servers, cluster)
             await victim.restart(wipe=wipe)
-            await until(is_whole(cluster, after=before.epoch))
+            await until(lambda: is_whole(cluster, after=before.epoch))
             await until(load.progress(500))
             after = cluster.view.members[ServerId(victim.name)]
             known = before.members[ServerId(victim.name)]
@@ -100,7 +95,7 @@ async def test_a_server_that_was_flushed_is_not_believed_until_it_is_caught_up(s
         load = Load(cluster)
         async with load.running():
             await command(primary(servers, cluster), "FLUSHALL")
-            await until(is_whole(cluster, after=1))
+            await until(lambda: is_whole(cluster, after=1))
             await until(load.progress(500))
 
 
@@ -117,7 +112,7 @@ async def test_a_server_that_becomes_a_replica_is_evicted_until_it_is_none(serve
             async with over_zookeeper(servers, namespace) as newcomer:
                 assert victim.name not in newcomer.view.members
             await command(victim, "REPLICAOF", "NO", "ONE")
-            await until(is_whole(cluster, after=1))
+            await until(lambda: is_whole(cluster, after=1))
             await until(load.progress(500))
 
 
@@ -223,7 +218,7 @@ async def test_one_full_server_of_three(
             assert await queue.size() == (0, 0, 0, 0)
         finally:
             await command(full, "CONFIG", "SET", "maxmemory", "0")
-        monkeypatch.setattr("zkrq.replication.full.FULL_SECONDS", 0.0)
+        monkeypatch.setattr("zkrq.replication.obstacles.FULL_SECONDS", 0.0)
         assert (await queue.push("room again", key=key)).replicas == 3
         assert len(cluster.view.members) == 3
         assert cluster.view.epoch == 1, "nobody was evicted"

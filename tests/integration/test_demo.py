@@ -9,17 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
 import pytest
 
 from zkrq import local
-from zkrq.cli import demo
-from zkrq.cli.demo.display import Display, Snapshot
 from zkrq.cli.demo.tally import Report, Tally
-from zkrq.cli.demo.words import next_steps
+from zkrq.cli.demo.words import Display, next_steps
 
 DEMO_TIMEOUT = 60.0  # seconds for a shortened demo; twelve are usual
 NOTICE = 10.0  # seconds within which processes must be gone
@@ -204,40 +201,18 @@ def test_gaps_are_measured_while_there_are_pushes() -> None:
 # -- the display -----------------------------------------------------------------------------------------------------
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def perform(display: Display) -> None:
+def test_figures_come_now_and_then_and_events_at_once() -> None:
+    output = io.StringIO()
+    display = Display(output)
     display.say("all is well")
     display.say("kill -9 redis-1", deed=True)
-    display.show(Snapshot({"pushed": "1,234"}, {"Redis": {"redis-1": None, "redis-2": "in sync"}}))
-
-
-@pytest.mark.parametrize("stream", [io.StringIO, Terminal])
-def test_lines_without_a_terminal_or_without_rich(
-    stream: Callable[[], io.StringIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "rich", None)
-    output = stream()
-    with demo.display(output) as display:
-        perform(display)
+    display.show({"pushed": "1,234"})
+    display.show({"pushed": "1,235"})
     assert [line[9:] for line in output.getvalue().splitlines()] == [
         "all is well",
         ">>> kill -9 redis-1",
         "pushed 1,234",
     ]
-
-
-def test_a_live_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("rich")
-    monkeypatch.setenv("TERM", "xterm")
-    output = Terminal()
-    with demo.display(output) as display:
-        perform(display)
-    for text in ("all is well", ">>> kill -9 redis-1", "1,234", "redis-1 killed", "redis-2 in sync"):
-        assert text in output.getvalue()
 
 
 def test_what_to_try_next_exists_where_the_user_is() -> None:

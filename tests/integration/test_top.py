@@ -15,7 +15,8 @@ import zkrq.testing
 from tests.behaviour.helpers import bury
 from tests.harness import until
 from zkrq.cli import top
-from zkrq.cli.top import Snapshot, as_text, copied_by_learners, show, take_snapshot, watch
+from zkrq.cli.top import Snapshot, as_text, show, take_snapshot, watch
+from zkrq.client.inner import copied_by_learners
 
 pytestmark = pytest.mark.anyio
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Generator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.every import every
 from tests.lua.one_server import WINDOW_MS, Applied, OneServer, Put, packed_item, put_and_claim
+from zkrq.protocol import calls
 from zkrq.protocol.records import FIRST, State, Version, fresh
 
 
@@ -32,6 +37,44 @@ def test_removed_item_keeps_its_payload_until_all_know(server: OneServer) -> Non
     contents = server.contents()
     assert (set(contents.left_payloads), set(contents.payloads)) == (set(), {"b"}), "only of what is gone here"
     assert contents.faults == []
+
+
+@every("way", ["push_plain", "apply", "apply nothing", "settle", "turn"])
+def test_calls_carry_a_cut_along(server: OneServer, way: str) -> None:
+    """What the call itself removes counts; what is alive here keeps its payload, whatever the list says."""
+    server.reset()
+    claims = put_and_claim(server, "a", "b", "alive")
+    server.settle(claims.decided["a"].settle("ack"))
+    ack = claims.decided["b"].settle("ack")
+    ids = [b"a", b"never", b"alive", *([b"b"] if way in ("settle", "turn") else [])]
+    cuts = calls.pack_gone((id, b"\0" if id == b"a" else b"") for id in ids)
+    match way:
+        case "push_plain":
+            server.put("c", cuts=cuts)
+        case "apply":
+            server.apply(claims.decided["alive"].apply(), cuts=cuts)
+        case "apply nothing":
+            server.apply(cuts=cuts)
+        case "settle":
+            server.settle(ack, cuts=cuts)
+        case _:
+            server.turn(ack, cuts=cuts)
+    contents = server.contents()
+    assert contents.left_payloads == {}
+    assert "alive" in contents.payloads
+    assert ("b" in contents.payloads) == (way not in ("settle", "turn"))
+    assert contents.faults == []
+
+
+@given(st.lists(st.tuples(st.binary(max_size=300), st.binary(max_size=112)), max_size=20))
+def test_a_cut_is_read_as_it_was_packed(items: list[tuple[bytes, bytes]]) -> None:
+    packed, read = calls.pack_gone(items), list[tuple[bytes, bytes]]()
+    while packed:
+        (length,) = struct.unpack_from("<H", packed)
+        id, rest = packed[2 : 2 + length], packed[2 + length :]
+        read.append((id, rest[1 : 1 + rest[0]]))
+        packed = rest[1 + rest[0] :]
+    assert read == items
 
 
 def test_500_payloads_are_dropped_in_one_call(server: OneServer) -> None:

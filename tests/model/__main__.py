@@ -5,6 +5,7 @@ python -m tests.model --schedules 10000 --off tombstone-stays      one rule off
 python -m tests.model --ablate --schedules 2000                    each rule off in turn
 python -m tests.model --schedules 10000 --links                    one client does not always reach one server
 python -m tests.model --schedules 10000 --shards                   a second shard comes and goes
+python -m tests.model --schedules 10000 --turns                    consumers settle and claim in one decision
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -15,11 +16,11 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, SHARD_RULES, Rule
+from tests.model.rules import ALL_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
 from tests.model.trace import narrate
 
@@ -51,19 +52,19 @@ def main() -> int:
     )
     parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
     parser.add_argument("--shards", action="store_true", help="a second shard comes and goes")
+    parser.add_argument("--turns", action="store_true", help="consumers settle and claim in one decision")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
+    kind = {"links": given.links, "shards": given.shards, "turns": given.turns}
     if given.trace is not None:
-        return replay(given.trace, given.off, given.faults, links=given.links, shards=given.shards)
+        return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
     if given.ablate:
-        return ablate(seeds, given.off, given.faults, given.jobs, links=given.links, shards=given.shards)
+        return ablate(seeds, given.off, given.faults, given.jobs, kind)
     began = time.perf_counter()
-    findings = explore_together(
-        seeds, jobs=given.jobs, off=given.off, faults=given.faults, links=given.links, shards=given.shards
-    )
+    findings = explore_together(seeds, jobs=given.jobs, off=given.off, faults=given.faults, **kind)
     took = time.perf_counter() - began
     without = ", ".join(rule.label for rule in given.off)
     print(f"{findings.schedules:,} schedules, {'without ' + without if without else 'all rules'}, {took:.0f} s")
@@ -72,8 +73,8 @@ def main() -> int:
     return 1 if findings.broken else 0
 
 
-def replay(seed: int, off: Collection[Rule], faults: int, *, links: bool, shards: bool) -> int:
-    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults, links=links, shards=shards)
+def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, bool]) -> int:
+    schedule = Schedule(seed, ALL_RULES - frozenset(off), faults, **kind)
     try:
         schedule.run()
     except Broken as broken:
@@ -86,10 +87,11 @@ def replay(seed: int, off: Collection[Rule], faults: int, *, links: bool, shards
     return 0
 
 
-def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, *, links: bool, shards: bool) -> int:
+def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
-    for rule in SHARD_RULES if shards else [rule for rule in Rule if rule not in SHARD_RULES]:
-        findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, links=links, shards=shards)
+    left_out = {*SHARD_RULES, *(() if kind["turns"] else TURN_RULES)}
+    for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
+        findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)
         print(f"{rule.label:36}{rule.number or '':4}{by_promise}{findings.counts['orphans']:>10,}", flush=True)
     return 0

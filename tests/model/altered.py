@@ -6,17 +6,16 @@ With all rules in force every piece below is the library's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, TypeVar
 
 from tests.model.rules import Rule, Rules
 from tests.model.scripts import SettleAlone
 from tests.model.world import World
-from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Records, Seal, Settle, SettleReply
+from zkrq.protocol.calls import Apply, Call, Claim, Copied, Decision, Put, Records, Seal, Settle, SettleReply, Turn
 from zkrq.protocol.catchup import CatchUp
 from zkrq.protocol.copying import Moments, QueueCopy
 from zkrq.protocol.deciding import Decided, Deciding, SoFar
-from zkrq.protocol.enrolment import identify
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.operations import Operations
 from zkrq.protocol.pushing import Pushes
@@ -25,7 +24,7 @@ from zkrq.protocol.recovery import Recovery
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.scrubbing import Finding, Scrub
 from zkrq.protocol.server_info import ServerInfo
-from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Operation, Place, Unknown
+from zkrq.protocol.steps import Answers, Ask, CheckTime, Failure, Identify, Operation, Place, Unknown
 from zkrq.protocol.view import Judgement, Life, ServerId, View, ViewChange, accused, dismiss
 from zkrq.protocol.witness import Witness
 
@@ -118,6 +117,8 @@ class Altered(Deciding):
     ) -> Operation[tuple[Answers, Mapping[bytes, frozenset[int]]]]:
         if call.script == Claim.script and Rule.CLAIM_IS_EVERYWHERE not in self.on:
             return answers, {}
+        if call.script == Turn.script and Rule.CLAIM_IS_EVERYWHERE not in self.on:
+            records = of_bundles({id.encode() for id, *_ in call.items}, records)
         primary = view.primary(call.queue)
         if self._decided is None:
             self._decided, self._records = answers[primary], records
@@ -126,6 +127,13 @@ class Altered(Deciding):
             told = Apply(call.queue, records, fenced=call.fenced)
             answers = yield Ask(view.epoch, {primary: view.members[primary]}, told)
         return (yield from super().spread(view, call, records, so_far, answers))
+
+
+def of_bundles(settled: Collection[bytes], records: Records) -> Records:
+    """Keep a turn's records about the bundles of which it settles something, without those of mere claims."""
+    rows = iter(records.flat)
+    each = zip(rows, rows, rows, rows, strict=True)
+    return Records([word for row in each if row[0] in settled for word in row])
 
 
 class AlteredOperations(Altered, Operations):
@@ -233,7 +241,7 @@ class AlteredRecovery(Recovery):
     def meet(self, servers: Iterable[ServerId]) -> Operation[dict[ServerId, ServerInfo]]:
         if Rule.RECOVERY_WAITS_FOR_ALL in self._on:
             return (yield from super().meet(servers))
-        identities = yield from identify(list(servers))
+        identities = yield from Identify(list(servers))
         return {id: who for id, who in identities.items() if isinstance(who, ServerInfo)}
 
     def has_live_member(self, view: View, identities: Mapping[ServerId, ServerInfo | Answer]) -> bool:

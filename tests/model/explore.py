@@ -43,13 +43,15 @@ def explore(
     only_first: bool = False,
     links: bool = False,
     shards: bool = False,
+    turns: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
-    ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard."""
+    ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
+    ``turns``: in which consumers settle and claim in one decision."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links, shards=shards)
+        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns)
         findings.schedules += 1
         try:
             schedule.run()
@@ -71,12 +73,13 @@ def explore_together(
     faults: int = FAULTS,
     links: bool = False,
     shards: bool = False,
+    turns: bool = False,
 ) -> Findings:
     """The same, by several processes."""
     if jobs == 1:
-        return explore(seeds, off=off, faults=faults, links=links, shards=shards)
+        return explore(seeds, off=off, faults=faults, links=links, shards=shards, turns=turns)
     findings = Findings()
-    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards)
+    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards, turns=turns)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

@@ -83,6 +83,8 @@ class Ledger:
 
     def request(self, token: Token) -> None:
         self.tokens.append(token)
+        if any(owner_of(other) == owner_of(token) for other in self.lapsed):
+            self.lapsed.add(token)
 
     def hold(self, item: Item, token: Token) -> None:
         self.counts["holds"] += 1
@@ -97,10 +99,15 @@ class Ledger:
         self.holders[same(item)].discard(token)
 
     def lapse(self, token: Token) -> None:
-        """The lease is over, by the clocks of the servers and of the holder."""
-        self.lapsed.add(token)
+        """The lease is over, by the clocks of the servers and of the holder; and so are all others of its owner."""
+        over = self._of_the_owner(token)
+        self.lapsed |= over
         for holders in self.holders.values():
-            holders.discard(token)
+            holders -= over
+
+    def _of_the_owner(self, token: Token) -> set[Token]:
+        """Return a token and the others of its owner, which has several only where it takes turns."""
+        return {token, *(other for other in self.tokens if owner_of(other) == owner_of(token))}
 
     def settling(self, item: Item, token: Token, verb: str) -> None:
         if verb == "ack":
@@ -118,13 +125,14 @@ class Ledger:
             if token not in self.forgiven:
                 self.acked.add(same(item))
 
-    def refused(self, item: Item, token: Token, verb: str) -> None:
+    def refused(self, item: Item, token: Token, verb: str, *, is_handed: bool = False) -> None:
+        """``is_handed``: the same answer hands the item out to whoever was refused."""
         self.counts["refused"] += 1
         if verb == "ack":
             self.maybe_acked[item].discard(token)
             self.refused_acks[item].add(token)
         # What a lost answer has queued again another consumer may have by now.
-        if verb in ("ack", "bury", "extend") and token not in self.lapsed:
+        if (verb in ("ack", "bury", "extend") or is_handed) and token not in self.lapsed:
             raise Broken(Promise.ACK_REFUSED, f"item {item}, token {token}, {verb}")
 
     def withheld(self, item: Item, token: Token) -> None:
@@ -153,7 +161,7 @@ class Ledger:
 
     def fence_completed(self, token: Token) -> None:
         self.counts["fenced"] += 1
-        self.fenced.add(token)
+        self.fenced |= self._of_the_owner(token)
 
     def forgive(self) -> None:
         """The only member lost something: below min_replicas only what was pushed is safe, not the acks that it alone

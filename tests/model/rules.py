@@ -78,6 +78,16 @@ class Rule(enum.Enum):
         "only the holder of a claim may settle it",
         "a consumer that was paused beyond its lease acks an item that another consumer works on",
     )
+    TURN_FINDS_ITS_OWN = (
+        6,
+        "a repeated turn finds settled what it has queued again, if its own request was given that item",
+        "a consumer hears that the claim which it gave back was lost, and the same answer hands it the item again",
+    )
+    EACH_PART_HAS_A_VERDICT = (
+        6,
+        "a turn whose claim request is refused says beside that what became of its settlements",
+        "the turn is repeated, its owner was fenced meanwhile, and the consumer hears that nothing happened",
+    )
     ROWS_STAY = (
         6,
         "the row of a claim stays in the record as long as an item names it, whatever became of the item",
@@ -363,3 +373,6 @@ ALL_RULES: Rules = frozenset(Rule)
 
 SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
 """Rules about several shards."""
+
+TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
+"""Rules about turns alone."""

@@ -6,7 +6,7 @@ The library's operations yield steps; here a step becomes requests of the model'
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tests.model.altered import NOW, AlteredOperations
 from tests.model.membership import PAUSE, Member, Steps
@@ -104,7 +104,7 @@ class Client(Member):
 
     # -- steps -------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, step: Step) -> Steps[object]:
+    def _carry_out(self, step: Step[Any]) -> Steps[object]:
         match step:
             case Look():
                 return self.view
@@ -139,12 +139,11 @@ class Client(Member):
         return None
 
     def ask(self, step: Ask) -> Steps[Answers]:
-        epoch, lives, call, once, _ = step
-        if not lives:
+        if not step.lives:
             return {}
-        answers = yield [Request(id, life, epoch, call, once) for id, life in lives.items()]
-        answer_of = dict(zip(lives, answers, strict=True))
-        self.note_heard(lives, answer_of)
+        requests = [Request(id, life, step.epoch, step.call, step.once) for id, life in step.lives.items()]
+        answer_of = dict(zip(step.lives, (yield requests), strict=True))
+        self.note_heard(step.lives, answer_of)
         return answer_of
 
     def _identify(self, servers: Collection[ServerId]) -> Steps[dict[ServerId, ServerInfo | Answer]]:

@@ -124,10 +124,18 @@ class Message:
 
 class Schedule:
     def __init__(
-        self, seed: int, on: Rules = ALL_RULES, faults: int = FAULTS, *, links: bool = False, shards: bool = False
+        self,
+        seed: int,
+        on: Rules = ALL_RULES,
+        faults: int = FAULTS,
+        *,
+        links: bool = False,
+        shards: bool = False,
+        turns: bool = False,
     ) -> None:
-        """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes."""
-        self.world = World(seed, on, links=links)
+        """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
+        ``turns``: consumers settle and claim in one decision."""
+        self.world = World(seed, on, links=links, turns=turns)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on

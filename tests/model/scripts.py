@@ -68,7 +68,7 @@ def place_of(id: Item) -> tuple[Item, int]:
     return bundle.encode(), position
 
 
-def handed(reply: calls.ClaimReply) -> Iterator[tuple[Item, Item, int, bytes | None]]:
+def handed(reply: calls.ClaimReply | calls.TurnReply) -> Iterator[tuple[Item, Item, int, bytes | None]]:
     """What a claim hands out: item, bundle, position, payload."""
     parts = iter(reply.handed)
     alone = {id for id, record in reply.records if is_alone(record)}
@@ -262,15 +262,35 @@ class Scripts:
     # -- consuming ---------------------------------------------------------------------------------------------------
 
     def claim(self, epoch: int, call: calls.Claim) -> Answer:
-        held, on = self.held, self.on
-        last = held.owners.get(call.owner, 0)
-        if call.owner in held.fenced and Rule.FENCED_TOKEN_IS_REFUSED in on:
-            return Answer(Status.FENCED)
-        if call.seq < last:
-            return Answer(Status.OUTDATED)
+        if refusal := self._refusal(call):
+            return Answer(refusal)
         work = _Work(self, epoch)
+        handed = self._claim(work, call)
+        return ok(-1, 0, handed, 0, work.commit())
+
+    def turn(self, epoch: int, call: calls.Turn) -> Answer:
+        """Settle, then claim: a bundle that both decide about gets one version."""
+        work = _Work(self, epoch)
+        next_token = f"{call.owner}/{call.seq}" if Rule.TURN_FINDS_ITS_OWN in self.on else ""
+        lost = [self._settle_one(work, settlement, next_token) for settlement in call.items]
+        refusal = self._refusal(call)
+        if refusal and Rule.EACH_PART_HAS_A_VERDICT not in self.on:
+            work.commit()
+            return Answer(refusal)
+        handed = [] if refusal else self._claim(work, call)
+        verdict = refusal.value.encode() if refusal else calls.CLAIMED
+        return ok(-1, 0, handed, 0, work.commit(), verdict, lost)
+
+    def _refusal(self, call: calls.Claim | calls.Turn) -> Status | None:
+        """Return why a claim request gets nothing, None if it is not refused."""
+        if call.owner in self.held.fenced and Rule.FENCED_TOKEN_IS_REFUSED in self.on:
+            return Status.FENCED
+        return Status.OUTDATED if call.seq < self.held.owners.get(call.owner, 0) else None
+
+    def _claim(self, work: _Work, call: calls.Claim | calls.Turn) -> list[object]:
+        held, on = self.held, self.on
         handed: list[object] = []
-        if call.seq == last and Rule.REPEATED_CLAIM_GETS_THE_SAME in on:
+        if call.seq == held.owners.get(call.owner, 0) and Rule.REPEATED_CLAIM_GETS_THE_SAME in on:
             self._hand_out_again(work, f"{call.owner}/{call.seq}", handed)
         else:
             held.known = True
@@ -278,7 +298,7 @@ class Scripts:
             if Rule.CLAIMS_HAVE_A_DEADLINE in on:
                 self._requeue(work, lambda row: row.token in self.clock.lapsed)
             self._hand_out(work, call, handed)
-        return ok(-1, 0, handed, 0, work.commit())
+        return handed
 
     def _hand(self, handed: list[object], draft: Draft, run: range) -> None:
         parts = taken_apart(self.held.payloads[draft.id])
@@ -287,14 +307,15 @@ class Scripts:
 
     def _hand_out_again(self, work: _Work, token: Token, handed: list[object]) -> None:
         for draft in work.open_all():
-            mine = draft.under(lambda row: row.token == token)
-            if not mine or self.lacks_payloads(draft.id, draft):
-                continue
+            mine, whole = draft.under(lambda row: row.token == token), self.held.payloads.get(draft.id)
+            if mine and self.lacks_payloads(draft.id, draft):
+                mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
             for run in mine:
                 self._hand(handed, draft, run)
-            work.tell(draft)
+            if mine:
+                work.tell(draft)
 
-    def _hand_out(self, work: _Work, call: calls.Claim, handed: list[object]) -> None:
+    def _hand_out(self, work: _Work, call: calls.Claim | calls.Turn, handed: list[object]) -> None:
         left = call.count
         for draft in work.open_all():
             if left == 0:
@@ -331,7 +352,9 @@ class Scripts:
 
     settle_alone = settle
 
-    def _settle_one(self, work: _Work, settlement: calls.Settlement) -> bytes:
+    def _settle_one(self, work: _Work, settlement: calls.Settlement, next_token: Token = "") -> bytes:
+        """Settle items of one bundle; return the positions whose claims are lost.  ``next_token``: of the claim request
+        in the same turn."""
         name, items, version, token, how = settlement
         verb, draft = how.partition(" ")[0], work.open(name.encode())
         lost: list[int] = []
@@ -343,10 +366,11 @@ class Scripts:
                 continue
             for run, state, row in draft.each_run(first, last + 1):
                 mine = row > 0 and draft.token_at(run.start) == token
+                is_given = state == CLAIMED and draft.token_at(run.start) == next_token
                 if state == CLAIMED and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
                     work.touch(draft)
                     _settle(draft, run, row, verb)
-                elif mine and state in _BECAME[verb]:
+                elif (mine and state in _BECAME[verb]) or (is_given and _BECAME[verb] == WAITING):
                     work.tell(draft)
                 else:
                     lost += run

@@ -32,13 +32,12 @@ from zkrq.producing.receipts import results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol import calls
 from zkrq.protocol.calls import Call, PushPlain, Put, bundle_and_position
-from zkrq.protocol.enrolment import identify
 from zkrq.protocol.founding import Founding, Location
 from zkrq.protocol.pushing import InDoubt, Pushes
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.shards import FIRST, ShardMap, ShardName, ShardState, choose, rejoined
-from zkrq.protocol.steps import Answers, Ask, Failure, NotNow, Operation
+from zkrq.protocol.steps import Answers, Ask, Failure, Identify, NotNow, Operation
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 from zkrq.replication.replicas import Replicas
 from zkrq.replication.runner import Runner, translate
@@ -74,6 +73,7 @@ class Part:
         self.servers: Final = world.servers
         self.membership: Final = self
         self.fleet: Final = self
+        self.cutter: Final = self
         self.replicas: Final = WatchedReplicas(self, self._client)
 
     async def __aenter__(self) -> Self:
@@ -108,6 +108,11 @@ class Part:
         except Failure as failure:
             raise translate(failure) from failure
 
+    # -- the cutter --------------------------------------------------------------------------------------------------
+
+    def hurry(self, seconds: float = 0.0) -> None:
+        """The schedule decides when payloads are dropped."""
+
     # -- the membership ----------------------------------------------------------------------------------------------
 
     @property
@@ -127,10 +132,10 @@ class Part:
     # -- the fleet ---------------------------------------------------------------------------------------------------
 
     def identify(self, servers: Collection[ServerId]) -> Awaitable[Mapping[ServerId, ServerInfo | Answer]]:
-        return self.run(identify(servers))
+        return self.run(iter(Identify(servers)))
 
     def ask(self, epoch: int, lives: Mapping[ServerId, Life], call: Call[Any], *, once: bool) -> Awaitable[Answers]:
-        return self.run(_asking(Ask(epoch, lives, call, once)))
+        return self.run(iter(Ask(epoch, lives, call, once)))
 
     def url_for(self, url: str) -> str:
         return url
@@ -141,10 +146,6 @@ class Part:
 
 def _in_this_epoch(change: ViewChange, view: View, /, *, by: str) -> View:
     return replace(change(view, by=by), epoch=view.epoch)
-
-
-def _asking(ask: Ask) -> Operation[Answers]:
-    return (yield ask)
 
 
 class WatchedReplicas(Replicas):

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import pairwise
 
 import pytest
 
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, SHARD_RULES, Rule
+from tests.model.rules import ALL_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
@@ -122,6 +122,30 @@ OVER_SHARDS = {
 because the model runs it.  No seed is known of the others among ``SHARD_RULES``, which need a push in the few steps
 between an operator's last look and what the operator does about it."""
 
+IN_TURNS = {
+    Rule.TURN_FINDS_ITS_OWN: 53,
+    Rule.EACH_PART_HAS_A_VERDICT: 32,
+    Rule.DECIDED_AGAIN: 91,
+    Rule.SETTLING_CHECKS_THE_TOKEN: 8,
+    Rule.CLAIM_IS_EVERYWHERE: 110,
+    Rule.ROWS_STAY: 0,
+}
+"""Rules that bear on turns, each with a known seed in which a turn breaks the promise.  Two are of turns alone.
+
+53: a consumer nacks its item in a turn, and the turn's own request is given it.  A follower's answer comes too late, so
+the follower is evicted, and the turn is taken again under the next view.  Its nack finds the item claimed by another
+request, its own: without the rule it is refused, by the same answer that hands the item out.
+
+32: a turn acks an item, and before it is complete the view changes.  Meanwhile the lease is over, and the owner is
+fenced.  The turn is taken again: its request is refused, its ack stands.  Told by one word that the request is refused,
+the consumer takes it that nothing happened, but the item is gone."""
+
+BEHIND_THE_DEADLINE_IN_TURNS = {
+    Rule.REPEATED_CLAIM_GETS_THE_SAME: 0,
+    Rule.FENCED_TOKEN_IS_REFUSED: 290,
+}
+"""As ``BEHIND_THE_DEADLINE``, where consumers take turns."""
+
 BROKEN_PROMISES = {Rule.DENIAL_NEEDS_OTHERS: Promise.EVICTED_FOR_ONE, Rule.DENIAL_IS_ACCUSED: Promise.HALTED}
 
 SHARD_SCHEDULES = 40
@@ -133,7 +157,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in SHARD_RULES
+    if rule not in (*SHARD_RULES, *TURN_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -144,9 +168,9 @@ def name(rule: Rule) -> str:
     return rule.label
 
 
-def violated(seed: int, *off: Rule) -> bool:
+def violated(seed: int, *off: Rule, turns: bool = False) -> bool:
     try:
-        Schedule(seed, ALL_RULES.difference(off)).run()
+        Schedule(seed, ALL_RULES.difference(off), turns=turns).run()
     except Broken:
         return True
     return False
@@ -284,6 +308,45 @@ def test_without_a_rule_of_shards_a_promise_is_broken(rule: Rule, first: int) ->
     assert findings.broken, f"{rule.label} was not missed in {findings.schedules} schedules"
 
 
+@pytest.fixture(scope="module")
+def turns() -> Findings:
+    return explore(range(SCHEDULES), turns=True)
+
+
+def test_no_promise_is_broken_in_turns(turns: Findings) -> None:
+    assert not turns.broken, turns.first
+    assert turns.counts["turns"] > 2 * SCHEDULES
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("schedules", "shards"), [(50_000, False), (5_000, True)], ids=["one shard", "shards"])
+def test_no_promise_is_broken_in_many_schedules_with_turns(schedules: int, shards: bool) -> None:
+    findings = explore_together(range(schedules), jobs=JOBS, shards=shards, turns=True)
+    assert not findings.broken, findings.first
+
+
+@pytest.mark.parametrize(("rule", "seed"), IN_TURNS.items(), ids=lambda given: getattr(given, "label", None))
+def test_without_a_rule_a_turn_breaks_a_promise(rule: Rule, seed: int) -> None:
+    assert violated(seed, rule, turns=True)
+    assert not violated(seed, turns=True)
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"), BEHIND_THE_DEADLINE_IN_TURNS.items(), ids=lambda given: getattr(given, "label", None)
+)
+def test_what_the_deadline_covers_in_turns(rule: Rule, first: int) -> None:
+    deadline = Rule.CLAIMS_HAVE_A_DEADLINE
+    seeds = range(first, first + SOON)
+    assert any(
+        violated(seed, rule, deadline, turns=True) and not violated(seed, deadline, turns=True) for seed in seeds
+    )
+
+
+def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:
+    assert not all_rules.counts["turns"]
+    assert not explore(range(SOON // 4), off=[Rule.PRIMARY_DECIDES], turns=True).counts["turns"]
+
+
 @pytest.mark.chaos
 def test_survivors_who_answer_keep_the_view_alive() -> None:
     """In 3000 schedules 22 views are left without anybody, 41 without the rule; here is much of the difference."""
@@ -303,13 +366,13 @@ def test_reasons_still_hold(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize(
-    ("off", "shards", "seeds"),
-    [([], False, 20), ([Rule.CLAIM_IS_EVERYWHERE], False, 20), ([], True, 3)],
-    ids=["all rules", "one off", "shards"],
+    ("off", "kind", "seeds"),
+    [([], {}, 20), ([Rule.CLAIM_IS_EVERYWHERE], {}, 20), ([], {"shards": True}, 3), ([], {"turns": True}, 20)],
+    ids=["all rules", "one off", "shards", "turns"],
 )
-def test_a_seed_has_one_trace(off: Collection[Rule], shards: bool, seeds: int) -> None:
+def test_a_seed_has_one_trace(off: Collection[Rule], kind: Mapping[str, bool], seeds: int) -> None:
     def trace(seed: int) -> list[str]:
-        schedule = Schedule(seed, ALL_RULES.difference(off), shards=shards)
+        schedule = Schedule(seed, ALL_RULES.difference(off), **kind)
         try:
             schedule.run()
         except Broken as broken:

@@ -154,7 +154,7 @@ def decided(records: calls.Records) -> dict[Item, Head]:
     return {id: head_of(record) for id, record in records}
 
 
-def claimed(reply: calls.ClaimReply) -> object:
+def claimed(reply: calls.ClaimReply | calls.TurnReply) -> object:
     return decided(reply.records), {item: payload for item, _, _, payload in handed(reply)}
 
 
@@ -180,6 +180,7 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.PushPlain: lambda reply: (list(reply.late), reply.known),
     calls.PushDecided: lambda reply: (reply.outcomes, decided(reply.records)),
     calls.Claim: claimed,
+    calls.Turn: lambda reply: (claimed(reply), reply.verdict, list(map(sorted, reply.lost))),
     calls.Settle: lambda reply: (list(map(sorted, reply.lost)), decided(reply.records)),
     calls.Fence: lambda reply: (reply.requeued, decided(reply.records)),
     calls.Redrive: lambda reply: (reply.ids, decided(reply.records)),
@@ -208,6 +209,7 @@ class Load:
     def __init__(self, seed: int, server: Server) -> None:
         self._random = random.Random(seed)
         self._server = server
+        self._last_turn: calls.Turn | None = None
 
     def draw(self) -> calls.Call[Any]:
         return getattr(self, f"_{self._random.choice(_DRAWN)}")()
@@ -297,7 +299,15 @@ class Load:
     def _settle(self) -> calls.Settle:
         return calls.Settle(QUEUE, 0, 0, [each for id in self._some() for each in self._settlements(id)])
 
-    def _settlements(self, id: str) -> list[calls.Settlement]:
+    def _turn(self) -> calls.Turn:
+        """Draw the last one again, too: then its request may have been given what it has queued again."""
+        if self._last_turn is None or self._random.random() < 0.7:
+            settlements = [each for id in self._some() for each in self._settlements(id, in_turn=True)]
+            self._last_turn = calls.Turn.of(self._claim(), settlements)
+        return self._last_turn
+
+    def _settlements(self, id: str, *, in_turn: bool = False) -> list[calls.Settlement]:
+        """``in_turn``: a short lease is not extended, because what is claimed next is claimed at the same moment."""
         rng = self._random
         packed = self._server.held.records.get(id.encode())
         record = unpack(packed) if packed and rng.random() < 0.8 else self._record(id)
@@ -310,7 +320,10 @@ class Load:
         settlements: list[calls.Settlement] = []
         for token, positions in by_token.items():
             some = [position for position in positions if rng.random() < 0.6] or positions[:1]
-            how = rng.choice(["ack", "ack", "nack 0 ", "release 0 ", "bury 0 ", f"extend {self._lease(token)} "])
+            extends = f"extend {self._lease(token)} "
+            how = rng.choice(["ack", "ack", "nack 0 ", "release 0 ", "bury 0 ", extends])
+            if in_turn and how == extends and owner_of(token) == SHORT:
+                how = "ack"
             settlements.append((id, calls.runs(some), named, token, how))
         return settlements
 
@@ -406,6 +419,7 @@ _DRAWN = (
         "claim",
         "settle",
         "settle",
+        "turn",
         "apply",
         "apply",
         "read",
@@ -426,6 +440,8 @@ OF_A_SERVER = (
     Rule.REPEATED_CLAIM_GETS_THE_SAME,
     Rule.FENCED_TOKEN_IS_REFUSED,
     Rule.SETTLING_CHECKS_THE_TOKEN,
+    Rule.TURN_FINDS_ITS_OWN,
+    Rule.EACH_PART_HAS_A_VERDICT,
     Rule.ROWS_STAY,
     Rule.REFUSAL_IS_SPREAD,
     Rule.TOMBSTONE_STAYS,

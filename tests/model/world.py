@@ -23,6 +23,9 @@ SERVERS = tuple(ServerId(id) for id in "ABC")
 
 Event = tuple[object, ...]
 
+RENAMED = 0.3
+"""How often a consumer has another owner id by the next turn."""
+
 DOZES = 0.2
 DOZE = 250
 """How often a client dozes at a moment at which that may matter, and for how many turns at most."""
@@ -74,8 +77,10 @@ class World:
     Where there are several shards, each is a world: they differ in servers, view and register, and share all else.
     """
 
-    def __init__(self, seed: int, on: Rules, *, links: bool = False) -> None:
+    def __init__(self, seed: int, on: Rules, *, links: bool = False, turns: bool = False) -> None:
+        """``turns``: consumers may settle and claim in one decision."""
         self.on = on
+        self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
         self.blackouts = seed % 2 == 1
@@ -130,6 +135,15 @@ class World:
 
     def token(self) -> Token:
         token = f"{self.number():03}/1"
+        self.ledger.request(token)
+        return token
+
+    def next_token(self, token: Token) -> Token:
+        """Return the token of the request after this one: of the same owner, or sometimes of another."""
+        if self.chance(RENAMED):
+            return self.token()
+        owner, _, seq = token.rpartition("/")
+        token = f"{owner}/{int(seq) + 1}"
         self.ledger.request(token)
         return token
 

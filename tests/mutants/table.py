@@ -115,7 +115,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "cut-drops-what-is-needed",
-        _LUA + "cut.lua",
+        _LUA + "_cutting.lua",
         "local payload = not (is_gone and named[position])",
         "local payload = not named[position]",
         "a payload is dropped only where its item is gone",
@@ -388,7 +388,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if server in view.eligible and life.generation == restored(view.eligible[server]):",
         "if server in view.eligible:",
         "a server that was wiped vouches for nothing",
-        Suite("tests/unit/test_view.py"),
+        Suite("tests/unit/test_view_changes.py"),
     ),
     Mutant(
         "learner-of-another-life-is-promoted",
@@ -396,7 +396,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "if view.learners.get(server) != life:",
         "if server not in view.learners:",
         "only the life that was given everything becomes a member",
-        Suite("tests/unit/test_view.py"),
+        Suite("tests/unit/test_view_changes.py"),
     ),
     Mutant(
         "eligible-are-dismissed-unasked",
@@ -473,8 +473,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "old-connections-vouch",
         "zkrq/protocol/eviction.py",
-        "anew: Answers = yield Ask(view.epoch, lives, Seal(), anew=True)",
-        "anew: Answers = yield Ask(view.epoch, lives, Seal())",
+        "anew = yield from seal(view, closed, anew=True)",
+        "anew = yield from seal(view, closed)",
         "whether a server lets clients in is found out over a new connection",
         Suite("tests/unit/test_eviction.py"),
     ),
@@ -603,7 +603,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost-claims-of-a-batch-are-done",
-        "zkrq/consuming/together.py",
+        "zkrq/consuming/batch.py",
         "                lease.refuse(Verb.ACK)\n",
         "                pass\n",
         "an ack of many claims names those that were lost",

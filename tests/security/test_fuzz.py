@@ -25,13 +25,13 @@ from tests.harness import HANG, SESSION_TIMEOUT, in_process, new_namespace
 from tests.proxy import Connection, Proxy
 from zkrq import local
 from zkrq.base.settings import Settings
-from zkrq.base.tasks import Tasks
 from zkrq.client.addresses import join_hosts, name_servers
 from zkrq.client.environment import VARIABLES, complete, variable_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import ServerId
 from zkrq.replication.link import ServerError
 from zkrq.replication.server import Server
+from zkrq.replication.stream import Receiver
 from zkrq.replication.urls import address, check_url, redact, with_credentials_of, without_credentials
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "30"))
@@ -312,15 +312,13 @@ class Saying:
 
     async def connect(self) -> None: ...
 
-    async def send(self, commands: object) -> None: ...
+    async def ask(self, *commands: bytes) -> list[object]:
+        return self._replies
 
-    async def receive(self) -> object:
-        if not self._replies:
-            await asyncio.Event().wait()
-        await asyncio.sleep(0)
-        return self._replies.pop(0)
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        return lambda data: None
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 @given(IDENTITY)
@@ -329,17 +327,15 @@ def test_identity_of_a_server(replies: tuple[object, ...]) -> None:
     """It is read, or the server is one that cannot be used."""
 
     async def play() -> None:
-        async with Tasks("test") as tasks:
-            server = Server(
-                ServerId("a"),
-                "redis://a",
-                namespace="test",
-                command_timeout=0.05,
-                tasks=tasks,
-                dial=lambda url, timeout: lambda: Saying(replies),
-            )
-            with suppress(ServerError):
-                await server.identify()
+        server = Server(
+            ServerId("a"),
+            "redis://a",
+            namespace="test",
+            command_timeout=0.05,
+            dial=lambda url, timeout: lambda: Saying(replies),
+        )
+        with suppress(ServerError):
+            await server.identify()
 
     asyncio.run(play())
 

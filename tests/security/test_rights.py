@@ -124,6 +124,29 @@ async def test_everything_works_with_these_rights(
     assert not [event for event in told if isinstance(event, zkrq.WakeupsRefused | zkrq.ServerUnusableHere)]
 
 
+@pytest.mark.anyio
+async def test_a_library_that_an_administrator_has_loaded_is_enough(servers: local.Servers) -> None:
+    """Then nobody else needs the right to load functions, which would be called by all users."""
+    namespace, user = new_namespace(), "calls-only"
+    rule = [word for word in rights.rule(user, PASSWORD, namespace) if word != "+function|load"]
+    await rights.each(servers, "ACL", "SETUSER", *rule)
+    try:
+        for server in servers.redis:
+            assert not (await command(server, "FUNCTION", "FLUSH")).startswith(b"-")
+        reaching = {server.name: f"redis://{user}:{PASSWORD}@{server.address}" for server in servers.redis}
+        options: dict[str, Any] = {"namespace": namespace, "found": True, "session_timeout": SESSION_TIMEOUT}
+        with pytest.raises(zkrq.ConfigError, match=r"function\|load.*the rights \+fcall \+function\|load"):
+            async with zkrq.connect(reaching, servers.zookeeper_hosts, **options):
+                pass
+        await rights.each(servers, "FUNCTION", "LOAD", scripts.LIBRARY.text)
+        async with zkrq.connect(reaching, servers.zookeeper_hosts, **options) as cluster:
+            queue = cluster.queue("called")
+            await queue.push("x")
+            await (await take(queue)).ack()
+    finally:
+        await rights.each(servers, "ACL", "DELUSER", user)
+
+
 async def items(cluster: Cluster) -> None:
     """Push and settle in every way; keys, delays, times to live, limits, dead letters."""
     queue = cluster.queue("items", retry=zkrq.Retry(max_attempts=2, backoff=zkrq.constant(0)), max_size=10_000)

@@ -14,7 +14,8 @@ from tests.harness import HANG, SESSION_TIMEOUT, new_namespace, settled, until
 from tests.load import Load
 from zkrq import local
 from zkrq.base.credentials import Credentials
-from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.cluster import Cluster
+from zkrq.client.inner import client_of
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.coordination.zookeeper.link import Right, ZooKeeperLink

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from zkrq.protocol.calls import item_id, runs
+from zkrq.protocol.calls import item_id, pack_gone, runs
 from zkrq.protocol.keys import key
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import VERSION_BYTES, Bundle, Own, Row, Version, fresh, pack, unpack
@@ -289,6 +289,10 @@ class Load:
         if self._script == "cut":
             return self._mostly(bytes(self._positions()), b"")
         return runs(self._positions())
+
+    def draw_cuts(self) -> Word:
+        gone = [(self.rng.choice([*SINGLES, *BUNDLES]).encode(), bytes(self._positions())) for _ in range(3)]
+        return self._mostly(b"", pack_gone(gone), pack_gone((id, b"") for id, _ in gone))
 
     def draw_version(self) -> Word:
         held = self._packed() or fresh(0, 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from tests.simulation.loop import WORLD, Loop
 from tests.simulation.patches import EPOCH
 from tests.simulation.trace import Trace
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import Dump, MiniRedis
 
 

@@ -16,7 +16,7 @@ from zkrq.protocol import calls
 from zkrq.protocol.payloads import join
 from zkrq.protocol.records import fresh
 from zkrq.protocol.scripts import SCRIPTS
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import MiniRedis
 
 FIRST_US = 1_750_000_000_000_000
@@ -214,6 +214,10 @@ def mixed(claimed: Claimed) -> list[Settlement]:
     ]
 
 
+def take_turn(verb: str) -> Callable[[Large], object]:
+    return lambda server: server.turn(*server.last.settle(verb), owner="eve", seq=1, count=BATCH, waiter="channel")
+
+
 def asking(call: calls.Call[Any]) -> Callable[[Large], object]:
     return lambda server: server.ask(call)
 
@@ -293,6 +297,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     | {"mixed": settle_mixed},
     "metadata": {"": asking(calls.Metadata("q")), "fenced": asking(calls.Metadata("q", b"f0"))},
     "statistics": {"": lambda s: s.statistics(), "of expired items": later(3600, lambda s: s.statistics())},
+    "turn": {"ack": take_turn("ack"), "release": take_turn("release"), "after an hour": later(3600, take_turn("ack"))},
     "trim": {"after an hour": later(3600, asking(calls.Trim("q")))},
 }
 

@@ -15,7 +15,7 @@ from tests.every import every
 from tests.simulation.script_calls import NAMESPACE, Load, Word
 from zkrq.protocol.keys import script_keys
 from zkrq.protocol.scripts import LIBRARY, SCRIPTS
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.server import Dump, MiniRedis
 
 HISTORY = 150

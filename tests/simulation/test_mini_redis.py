@@ -17,7 +17,7 @@ from tests.simulation.script_calls import CHANNELS, FIRST_US, NAMESPACE, Load, W
 from zkrq import local
 from zkrq.protocol.keys import script_keys
 from zkrq.protocol.scripts import SCRIPTS, Script, assemble, read_files
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis.arguments import LONG
 from zkrq.testing.redis.commands import COMMANDS
 from zkrq.testing.redis.server import MiniRedis

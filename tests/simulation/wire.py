@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import random
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 import hiredis
@@ -19,7 +18,8 @@ from tests.simulation.loop import WORLD, Loop, Process
 from tests.simulation.servers import ProcessState, SimServer
 from tests.simulation.trace import Trace
 from zkrq.protocol.replies import read_error
-from zkrq.replication.wire import ErrorReply, NoConnection, Wire
+from zkrq.replication.stream import ErrorReply, Inbox, Receiver
+from zkrq.replication.wire import NoConnection, Wire
 
 
 class Break(enum.Enum):
@@ -104,9 +104,9 @@ class SimWire:
         self._life = 0
         self._parser = hiredis.Reader()
         # The client's end.
-        self._replies: deque[object] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._broken: str | None = "not connected"
+        self._inbox = Inbox()
+        self._receiver: Receiver = self._inbox
+        self._open = False
         # In between.
         self._sent_until = 0.0
         self._replied_until = 0.0
@@ -139,25 +139,39 @@ class SimWire:
         self._life = self._server.lives
         self._server.accept(self)
         path.wires[self] = None
-        self._broken = None
+        self._open = True
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            await self._send(packed)
+    async def ask(self, *commands: bytes) -> list[object]:
+        self._write(b"".join(commands))
+        return await self._inbox.take(len(commands))
 
-    async def _send(self, packed: bytes) -> None:
-        if self._broken is not None:
-            raise ConnectionResetError(self._broken)
-        self._parser.feed(packed)
-        command = cast("list[bytes]", self._parser.gets())
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        self._receiver = receiver
+        self._inbox.pass_on(receiver)
+        return self._write
+
+    def _write(self, data: bytes) -> None:
+        if not self._open:
+            return
+        self._parser.feed(data)
+        while (command := self._parser.gets()) is not False:
+            self._send(cast("list[bytes]", command))
+        if self._network.chance.random() < 0.01:  # the buffer is full
+            self._receiver.pause_writing()
+            at = self._loop.now + self._network.delay(self._path)
+            self._loop.arrive_at(at, self._resume, context=self._process.context)
+
+    def _resume(self) -> None:
+        if self._open:
+            self._receiver.resume_writing()
+
+    def _send(self, command: list[bytes]) -> None:
         at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
-        at += len(packed) * self._server.pace.seconds_a_byte
+        at += sum(map(len, command)) * self._server.pace.seconds_a_byte
         if self._path.breaking is not None:
             at = self._break(command, at)
         self._sent_until = at
         self._loop.call_at(at, self._reach, command, context=WORLD)
-        if self._network.chance.random() < 0.01:
-            await asyncio.sleep(self._network.delay(self._path))  # the buffer is full
 
     def _break(self, command: list[bytes], at: float) -> float:
         kind, self._path.breaking = self._path.breaking, None
@@ -175,40 +189,28 @@ class SimWire:
         self._loop.arrive_at(seen_at, self._end_client, "connection reset", context=self._process.context)
         return at
 
-    async def receive(self) -> object:
-        while not self._replies:
-            if self._broken is not None:
-                raise ConnectionResetError(self._broken)
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._replies.popleft()
-
-    async def close(self) -> None:
-        self.shut("closed")
-
-    def shut(self, why: str) -> None:
-        """The client's end is closed; what was sent goes on its way, and the end behind it."""
-        if self._broken is None:
-            self._end_client(why)
+    def close(self) -> None:
+        """Close the client's end; what was sent goes on its way, and the end behind it."""
+        if self._open:
+            self._open = False
             at = max(self._sent_until, self._loop.now + self._network.delay(self._path))
             self._loop.call_at(at, self._end_server, context=WORLD)
 
+    def shut(self, why: str) -> None:
+        """The network ends the connection."""
+        if self._open:
+            self.close()
+            ended, error = self._receiver.ended, ConnectionResetError(why)
+            self._loop.arrive_at(self._loop.now, ended, error, context=self._process.context)
+
     def _arrive(self, reply: object) -> None:
-        if self._broken is None:
-            self._replies.append(reply)
-            self._wake()
+        if self._open:
+            self._receiver.heard(reply)
 
     def _end_client(self, why: str) -> None:
-        if self._broken is None:
-            self._broken = why
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self._open:
+            self._open = False
+            self._receiver.ended(ConnectionResetError(why))
 
     # -- in between --------------------------------------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class SimWire:
         return ErrorReply(forbids) if forbids and command[0] in (b"FCALL", b"FUNCTION") else None
 
     def reply(self, reply: object) -> None:
-        if self._loses_replies or self._broken is not None:
+        if self._loses_replies or not self._open:
             return
         trace = self._network.trace
         if trace.lines is not None:
@@ -262,7 +264,7 @@ class SimWire:
         replies, self._held_replies = self._held_replies, []
         if lost and (requests or replies):
             self._loses_requests = self._loses_replies = True
-            self._end_client("connection timed out")
+            self.shut("connection timed out")
             self._end_server()
             return
         for command in requests:

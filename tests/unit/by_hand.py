@@ -70,7 +70,7 @@ class Hand:
     infos: dict[ServerId, ServerInfo | Answer] = field(default_factory=dict[ServerId, ServerInfo | Answer])
     overtake: Callable[[], object] = lambda: None
     asked: list[tuple[ServerId, Call[Any]]] = field(default_factory=list[tuple[ServerId, Call[Any]]])
-    steps: list[Step] = field(default_factory=list[Step])
+    steps: list[Step[Any]] = field(default_factory=list[Step[Any]])
     nonces: Callable[[], int] = field(default_factory=lambda: count(1).__next__)
 
     def run(self, operation: Operation[T]) -> T:
@@ -87,7 +87,7 @@ class Hand:
         """The steps of one kind."""
         return [step for step in self.steps if isinstance(step, kind)]
 
-    def answer(self, step: Step) -> object:
+    def answer(self, step: Step[Any]) -> object:
         match step:
             case Look():
                 return self.view

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import hiredis
 
-from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Call, Install, Rows, Seal
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.view import Life, ServerId
 from zkrq.replication.fleet import Fleet
 from zkrq.replication.server import Server
-from zkrq.replication.wire import ErrorReply, Wire
+from zkrq.replication.stream import ErrorReply, Inbox, Receiver
+from zkrq.replication.wire import Wire
 
 INFO = b"redis_version:7.2.0\r\nrun_id:r1\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n"
 ABOUT = {b"INFO": INFO, b"HMGET": [b"g1", b"1", b"a", b"d"], b"SCARD": 0, b"TIME": [b"1", b"0"]}
@@ -74,29 +74,47 @@ class Redis:
 class FakeWire:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
-        self._replies: asyncio.Queue[object] = asyncio.Queue()
         self._reader = hiredis.Reader()
+        self._inbox = Inbox()
+        self._receiver: Receiver = self._inbox
+        self._busy_until = 0.0
+        self.closed = False
 
     async def connect(self) -> None: ...
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            self._reader.feed(packed)
-            answer = self._redis.answer(self._reader.gets())
+    async def ask(self, *commands: bytes) -> list[object]:
+        self.write(b"".join(commands))
+        return await self._inbox.take(len(commands))
+
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        self._receiver = receiver
+        return self.write
+
+    def write(self, data: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        self._reader.feed(data)
+        while (command := self._reader.gets()) is not False:
+            answer = self._redis.answer(command)
             for reply in answer.replies if isinstance(answer, Replies) else (answer,):
-                self._replies.put_nowait(reply)
+                if self._redis.pace:
+                    self._busy_until = max(self._busy_until, loop.time()) + self._redis.pace
+                    loop.call_at(self._busy_until, self._arrive, reply)
+                else:
+                    loop.call_soon(self._arrive, reply)
 
-    async def receive(self) -> object:
-        reply = await self._replies.get()
-        await asyncio.sleep(self._redis.pace)
-        if isinstance(reply, BaseException):
-            raise reply
-        return reply
+    def _arrive(self, reply: object) -> None:
+        if self.closed:
+            return
+        if isinstance(reply, OSError):
+            self._receiver.ended(reply)
+        else:
+            self._receiver.heard(reply)
 
-    async def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
-def fleet_of(servers: Mapping[str, Redis], tasks: Tasks, *, command_timeout: float) -> Fleet:
+def fleet_of(servers: Mapping[str, Redis], *, command_timeout: float) -> Fleet:
     """A client's fleet of these servers; other servers that it comes to know answer everything."""
 
     def make_server(id: ServerId, url: str) -> Server:
@@ -106,7 +124,6 @@ def fleet_of(servers: Mapping[str, Redis], tasks: Tasks, *, command_timeout: flo
             url,
             namespace="n",
             command_timeout=command_timeout,
-            tasks=tasks,
             dial=lambda url, timeout: redis.make_wire,
         )
 

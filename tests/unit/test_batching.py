@@ -18,6 +18,7 @@ from zkrq.replication.batching import (
     MAX_BATCH_BYTES,
     MAX_IN_FLIGHT,
     Batcher,
+    InFlightLimit,
 )
 
 pytestmark = pytest.mark.anyio
@@ -66,8 +67,8 @@ def batcher(tasks: Tasks, line: Line) -> Batcher[int, int]:
     return make(tasks, line)
 
 
-def make(tasks: Tasks, line: Line) -> Batcher[int, int]:
-    return Batcher(line.send, tasks=tasks, name="batch", patience=60)
+def make(tasks: Tasks, line: Line, limit: InFlightLimit | None = None) -> Batcher[int, int]:
+    return Batcher(line.send, tasks=tasks, name="batch", patience=60, limit=limit)
 
 
 async def some_turns() -> None:
@@ -364,3 +365,80 @@ async def test_callers_are_told_in_whichever_turn_the_batch_is_stopped(line: Lin
         with pytest.raises((Closed, OutcomeUnknown)) as told:
             await future
     assert told.type is (OutcomeUnknown if line.sent else Closed)
+
+
+# -- a limit over several batchers -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch in flight counts as hanging only when the test says so."""
+    monkeypatch.setattr(batching, "LATE_SECONDS", 10 * HANG)
+
+
+async def test_batchers_beyond_the_limit_gather_calls_until_one_lands(tasks: Tasks, line: Line, no_hurry: None) -> None:
+    limit = InFlightLimit(2)
+    batchers = [make(tasks, line, limit) for _ in range(4)]
+    futures = [each.add(number) for number, each in enumerate(batchers)]
+    await some_turns()
+    assert line.sent == [[0], [1]]
+    futures += [each.add(10 + number) for number, each in enumerate(batchers[2:], 2)]
+    await some_turns()
+    assert line.sent == [[0], [1]]
+    line.open.set()
+    async with asyncio.timeout(HANG):
+        assert await asyncio.gather(*futures) == [0, 10, 20, 30, 120, 130]
+    assert line.sent[2:] == [[2, 12], [3, 13]], "first come first served, and together with what came meanwhile"
+    assert line.most_under_way == 2
+
+
+async def test_callers_that_were_answered_go_on_before_the_line_does(tasks: Tasks, line: Line, no_hurry: None) -> None:
+    """Their next calls leave with those that waited."""
+    limit = InFlightLimit(1)
+    one, other = make(tasks, line, limit), make(tasks, line, limit)
+
+    async def twice() -> None:
+        await one.add(1)
+        await other.add(2)
+
+    caller = asyncio.create_task(twice())
+    await some_turns()
+    waiting = other.add(3)
+    await some_turns()
+    line.open.set()
+    async with asyncio.timeout(HANG):
+        await asyncio.gather(caller, waiting)
+    assert line.sent == [[1], [3, 2]]
+
+
+async def test_batches_that_hang_hold_nobody_back_for_long(
+    tasks: Tasks, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "LATE_SECONDS", 0.01)
+    limit = InFlightLimit(1)
+    batchers = [make(tasks, line, limit) for _ in range(4)]
+    futures = [each.add(number) for number, each in enumerate(batchers)]
+    async with asyncio.timeout(HANG):
+        while len(line.sent) < 4:
+            await asyncio.sleep(0)
+    line.open.set()
+    async with asyncio.timeout(HANG):
+        await asyncio.gather(*futures)
+        again = [each.add(number) for number, each in enumerate(batchers)]
+        await asyncio.gather(*again)
+    assert limit._in_flight == 0  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_batcher_that_closes_in_line_fails_its_calls_and_the_next_one_goes_on(
+    tasks: Tasks, line: Line, no_hurry: None
+) -> None:
+    limit = InFlightLimit(1)
+    first, closing, last = (make(tasks, line, limit) for _ in range(3))
+    futures = [each.add(1) for each in (first, closing, last)]
+    await some_turns()
+    closing.stop()
+    with pytest.raises(Closed):
+        await futures[1]
+    line.open.set()
+    async with asyncio.timeout(HANG):
+        assert await asyncio.gather(futures[0], futures[2]) == [10, 10]

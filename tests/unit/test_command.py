@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import hiredis
 import pytest
-from redis.exceptions import ResponseError
 
 from zkrq.replication import command
 from zkrq.replication.command import COMBINED_BYTES, COMBINED_CALLS, COMBINED_WEIGHT, ScriptCall, opening
 from zkrq.replication.exchange import Complaint, Exchange, Round
 from zkrq.replication.link import Link
-from zkrq.replication.wire import ErrorReply, pack_words
+from zkrq.replication.stream import ErrorReply, Receiver
+from zkrq.replication.wire import pack_words
 
 pytestmark = pytest.mark.anyio
 
 
 class Held:
-    """A wire that nothing is written to."""
+    """A wire that takes nothing."""
 
     async def connect(self) -> None: ...
 
-    async def send(self, commands: Sequence[bytes]) -> None:
+    async def ask(self, *commands: bytes) -> list[object]:
         raise AssertionError
 
-    async def receive(self) -> object:
-        raise AssertionError
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        return lambda data: None
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Turn:
@@ -143,9 +143,7 @@ async def test_a_command_is_bounded(turn: Turn, monkeypatch: pytest.MonkeyPatch)
 async def test_an_error_in_one_queue_is_that_queues_alone(turn: Turn) -> None:
     for queue in "qrs":
         turn.call("put", queue)
-    raised = ResponseError("WRONGTYPE of that key")
-    raised.reply = "WRONGTYPE of that key"  # pyright: ignore[reportAttributeAccessIssue]
-    first, second, third = turn.answer([[b"OK"], raised, ErrorReply("ERR another")])
+    first, second, third = turn.answer([[b"OK"], ErrorReply("WRONGTYPE of that key"), ErrorReply("ERR another")])
     assert first == [b"OK"]
     assert isinstance(second, Complaint)
     assert isinstance(third, Complaint)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from tests.unit.fake_redis import BROKEN, BUSY, COUNTED, LACKING, OK, SILENCE, Redis, ask, fleet_of
-from zkrq.base.tasks import Tasks
 from zkrq.protocol.calls import Count
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.fleet import Fleet
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 
 pytestmark = pytest.mark.anyio
 
@@ -23,15 +22,9 @@ Make = Callable[..., Fleet]
 
 
 @pytest.fixture
-async def tasks() -> AsyncGenerator[Tasks, None]:
-    async with Tasks("test") as tasks:
-        yield tasks
-
-
-@pytest.fixture
-def make(tasks: Tasks) -> Make:
+def make() -> Make:
     def make(**servers: Redis) -> Fleet:
-        return fleet_of(servers, tasks, command_timeout=PATIENCE)
+        return fleet_of(servers, command_timeout=PATIENCE)
 
     return make
 

@@ -13,7 +13,6 @@ from tests.unit.by_hand import A, B, C, view_of
 from tests.unit.fake_redis import Redis, fleet_of
 from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.events import Event, Events, NotWritable, ViewChanged
-from zkrq.base.tasks import Tasks
 from zkrq.coordination.coordinator import VIEW
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.protocol.view import View, accuse, encode, evict, extend
@@ -49,18 +48,17 @@ async def coordinator() -> AsyncGenerator[MemoryCoordinator]:
 
 
 @pytest.fixture
-async def membership(told: Told, coordinator: MemoryCoordinator) -> AsyncGenerator[Membership]:
+async def membership(told: Told, coordinator: MemoryCoordinator) -> Membership:
     """A client that knows the whole view, which is in the register."""
-    async with Tasks("test") as tasks:
-        fleet = fleet_of({id: Redis() for id in "abc"}, tasks, command_timeout=1.0)
-        membership = Membership(coordinator, fleet, namespace="n", events=Events(told.events.append))
-        membership.watch_all(told.every.append)
-        membership.watch(told.newer.append)
-        assert await membership.write(WHOLE, -1) == 0
-        membership.begin(WHOLE, 0)
-        assert told.newer == told.every == [WHOLE]
-        told.clear()
-        yield membership
+    fleet = fleet_of({id: Redis() for id in "abc"}, command_timeout=1.0)
+    membership = Membership(coordinator, fleet, namespace="n", events=Events(told.events.append))
+    membership.watch_all(told.every.append)
+    membership.watch(told.newer.append)
+    assert await membership.write(WHOLE, -1) == 0
+    membership.begin(WHOLE, 0)
+    assert told.newer == told.every == [WHOLE]
+    told.clear()
+    return membership
 
 
 async def test_a_change_is_written_and_told(membership: Membership, told: Told) -> None:

@@ -29,6 +29,8 @@ class Connection:
         except OSError as error:
             raise RedisConnectionError(f"Error connecting: {error}") from error
 
+    async def disconnect(self, *, nowait: bool) -> None: ...
+
 
 CAUSES: list[tuple[BaseException, Status]] = [
     (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Status.UNREACHABLE),

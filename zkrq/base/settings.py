@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
@@ -20,6 +20,7 @@ from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
 if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
     from zkrq.base.events import Event
 
 MAX_OPERATION_TIMEOUT = PUT_WINDOW / 4
@@ -129,6 +130,16 @@ class QueueSettings:
             if one != another:
                 return f"{field.name}={one!r}, not {another!r}"
         return None
+
+
+class QueueOptions(TypedDict, total=False):
+    """The settings of a queue as options, without its codec, which the type of the queue depends on."""
+
+    claim_timeout: Duration
+    retry: Retry | None
+    dead_letters: DeadLetters | None
+    max_size: int | None
+    max_payload_bytes: int
 
 
 class _AsDeclared:

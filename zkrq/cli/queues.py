@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
 from zkrq.cli.items import QUEUE, item_line
-from zkrq.cli.servers import meet_servers, server_lines, server_value
+from zkrq.cli.servers import server_lines, server_value
+from zkrq.client.inner import meet_servers
 from zkrq.client.inspection import Sizes, shards_left_out
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster, setting, settings_of
-from zkrq.client.cluster import Cluster, client_of
 from zkrq.client.connecting import founder
+from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST
 
 if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
     from zkrq.client.health import Health, ServerHealth
 
 
@@ -21,14 +22,6 @@ async def _found(args: Namespace) -> Lines:
     servers = sorted(view.servers)
     text = f"namespace {cluster.namespace} is founded: {', '.join(servers)}, min_replicas {view.min_replicas}"
     yield Line(text, {"namespace": cluster.namespace, "servers": servers, "min_replicas": view.min_replicas})
-
-
-async def meet_servers(cluster: Cluster) -> Health:
-    """Connect to the servers that were added after this client's own list was written; return the health then."""
-    for shard in client_of(cluster).shards.open.values():
-        unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
-        await shard.fleet.identify(unknown)
-    return cluster.health()
 
 
 def server_value(server: ServerHealth) -> dict[str, object]:

@@ -6,27 +6,23 @@ import asyncio
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.base.tasks import together
 from zkrq.cli.command import Command, Flag, Line, Lines
 from zkrq.cli.connection import open_cluster
-from zkrq.cli.servers import meet_servers
-from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.inner import copied_by_learners, meet_servers
 from zkrq.client.inspection import Statistics, shards_left_out
-from zkrq.protocol import calls
-from zkrq.protocol.replies import Status
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from zkrq.client.cluster import Cluster
     from zkrq.client.consumers import Consumer
     from zkrq.client.health import Health
-    from zkrq.client.shard import Shard
     from zkrq.client.shards import ShardStatus
 
 LEAST_INTERVAL = 0.2
@@ -101,28 +97,6 @@ async def take_snapshot(cluster: Cluster) -> Snapshot:
     consumers, copied = await cluster.consumers(), await copied_by_learners(cluster, queues)
     health = await meet_servers(cluster)
     return Snapshot(time.monotonic(), health, cluster.shards, queues, consumers, copied)
-
-
-async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:
-    """Return how much of their shard's items of these queues the learners have, in percent.  Raises ``Unavailable``."""
-    shards = [shard for shard in client_of(cluster).shards.open.values() if not shard.away]
-    found = await together(_copied_in(shard, queues) for shard in shards)
-    return {id: percent for each in found for id, percent in each.items()}
-
-
-async def _copied_in(shard: Shard, queues: Collection[str]) -> Mapping[str, float]:
-    view, fleet = shard.view, shard.fleet
-    if not view.learners:
-        return {}
-    counts = await together(shard.replicas.ask(calls.Count(name)) for name in queues)
-    whole = sum(of.ready + of.scheduled + of.claimed + of.dead for of in counts)
-    has = dict.fromkeys(view.learners, 0)
-    for name in queues:
-        call = calls.Count(name)
-        for id, answer in (await fleet.ask_in(view, view.learners, call)).items():
-            if answer.status is Status.OK:
-                has[id] += sum(call.read(answer.body)[:4])  # as in sizes
-    return {id: min(100.0, 100 * count / whole) if whole else 100.0 for id, count in has.items()}
 
 
 def show(now: Snapshot, before: Snapshot | None, trouble: str = "") -> RenderableType:

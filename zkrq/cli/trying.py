@@ -12,8 +12,9 @@ from argparse import Namespace
 from zkrq import local
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.base.settings import DEFAULTS, Settings
-from zkrq.cli import demo
 from zkrq.cli.command import Command, Flag, Line, Lines
+from zkrq.cli.demo import story
+from zkrq.cli.demo.words import Display, describe
 from zkrq.client.connecting import found
 from zkrq.client.environment import complete, variable_of
 
@@ -43,9 +44,9 @@ asyncio.run(main())
 
 
 async def _demo(args: Namespace) -> Lines:
-    with demo.display(sys.stderr if args.json else sys.stdout) as display:
-        result = await demo.run(display, seconds=args.seconds, rate=args.rate)
-    yield Line(demo.describe(result), dataclasses.asdict(result))
+    display = Display(sys.stderr if args.json else sys.stdout)
+    result = await story.run(display, seconds=args.seconds, rate=args.rate)
+    yield Line(describe(result), dataclasses.asdict(result))
     if not result.clean:
         raise ZkrqError("the demo failed")
 
@@ -70,8 +71,8 @@ COMMANDS = (
         "run workers on private servers, kill some, and check that no item gets lost",
         _demo,
         (
-            Flag("seconds", "how long to push items", float, demo.SECONDS),
-            Flag("rate", "at most this many pushes per second", float, demo.RATE),
+            Flag("seconds", "how long to push items", float, story.SECONDS),
+            Flag("rate", "at most this many pushes per second", float, story.RATE),
         ),
         connected=False,
     ),

@@ -13,13 +13,13 @@ from zkrq.base import clock
 from zkrq.base.checks import check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.client.inspection import Inspection, may_have, read_statistics
-from zkrq.client.shard import Shard
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
 from zkrq.protocol.shards import renewed
 
 if TYPE_CHECKING:
+    from zkrq.client.shard import Shard
     from zkrq.protocol.deciding import Decided
     from zkrq.replication.replicas import Replicas
 
@@ -41,7 +41,7 @@ class Cancellation(enum.Enum):
     REMOVED = "removed"
     """The item was ready, scheduled or a dead letter, and is removed."""
     SIGNALLED = "signalled"
-    """The item was claimed and is removed.  Its claim is lost, and its handler is told to stop."""
+    """The item was claimed and is removed.  Its claim is lost, and its handler is stopped."""
     NOT_FOUND = "not found"
     """No item has that id: it was never pushed, or it is done."""
 
@@ -66,7 +66,7 @@ class Administration(Inspection[T]):
         await self._set_paused(State.GONE)
 
     async def _set_paused(self, state: State) -> None:
-        """Change the first shard, then have the others follow it, even if somebody else has changed it meanwhile.
+        """Change the first shard, then have the others follow it, even if another client has changed it meanwhile.
 
         A new shard takes no pushes yet, and gets the pauses of the first one: again if the map has changed meanwhile.
         """
@@ -174,7 +174,7 @@ class Administration(Inspection[T]):
         """
         check_id("id", id)
         self._parts.check_open()
-        known = set[Shard]()
+        known: set[Shard] = set()
         while shards := await self._everywhere.further(known, [id]):
             for shard in shards:
                 if may_have(shard, id) and (found := await self._everywhere.on(shard, partial(self._cancel, id))):
@@ -208,7 +208,8 @@ class Administration(Inspection[T]):
         """
         named = None if ids is None else _check_ids(ids)
         self._parts.check_open()
-        changed, known = 0, set[Shard]()
+        known: set[Shard] = set()
+        changed = 0
         while shards := await self._everywhere.further(known, named or ()):
             for shard in shards:
                 some = None if named is None else [id for id in named if may_have(shard, id)]

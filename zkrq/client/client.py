@@ -43,6 +43,7 @@ from zkrq.producing.pusher import Pusher
 from zkrq.producing.sending import Sender
 from zkrq.protocol import calls
 from zkrq.protocol.shards import ShardState
+from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import ServerId
@@ -102,6 +103,8 @@ class Client:
         self._crowded = IDLE_MAX
         self._retired = dict[str, None]()
         """Queues that were dropped, and in which this client has claimed."""
+        self._pushes = InFlightLimit()
+        """Of the batches of pushes of all queues."""
         self._seq = 0
         """Greatest number of a claim request in a queue that was dropped."""
         self.is_open = False
@@ -253,7 +256,7 @@ class Client:
             self._declared_dead,
         )
         placement = self.shards.placement
-        pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement)
+        pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)
         line: Line[Any] = Line(context)
         parts: QueueParts[Any] = QueueParts(context, pusher, line, Everywhere(self.shards))
         parts.use([self._make_shard(context, line, shard) for shard in self.shards.open.values()])

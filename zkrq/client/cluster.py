@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, tzinfo
-from operator import attrgetter
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
 from zkrq.base.errors import ConfigError
-from zkrq.base.settings import AS_DECLARED, Settings
+from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
 from zkrq.client.addresses import RedisServers, check_shard, name_servers
 from zkrq.client.client import Client
@@ -102,29 +101,10 @@ class Cluster:
     # -- queues ------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        codec: Codec[T],
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[T]: ...
+    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[Any]: ...
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(
         self,
@@ -342,8 +322,8 @@ class Cluster:
         """Push no more plain items to a shard; consumers empty it.  ``shard_sizes`` shows what is left.
 
         Items with an ``id`` or a ``key``, and those of queues with a ``max_size``, still go there if it is the home of
-        their queue: nobody else could know whether such an item is there already.  If this fails or is cancelled, call
-        it again.
+        their queue, because no other shard could know whether such an item is there already.  If this fails or is
+        cancelled, call it again.
         Raises ``ConfigError`` for an unknown name, and for the only shard that takes pushes; ``Unavailable``.
         """
         self._client.check_open()
@@ -396,18 +376,3 @@ class Cluster:
                 raise ConfigError("nothing to recover: a server of the view is alive")
         finally:
             await self.aclose()
-
-
-client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
-"""Return the client inside a cluster, for internal use."""
-
-
-class Inner(Protocol):
-    """A cluster, or one for threads, which has a cluster inside once it is open."""
-
-    def _opened(self) -> Cluster | None: ...
-
-
-def opened_of(cluster: Inner) -> Cluster | None:
-    """Return the asynchronous cluster, None if this process has not opened it; for internal use."""
-    return cluster._opened()  # pyright: ignore[reportPrivateUsage]

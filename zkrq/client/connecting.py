@@ -13,8 +13,9 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.base.tls import TLS
 from zkrq.client.addresses import RedisServers, RedisShards, ZooKeeperServers, join_hosts, name_shards
-from zkrq.client.cluster import Cluster, client_of
+from zkrq.client.cluster import Cluster
 from zkrq.client.environment import complete, variable_of
+from zkrq.client.inner import client_of
 from zkrq.coordination.memory import Hub, MemoryCoordinator
 from zkrq.coordination.zookeeper import ZooKeeperCoordinator
 from zkrq.protocol.shards import FIRST

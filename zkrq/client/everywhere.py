@@ -58,7 +58,7 @@ class Everywhere:
         return None
 
     async def each(self, act: Callable[[Replicas], Awaitable[R]], known: set[Shard] | None = None) -> Sequence[R]:
-        """Do something on all shards at once, except those in ``known``; return the results.
+        """Do something on all shards concurrently, except those in ``known``; return the results.
 
         Returns when all calls have ended.  Raises ``Unavailable`` if a shard is away, and what ``act`` does: of several
         errors one that says that something may have happened.

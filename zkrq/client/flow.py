@@ -35,4 +35,4 @@ class Flow(NamedTuple):
 
 
 NO_FLOW = Flow(0, 0, "")
-"""What is known of a queue that nobody has looked at."""
+"""The flow of a queue that was never looked at."""

@@ -10,11 +10,10 @@ from zkrq.base.checks import Duration, Headers, check_count, check_duration
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.client.administration import Administration
-from zkrq.consuming.batch import check_batch
+from zkrq.consuming.batch import ack_together, check_batch
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.consuming.together import ack_together
 from zkrq.producing.options import read_options
 from zkrq.working.worker import work
 

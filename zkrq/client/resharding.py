@@ -13,7 +13,6 @@ from zkrq.base import clock
 from zkrq.base.checks import check_count
 from zkrq.base.errors import Closed, ConfigError, Unavailable, ZkrqError
 from zkrq.client.inspection import read_statistics
-from zkrq.client.shards import LOOK_SECONDS, Prepare, Shards
 from zkrq.producing.placement import MAP, read_home, write_home
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -44,7 +43,11 @@ from zkrq.protocol.view import FOUNDING, Life, NoView, View, ask_for_map, decode
 if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.client.shard import Shard
+    from zkrq.client.shards import Prepare, Shards
     from zkrq.coordination.coordinator import Coordinator
+
+ADD_SECONDS = 5.0
+"""Seconds until adding a given shard is retried."""
 
 HEADS_PAGE = 500
 """Ids that are read in one call."""
@@ -87,7 +90,7 @@ class Resharding:
             await self.add_begun()
 
     async def add_begun(self) -> None:
-        """Add the shards that this client was given, and that somebody has begun to add.
+        """Add the shards that this client was given, and those whose addition another client has begun.
 
         Raises ``ConfigError``, ``Unavailable``.
         """
@@ -110,7 +113,7 @@ class Resharding:
                     return
                 except ZkrqError as error:
                     self._shards.note_unfinished(name, error)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(ADD_SECONDS)
 
     def _begun(self) -> Sequence[ShardName]:
         shards = self._shards.map.shards
@@ -183,7 +186,6 @@ class Resharding:
                 raise ConfigError(f"server {min(twins)} belongs to shard {other}: servers need different names")
         async with self._shards.make(name, servers, "", self._settings) as shard:
             met = await shard.fleet.identify(list(shard.fleet.servers))
-            shard.fleet.drop()
         for id, who in met.items():
             for other, known in others:
                 if isinstance(who, ServerInfo) and (twin := known.view.id_of(who.run_id)):
@@ -195,10 +197,7 @@ class Resharding:
         """Found the view of a shard that the map names already, so that all who add it found the same one."""
         settings = replace(self._settings, found=True, min_replicas=min_replicas)
         async with self._shards.make(name, servers, register, settings) as shard:
-            try:
-                await shard.open()
-            finally:
-                shard.fleet.drop()
+            await shard.open()
 
     async def _rejoin(self, shard: Shard) -> None:
         """Take back that a shard drains or was closed, before it takes pushes again.
@@ -289,12 +288,12 @@ class Resharding:
 
         An earlier call may have been interrupted anywhere, so what is left to do follows from what is there:
 
-        * **Never opened**: nobody has pushed there.  It leaves the map.
+        * **Never opened**: no item was pushed there.  It leaves the map.
         * **Draining**: it is looked through, without changing anything.  Then it is closed, so that its servers refuse
           every push, and looked through again: a push may have arrived in between.  If something is left, it is
           draining again; otherwise its view ends.
         * **Closed**: an earlier call was interrupted.  The second look is repeated.
-        * **Its view has ended**: nobody can use it any more.  It leaves the map.
+        * **Its view has ended**: no client can use it any more.  It leaves the map.
 
         Raises ``ConfigError`` and changes nothing if something is left; ``Unavailable``: call it again.
         """
@@ -310,11 +309,11 @@ class Resharding:
         await self._shards.open_missing()
 
     async def _empty_and_end(self, name: ShardName, entry: Entry, *, force: bool) -> None:
-        """Make sure that nothing is left in a shard, and that nobody can use it any more: see ``remove``."""
+        """Make sure that nothing is left in a shard, and that no client can use it any more: see ``remove``."""
         if entry.state is ShardState.DRAINING:
             if not entry.since_ms:
                 await self.drain(name)  # an earlier call has not told its servers
-            # Polling must not change the view, because every change renews all leases: a claim that nobody extends
+            # Polling must not change the view, because every change renews all leases: a claim that is not extended
             # would never expire, and the shard never be empty.
             await self._check_empty(await self._use(name, entry.register), force=force)
         await self._change(closed, name, entry.register)
@@ -343,7 +342,7 @@ class Resharding:
             view, map = shard.view, await self._shards.refresh()
             entry = map.shards.get(shard.name)
             if entry is None or entry.register != shard.register or entry.state is not ShardState.CLOSED:
-                raise Unavailable(f"shard {shard.name} is used again, or was removed, by somebody else")
+                raise Unavailable(f"shard {shard.name} is used again, or was removed, by another client")
             if map.number <= view.map_number:
                 return view
 
@@ -356,7 +355,7 @@ class Resharding:
             return False
 
     async def _check_not_ended(self, name: ShardName, entry: Entry) -> None:
-        """Raise ``ConfigError`` if a removal has ended the view of a shard: nobody can use it any more."""
+        """Raise ``ConfigError`` if a removal has ended the view of a shard, after which no client can use it."""
         if await self._has_ended(entry.register):
             raise ConfigError(f"shard {name} is being removed, and empty: remove it again, and then add it")
 
@@ -399,7 +398,7 @@ class Resharding:
         since = (now_ms - (self._shards.entry(shard.name).since_ms or now_ms)) / 1000
         if not force and since < PUT_WINDOW:
             return (
-                f"it has been draining for {since:.0f} s, and for {PUT_WINDOW:g} s somebody may repeat a push that "
+                f"it has been draining for {since:.0f} s, and for {PUT_WINDOW:g} s a client may repeat a push that "
                 "went there"
             )
         return None

@@ -21,7 +21,6 @@ from zkrq.consuming.wakeups import Wakeups
 from zkrq.coordination.coordinator import VIEW, Coordinator
 from zkrq.protocol.eviction import Evicting
 from zkrq.protocol.founding import Founding, Location
-from zkrq.protocol.operations import OPERATIONS
 from zkrq.protocol.recovery import has_live_member
 from zkrq.protocol.replies import Answer
 from zkrq.protocol.server_info import ServerInfo
@@ -77,9 +76,7 @@ class Shard:
         self._settings = settings
         namespace = self._namespace = settings.namespace
         tasks = self._tasks = Tasks(f"zkrq {namespace}" + ("" if name == FIRST else f" {name}"))
-        make_server = partial(
-            Server, namespace=namespace, command_timeout=settings.command_timeout, tasks=tasks, dial=dial
-        )
+        make_server = partial(Server, namespace=namespace, command_timeout=settings.command_timeout, dial=dial)
         self.fleet: Final = Fleet({ServerId(id): url for id, url in servers.items()}, make_server, namespace=namespace)
         self.membership: Final = Membership(
             coordinator, self.fleet, namespace=namespace, events=events, register=register
@@ -95,7 +92,7 @@ class Shard:
             evicting,
             settings=settings,
             events=events,
-            removed=self.cutter.note,
+            cutter=self.cutter,
             causes=causes,
         )
         self._attendance = Attendance(runner, evicting, self.obstacles, namespace=namespace)
@@ -127,7 +124,8 @@ class Shard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """End the work in the background, and every connection."""
+        """End every connection, and the work in the background."""
+        self.fleet.drop()
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def open(self, recover_with: frozenset[ServerId] = frozenset()) -> bool:
@@ -242,4 +240,4 @@ class Shard:
 
     async def ask_for_room(self) -> None:
         """Ask every in-sync server whether something could be pushed now.  Raises what a push would raise."""
-        await self.replicas.run(OPERATIONS.ask_for_room())
+        await self.replicas.ask_for_room()

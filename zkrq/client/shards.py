@@ -342,7 +342,6 @@ class Shards:
             await stack.enter_async_context(shard)
             recovered = await shard.open(recover_with)
             shard.start()
-            stack.callback(shard.fleet.drop)
             self._stacks[name] = stack.pop_all()
         self._coordinator.follow(shard.register)
         self.away.pop(name, None)

@@ -123,7 +123,7 @@ class Issuer(Protocol):
 class Grant:
     """Hold what the claims of one bundle by one request have in common."""
 
-    __slots__ = ("_unpacked", "bundle", "issuer", "owner", "packed", "request")
+    __slots__ = ("_unpacked", "bundle", "is_large", "issuer", "owner", "packed", "request")
 
     def __init__(self, issuer: Issuer, bundle: str, packed: bytes, owner: str, request: str) -> None:
         self.issuer = issuer
@@ -133,6 +133,8 @@ class Grant:
         self.owner = owner
         self.request = request
         """Claim request that returned these claims.  Settling presents it to the servers."""
+        self.is_large = False
+        """Whether servers are to drop its payloads soon, once their items are gone."""
         self._unpacked: Bundle | None = None
 
     def id_of(self, position: int) -> str:

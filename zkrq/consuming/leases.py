@@ -310,6 +310,9 @@ class Leases:
         ]
         request = self._join(sum([returning for *_, returning in settlings])) if self._join else None
         reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
+        # Not left for a call that may take them along: a few hundred of them would fill a server's memory.
+        if any(grant.is_large for grant, _ in groups):
+            self._replicas.drop_payloads_soon()
         if not any(reply.lost):
             return [()] * len(settlings)
         lost = dict(zip(groups, reply.lost, strict=True))

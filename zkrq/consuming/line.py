@@ -320,7 +320,7 @@ class Line(Generic[T]):
 
     def expects(self, returning: int) -> bool:
         """Tell whether consumers who are about to come back are to find items claimed for them."""
-        return returning > 0 and self.pace.eager > 0
+        return returning > 0 and self.pace.eager > len(self._waiters)  # one that waits does not come back
 
     def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
         """Say what a supplier is to do next.
@@ -332,7 +332,8 @@ class Line(Generic[T]):
         self._hand_back_untaken(now)
         is_certain = self._identity.is_certain()
         self.pace.adapt(now, is_certain=is_certain)
-        supplier.covered, supplier.expected = 0, min(returning, self.pace.eager) if is_certain else 0
+        away = max(0, self.pace.eager - len(self._waiters))
+        supplier.covered, supplier.expected = 0, min(returning, away) if is_certain else 0
         count, supplier.probed = self._wanted_of(supplier), 0
         # A process that was woken alone makes a request even if nobody waits here any more: the request wakes the
         # next process that waits.  Without it the item would lie there until the next sweep.
@@ -361,6 +362,7 @@ class Line(Generic[T]):
         self._serve(supplier, fresh=True)
         self.hand_back()
         self._note(supplier, is_dry=report.is_dry)
+        # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
         if report.is_dry and report.listening:
             supplier.covered = -(-supplier.expected // self.pace.at_once)
         supplier.expected = 0

@@ -56,6 +56,10 @@ HAND_BACK_SECONDS = 1.0
 """Seconds that a request waits for items that are being handed back, so that it gets them before those behind them."""
 
 
+LARGE_BYTES = 1 << 16
+"""Bytes of payloads, of one bundle in one reply, that a server is not to keep for long once their items are gone."""
+
+
 class Order(NamedTuple):
     """What a supplier is to do next."""
 
@@ -346,7 +350,7 @@ class Supplier(Generic[T]):
         # Closed, the claims that go back would be handed out again, to nobody.
         if not self._is_waiting or self._closed or self._joined or self._handed_back or owner is None:
             return None
-        if not (self._is_due or self._demand.expects(returning)):
+        if not self._is_due and (len(self.buffer) >= returning or not self._demand.expects(returning)):
             return None
         was_due, was_alone = self._is_due, self._woken_alone
         order = self._next_order(returning)
@@ -355,6 +359,8 @@ class Supplier(Generic[T]):
         if not (order.wanted and hears):
             self._is_due, self._woken_alone = was_due, was_alone
             return None
+        # The loop takes over in its next turn.  From now on nothing else is asked for, and a cancellation that is heard
+        # of is remembered.
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._joined = self._make(owner, order, self._wakeups.channel if order.listens else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
@@ -462,6 +468,8 @@ class Supplier(Generic[T]):
             deadline_at = started + self._seconds_left(grant, first - 1, decided.reply.clock)
             lost = superseded.get(id, ())
             size += len(part)
+            if len(part) > LARGE_BYTES:
+                grant.is_large = True
             for position, payload in enumerate(split(part, count), first - 1):
                 if payload is None or position in lost or (cancelled and grant.id_of(position) in cancelled):
                     continue

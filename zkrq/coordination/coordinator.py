@@ -169,7 +169,7 @@ class Coordinator(Protocol):
 
     @property
     def enrolled(self) -> int:
-        """Number of live consumers, as far as this client has heard: it asks nobody."""
+        """Number of live consumers, as far as this client knows, without asking ZooKeeper."""
         ...
 
     async def consumers(self) -> Mapping[str, str]:

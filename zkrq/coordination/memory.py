@@ -213,12 +213,12 @@ class MemoryCoordinator:
 
     @property
     def valid_until(self) -> float:
-        believed = self._hub.session_timeout * (1 - MARGIN)
+        trusted = self._hub.session_timeout * (1 - MARGIN)
         match self.session.state:
             case SessionState.CONNECTED:
-                return asyncio.get_running_loop().time() + believed
+                return asyncio.get_running_loop().time() + trusted
             case SessionState.SUSPENDED:
-                return self._last_contact + believed
+                return self._last_contact + trusted
             case SessionState.CONNECTING | SessionState.LOST | SessionState.CLOSED:
                 return float("-inf")
 

@@ -25,7 +25,7 @@ from zkrq.producing.receipts import PackedReceipts, Results, results_of
 from zkrq.producing.sending import Named, Sender
 from zkrq.protocol.calls import Put, bundle_and_position
 from zkrq.protocol.payloads import NO_HEADERS, with_headers
-from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher
+from zkrq.replication.batching import MAX_IN_FLIGHT, Batcher, InFlightLimit
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
@@ -55,7 +55,10 @@ class Chunk:
 class Pusher(Generic[T]):
     """Push the items of one queue."""
 
-    def __init__(self, context: QueueContext, sender: Sender, placement: Placement) -> None:
+    def __init__(
+        self, context: QueueContext, sender: Sender, placement: Placement, limit: InFlightLimit | None = None
+    ) -> None:
+        """``limit``: of the batches of all queues of the client that are in flight."""
         self.observers: Final = context.observers
         self._queue = queue = context.queue
         self._codec: Codec[T] = context.codec
@@ -70,6 +73,7 @@ class Pusher(Generic[T]):
             patience=placement.first.replicas.operation_timeout,
             watched=context.observers.pushed,
             landed=self._report,
+            limit=limit,
         )
         self._plain = batcher(self._send_plain, name=f"push to {queue}")
         self._homed = batcher(partial(self._send_home, decided=False), name=f"push of ids to {queue}")

@@ -23,22 +23,20 @@ from zkrq.protocol.steps import (
     Look,
     Misplaced,
     NothingDone,
-    Obstacles,
     Operation,
     Refresh,
     Rest,
     TimeUp,
     TooFewMembers,
+    full_members,
     reasons,
+    refuse,
 )
 
 if TYPE_CHECKING:
     from zkrq.protocol.view import Life, ServerId, View
 
 R = TypeVar("R")
-
-FULL_RETRY_SECONDS = 1.0
-"""Seconds during which a push is retried that a full server has refused and another has accepted."""
 
 
 class Attempts:
@@ -79,16 +77,16 @@ class Attempts:
         newer = view
         if failed:
             answered = {id for id, answer in answers.items() if id not in failed and answer.verdict is not Verdict.WAIT}
-            newer = yield Evict(view, failed, answered)
+            newer = yield from Evict(view, failed, answered)
         elif any(answer.verdict is Verdict.REFRESH for answer in answers.values()):
-            newer = yield Refresh(view)
+            newer = yield from Refresh(view)
         if newer.epoch == view.epoch:
             yield Rest()
         return newer
 
     def until_done(self, effort: Effort, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
         """Make attempts, each under the view that the last one's answers led to, until all answers are OK."""
-        view: View = yield Look()
+        view: View = yield Look()  # every push, claim and ack passes here; see steps.py
         while True:
             answers = yield from attempt(view)
             if effort.note(answers):
@@ -97,7 +95,7 @@ class Attempts:
 
     def check_room(self, view: View, full: tuple[ServerId, ...]) -> Operation[None]:
         """Ask members that were full for room before anything is written.  Raises ``NothingDone``."""
-        answers: Answers = yield Ask(view.epoch, {id: view.receivers[id] for id in full}, Room())
+        answers = yield from Ask(view.epoch, {id: view.receivers[id] for id in full}, Room())
         refused = full_members(view, answers)
         if refused:
             raise NothingDone(f"refused, nothing was written: no room on {reasons(refused)}")
@@ -110,10 +108,10 @@ class Attempts:
 
         def attempt(view: View) -> Operation[Answers]:
             self.check_writable(view)
-            obstacles: Obstacles = yield Begin(view)
+            obstacles = yield from Begin(view)
             if obstacles.kept_out:
                 return obstacles.kept_out
-            answers: Answers = yield Ask(view.epoch, view.receivers, Room())
+            answers = yield from Ask(view.epoch, view.receivers, Room())
             if refused := full_members(view, answers):
                 raise NothingDone(f"no room on {reasons(refused)}")
             return answers
@@ -127,7 +125,7 @@ class Attempts:
 
         def attempt(view: View) -> Operation[Answers]:
             yield CheckTime()
-            return (yield Ask(view.epoch, view.receivers, call))
+            return (yield from Ask(view.epoch, view.receivers, call))
 
         yield from self.tell(call.queue, attempt)
 
@@ -159,15 +157,3 @@ class Attempts:
             why = effort.why(error)
             raise NothingDone(f"no primary of queue {call.queue!r} could be asked in time: {why}") from error
         return call.read(answered[0].body)
-
-
-def refuse(answers: Answers) -> None:
-    """Raise ``NothingDone`` if a server refused a call that only reads."""
-    for id, answer in answers.items():
-        if answer.verdict is Verdict.REFUSE:
-            raise NothingDone(f"{id}: {answer.reason}")
-
-
-def full_members(view: View, answers: Answers) -> Answers:
-    """Return the answers of members that have no room."""
-    return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}

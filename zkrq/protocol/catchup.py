@@ -30,7 +30,7 @@ from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Metadata, Seal, Wipe
 from zkrq.protocol.clocks import PUT_WINDOW, find_apart
 from zkrq.protocol.copying import QueueCopy, queues_at
-from zkrq.protocol.enrolment import enrol, meet, reserve
+from zkrq.protocol.enrolment import enrol, meet, reserve, seal
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.steps import (
     Change,
@@ -44,7 +44,6 @@ from zkrq.protocol.steps import (
     Refresh,
     Report,
     place,
-    seal,
 )
 from zkrq.protocol.view import Life, ServerId, View, ViewChange, admit, dismiss, promote, restored
 
@@ -77,7 +76,7 @@ class CatchUp(Attempts):
         If left in the middle, another client begins it again.  Raises ``NotNow``: run it again, and it continues where
         it was as long as the learner and the queues' sources stay in the same life.
         """
-        view: View = yield Refresh((yield Look()))
+        view = yield from Refresh((yield from Look()))
         if self._id not in view.servers:
             raise NotNow(f"{self._id} is no longer a server of this namespace")
         self._met = yield from meet([self._id])
@@ -127,9 +126,9 @@ class CatchUp(Attempts):
         kept = self.kept_generation(view, who)
         if not kept:
             who = yield from self._wipe(view, who)
-        life = Life(who.run_id, kept or (yield Nonce()))
+        life = Life(who.run_id, kept or (yield from Nonce()))
         yield from self._enrol(view, who, life, holding=kept is not None)
-        changed: View = yield Change(view, partial(admit, server=self._id, life=life))
+        changed = yield from Change(view, partial(admit, server=self._id, life=life))
         if changed.learners.get(self._id) != life:
             raise NotNow("the view moved meanwhile")
         return changed
@@ -160,7 +159,7 @@ class CatchUp(Attempts):
 
         So even a dump that is made meanwhile cannot bring the old data back under a generation that counts.
         """
-        passing = Life(who.run_id, (yield Nonce()))
+        passing = Life(who.run_id, (yield from Nonce()))
         yield from self._enrol(view, who, passing, holding=not who.is_foreign(view.deployment))
         here = Place(self._id, passing, view.epoch)
         for queue in (yield from queues_at(here)):
@@ -191,9 +190,9 @@ class CatchUp(Attempts):
             except PlaceFailed as failure:
                 newest = yield from self._after(view, failure)
             else:
-                newest = yield Refresh(view)
+                newest = yield from Refresh(view)
                 if newest.epoch == view.epoch:
-                    newest = yield Change(view, self.promotion(life))
+                    newest = yield from Change(view, self.promotion(life))
             if newest.members.get(self._id) == life:
                 return self.copied
             if newest.learners.get(self._id) != life:
@@ -211,9 +210,9 @@ class CatchUp(Attempts):
         ``PlaceFailed``."""
         newest = view
         if failure.answer.verdict is Verdict.EVICT:
-            newest = yield Evict(view, {failure.server: failure.answer}, set())
+            newest = yield from Evict(view, {failure.server: failure.answer}, set())
         elif failure.answer.verdict is Verdict.REFRESH:
-            newest = yield Refresh(view)
+            newest = yield from Refresh(view)
         if newest.epoch == view.epoch:
             raise failure
         return newest
@@ -243,7 +242,7 @@ class CatchUp(Attempts):
 
     def _note(self, items: int) -> Operation[None]:
         self.copied += items
-        if (yield Report(self.copied, self._total)):
+        if (yield from Report(self.copied, self._total)):
             with suppress(NotNow):  # the copying fails anyway if the server is gone
                 yield from reserve(self._met, self._repairer)
 

@@ -18,11 +18,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from zkrq.protocol.attempts import FULL_RETRY_SECONDS, Attempts, full_members
+from zkrq.protocol.attempts import Attempts
 from zkrq.protocol.calls import Apply, ApplyNew, Decision, Gone, Put, Records, Trimming
 from zkrq.protocol.copying import copy_items
 from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
+    FULL_RETRY_SECONDS,
     Answers,
     Ask,
     Begin,
@@ -35,6 +36,7 @@ from zkrq.protocol.steps import (
     Operation,
     PlaceFailed,
     Removed,
+    full_members,
     place,
 )
 

@@ -28,13 +28,13 @@ without each rule below, some schedule loses items or halts all clients.
 * *A refutation forbids the eviction, and nothing else.*  The calls of a contradicted client are retried within their
   time, because a server that hangs for a little longer than a time-out answers the next try.  Only a client that the
   server has failed for ``patience``, which is as long as a call is retried, fails its calls before they are sent.
-* *A server that lets nobody in is accused, never evicted at once*, whatever the client's standing.  A wrong password is
-  the mistake of one client or of the server, and the client cannot tell which.  Without the others' word, one client
-  with an old password would evict every server; without an eviction, one server with a wrong password would halt all
-  clients.  The others refute over a connection of their own that is made for it: the one that they have may be from
-  before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a client
-  that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out is never
-  evicted below min_replicas: that would help nobody.
+* *A server that lets no client in is accused, never evicted immediately*, whatever the client's standing.  A wrong
+  password is the mistake of one client or of the server, and the client cannot tell which.  Without the others' word,
+  one client with an old password would evict every server; without an eviction, one server with a wrong password would
+  halt all clients.  The others refute over a connection of their own that is made for it: the one that they have may be
+  from before the password was changed.  So does the accuser itself, which may be kept out of one queue only.  For a
+  client that the server never let in, in this life, the mistake is the client's.  And a server that keeps clients out
+  is never evicted below min_replicas, because no push could complete without it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Final
 
-from zkrq.protocol.calls import Seal
+from zkrq.protocol.enrolment import seal
 from zkrq.protocol.replies import IMPRESSIONS, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
-    Ask,
     Change,
     Evict,
     Evicted,
@@ -58,7 +57,6 @@ from zkrq.protocol.steps import (
     Operation,
     Swap,
     check_let_in,
-    seal,
 )
 from zkrq.protocol.view import (
     Eviction,
@@ -109,7 +107,7 @@ class Evicting:
         Raises ``Denied`` if a server does not let this client in, and that is this client's trouble; ``NothingDone`` if
         a server has failed only this client for long.
         """
-        view: View = yield Look()
+        view = yield from Look()
         if view.epoch > known.epoch:
             return view
         others = yield from self.probe(view, view.members.keys() - failed.keys() - answered)
@@ -117,7 +115,7 @@ class Evicting:
             check_let_in(others)
             return view
         failed = {**failed, **others}
-        now: float = yield Monotonic()
+        now = yield from Monotonic()
         failing_since = self.witness.note_failed(failed, now)
         weighed = weigh_eviction(view, failed)
         if weighed is not Eviction.HARMLESS:
@@ -128,13 +126,13 @@ class Evicting:
         judgements = self.judge(view, failed, now)
         if unheard := [id for id, judgement in judgements.items() if judgement is Judgement.ACCUSE]:
             kept_out = {id for id in unheard if failed[id].verdict is Verdict.CORRECT}
-            return (yield Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
+            return (yield from Swap(accuse(view, unheard, client=self.witness.client, kept_out=kept_out)))
         if not {Judgement.WAIT, Judgement.CONTRADICTED}.isdisjoint(judgements.values()):
             return view
         if weighed is Eviction.HALTING and now - failing_since < EVICTION_GRACE:
             return view
-        wanted = evict(view, failed, by=(yield Nonce()))
-        written: View = yield Swap(wanted)
+        wanted = evict(view, failed, by=(yield from Nonce()))
+        written = yield from Swap(wanted)
         if written is wanted:
             silent = [id for id in judgements if failed[id].status in IMPRESSIONS]
             self.witness.note_evicted({id: view.receivers[id] for id in silent}, now)
@@ -167,13 +165,12 @@ class Evicting:
     def attend(self) -> Operation[None]:
         """Ask the servers that are in a new life, which gives this client standing, and those that are accused; refute
         the accusations of those that answer."""
-        view: View = yield Look()
+        view = yield from Look()
         doubted, closed = accused(view), accused_of_denial(view)
         answers = {**(yield from seal(view, (doubted | self.witness.unmet) - closed))}
         if closed:
             yield Jitter(REFUTE_SPREAD)
-            lives = {id: view.receivers[id] for id in sorted(closed)}
-            anew: Answers = yield Ask(view.epoch, lives, Seal(), anew=True)
+            anew = yield from seal(view, closed, anew=True)
             # Many clients connect now: a connection that is slow to be made says nothing about the server.
             answers |= {id: answer for id, answer in anew.items() if answer.status not in IMPRESSIONS}
         reached = {id for id, answer in answers.items() if answer.status is Status.OK}
@@ -194,7 +191,7 @@ class Evicting:
             return refute(view, wrongly(view), client=self.witness.client)
 
         for _ in range(REFUTE_TRIES):
-            view: View = yield Look()
+            view = yield from Look()
             if not wrongly(view):
                 return
             yield Change(view, change)

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from zkrq.protocol.attempts import refuse
 from zkrq.protocol.calls import START, Claims, Fence, Names, NamesPage, Paging, Retire
 from zkrq.protocol.deciding import Deciding
-from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place
+from zkrq.protocol.steps import Answers, CheckTime, Operation, PlaceFailed, place, refuse
 
 if TYPE_CHECKING:
     from zkrq.protocol.replies import Answer

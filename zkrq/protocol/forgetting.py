@@ -63,7 +63,7 @@ class Forgetting(Deciding):
             if not self.may_trim(view):
                 return {}
             call = Forget(queue)
-            answers: Answers = yield Ask(view.epoch, view.members, call)
+            answers = yield from Ask(view.epoch, view.members, call)
             forgotten = all(answer.status is Status.OK and call.read(answer.body) for answer in answers.values())
             return answers
 

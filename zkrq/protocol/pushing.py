@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
-from zkrq.protocol.attempts import FULL_RETRY_SECONDS, full_members
 from zkrq.protocol.calls import DecidedReply, PushDecided, PushPlain, Put
 from zkrq.protocol.deciding import Decided, Deciding
 from zkrq.protocol.replies import Status, Verdict
 from zkrq.protocol.steps import (
+    FULL_RETRY_SECONDS,
     Answers,
     Ask,
     Begin,
@@ -24,6 +24,7 @@ from zkrq.protocol.steps import (
     NothingDone,
     Obstacles,
     Operation,
+    full_members,
 )
 from zkrq.protocol.view import Life, ServerId, View
 

@@ -19,11 +19,12 @@ from functools import partial
 from typing import NamedTuple
 
 from zkrq.protocol.copying import QueueCopy, queues_at
-from zkrq.protocol.enrolment import enrol, identify, meet, reserve
+from zkrq.protocol.enrolment import enrol, meet, reserve
 from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.steps import (
     Change,
+    Identify,
     Invalid,
     Look,
     Nonce,
@@ -67,9 +68,9 @@ class Recovery:
 
         Raises ``NotNow``, ``Stuck`` if it may be so for ever.
         """
-        view: View = yield Refresh((yield Look()))
+        view = yield from Refresh((yield from Look()))
         wanted = self.wanted(view)
-        identities = yield from identify(_present(view, wanted))
+        identities = yield from Identify(_present(view, wanted))
         if self.has_live_member(view, identities):
             return None
         try:
@@ -102,7 +103,7 @@ class Recovery:
         If some of them have the data of the view, the others count as empty and come back by catch-up.  If none has,
         all their data is merged.  Raises ``Invalid`` if there is no need or no such server, ``NotNow``.
         """
-        view: View = yield Refresh((yield Look()))
+        view = yield from Refresh((yield from Look()))
         unknown = sorted(named - view.servers.keys())
         if unknown or not named:
             raise Invalid(f"no server of this namespace: {', '.join(unknown) or '(none named)'}")
@@ -143,7 +144,7 @@ class Recovery:
         return has_live_member(view, identities)
 
     def _is_alive(self, view: View) -> Operation[bool]:
-        return self.has_live_member(view, (yield from identify(_present(view, view.members))))
+        return self.has_live_member(view, (yield from Identify(_present(view, view.members))))
 
     def takes_part(self, view: View, known: Life, who: ServerInfo) -> bool:
         """Tell whether a server has the data that the view knows, possibly under the next generation, given by a
@@ -167,7 +168,7 @@ class Recovery:
             raise NotNow(str(failure)) from failure
         for id, who in met.items():
             lives[id] = yield from self.renew(view, id, who)
-        changed: View = yield Change(view, partial(recover, lives=lives))
+        changed = yield from Change(view, partial(recover, lives=lives))
         if changed.members != lives:
             raise NotNow("the view moved meanwhile")
         return Recovered(changed, missing)
@@ -189,7 +190,7 @@ class Recovery:
         """Have ``target`` learn all that ``source`` holds.  Raises ``PlaceFailed``."""
 
         def copied(items: int) -> Operation[None]:
-            if (yield Report(items, 0)):
+            if (yield from Report(items, 0)):
                 yield from reserve(met, self._repairer)
 
         for queue in (yield from queues_at(source)):
@@ -198,7 +199,7 @@ class Recovery:
     def renew(self, view: View, id: ServerId, who: ServerInfo) -> Operation[Life]:
         """Give a server that took part its next generation, or a new one if it is empty."""
         known = self.wanted(view).get(id, Life(who.run_id, who.generation))
-        life = Life(who.run_id, self.renewed(view, known) if who.generation else (yield Nonce()))
+        life = Life(who.run_id, self.renewed(view, known) if who.generation else (yield from Nonce()))
         # Merging took time.  Only the clock is read again, so that a flushed server is detected.
         again = (yield from meet([id]))[id]
         who = replace(who, clock_us=again.clock_us)

@@ -51,6 +51,7 @@ PARTS = (
     "index",
     "notes",
     "payloads",
+    "cutting",
     "copies",
     "wake",
     "owners",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from zkrq.protocol.calls import (
     FROM_NOW,
@@ -31,9 +31,6 @@ from zkrq.protocol.copying import install_items, queues_at, read_items
 from zkrq.protocol.deciding import Deciding
 from zkrq.protocol.records import Bundle, State, Version, pack, unpack
 from zkrq.protocol.steps import Breathe, Look, NotNow, Now, Operation, Place, PlaceFailed, Wait, place
-
-if TYPE_CHECKING:
-    from zkrq.protocol.view import View
 
 PAGE_ITEMS = 500
 """Items compared in one step."""
@@ -82,7 +79,7 @@ class Scrub(Deciding):
 
         Of every server, because an unfinished push may have reached one follower alone, as the first of its queue.
         """
-        view: View = yield Look()
+        view = yield from Look()
         names: set[str] = set()
         try:
             for id in sorted(view.members):
@@ -96,7 +93,7 @@ class Scrub(Deciding):
 
         Returns the seconds to which the memory of removals is shortened, None if it is not.  Raises ``NotNow``.
         """
-        view: View = yield Look()
+        view = yield from Look()
         if not self.may_trim(view):
             raise NotNow("a copy that is not in sync must meet the tombstones of what is gone")
         remembered_ms = list[int]()
@@ -110,7 +107,7 @@ class Scrub(Deciding):
 
     def run(self, queue: str) -> Operation[Corrected]:
         """Compare every item of a queue once.  Raises ``NotNow`` if the view changes, and what ``decide`` raises."""
-        view: View = yield Look()
+        view = yield from Look()
         primary = place(view, view.primary(queue))
         found = Corrected()
         try:
@@ -182,7 +179,7 @@ class _Comparison:
 
     def _deal_with(self, items: Sequence[Copied]) -> Operation[None]:
         metadata = yield from self._primary.ask(Metadata(self._queue))
-        now_ms: int = yield Now()
+        now_ms = yield from Now()
         forward: list[Copied] = []
         forget: list[Copied] = []
         for item in items:

@@ -157,7 +157,7 @@ def joined(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
 
 
 def given_up(map: ShardMap, name: ShardName, register: str, by: str) -> ShardMap:
-    """Remove a new shard that has this register.  It was never opened, so nobody has pushed there."""
+    """Remove a new shard that has this register.  It was never opened, so no item was pushed there."""
     if map.shards.get(name) != Entry(ShardState.JOINING, register):
         return map
     return _without(map, name, by)
@@ -189,7 +189,7 @@ def opened(map: ShardMap, name: ShardName, by: str) -> ShardMap:
     """
     _check_not_closed(map, name)
     if map.shards[name].state is ShardState.DRAINING and map.shards[name].since_ms:
-        raise ValueError(f"shard {name} is being drained by somebody else: add it again")
+        raise ValueError(f"shard {name} is being drained by another client: add it again")
     return _moved(map, name, ShardState.OPEN, 0, by)
 
 
@@ -211,7 +211,7 @@ def heard(map: ShardMap, name: ShardName, now_ms: int, by: str) -> ShardMap:
     """
     _check_not_closed(map, name)
     if map.shards[name].state is not ShardState.DRAINING:
-        raise ValueError(f"shard {name} is being added again by somebody else: drain it again")
+        raise ValueError(f"shard {name} is being added again by another client: drain it again")
     return _moved(map, name, ShardState.DRAINING, map.shards[name].since_ms or now_ms, by)
 
 
@@ -250,7 +250,7 @@ def _moved(map: ShardMap, name: ShardName, state: ShardState, since_ms: int, by:
 def check_same(map: ShardMap, name: ShardName, register: str) -> None:
     """Raise ``ValueError`` if the shard with this register was removed, and there is another one of its name."""
     if name in map.shards and map.shards[name].register != register:
-        raise ValueError(f"shard {name} was removed by somebody else, and there is another one of that name now")
+        raise ValueError(f"shard {name} was removed by another client, and there is another one of that name now")
 
 
 def _check_not_closed(map: ShardMap, name: ShardName) -> None:
@@ -284,7 +284,7 @@ def choose(shards: Sequence[T], load: Callable[[T], float], draw: Callable[[int]
 
     ``draw(n)`` returns a random number below ``n``.  Two choices bound the greatest load nearly as well as looking at
     all (Mitzenmacher, The Power of Two Choices in Randomized Load Balancing, 2001), and a new shard is not flooded by
-    everybody at once.
+    all clients at the same time.
     """
     if len(shards) == 1:
         return shards[0]

@@ -1,7 +1,10 @@
 """Define the steps of which the protocol's operations consist.
 
 An operation is a generator.  It yields *steps*, small values that say which server to ask what, or what to wait for,
-and is sent the result of each.  Between two yields nothing else of this client happens, so a decision cannot be
+and is sent the result of each: ``view = yield from Look()``, whose type the step names.  Where each call of Python is
+counted, in pushes, claims and acks, it is ``view: View = yield Look()``, without the generator in between.
+
+Between two yields nothing else of this client happens, so a decision cannot be
 separated from its record.  The operation reads from top to bottom in the order in which things happen, and knows no
 event loop, no Redis, no clock and no randomness; h11 did the same for HTTP.
 
@@ -14,15 +17,22 @@ A runner may also throw a ``Failure`` into the operation where it yields: ``Time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Self, TypeVar
 
-from zkrq.protocol.calls import START, Call, Gone, NamesPage, Paging, Seal
 from zkrq.protocol.replies import Answer, Status, Verdict, denial
+from zkrq.protocol.server_info import ServerInfo
 from zkrq.protocol.view import Life, ServerId, View, ViewChange
 
+if TYPE_CHECKING:
+    from zkrq.protocol.calls import Call, Gone, NamesPage, Paged, Paging
+
+C = TypeVar("C")
+"""What a runner gives to the rows of its table beside a step."""
+
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 Answers = Mapping[ServerId, Answer]
@@ -31,21 +41,34 @@ Answers = Mapping[ServerId, Answer]
 # -- steps ------------------------------------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
-    """Get the view that this client knows.  Sent: a ``View``."""
+class Step(Generic[R_co]):
+    """One step; ``R_co`` is the result that is sent back."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Generator[Step[Any], Any, R_co]:
+        """Yield this step, as ``yield from`` does: its value is the result, with the type that the step names."""
+        return (yield self)
+
+    @classmethod
+    def by(
+        cls, of: type[C], act: Callable[[Self, C], R_co | Awaitable[R_co]]
+    ) -> tuple[type[Step[Any]], Callable[[Any, C], object]]:
+        """Return a row of a runner's table: ``act`` carries this step out and returns its result.
+
+        ``of``: what the runner gives to ``act`` beside the step.
+        """
+        return cls, act
 
 
-class CheckTime(NamedTuple):
-    """Continue only if time is left.  Sent: None.  ``TimeUp`` is thrown if none is."""
+@dataclass(frozen=True, slots=True)
+class Look(Step[View]):
+    """Get the view that this client knows."""
 
 
-class Begin(NamedTuple):
-    """Begin an attempt to write under this view.  Sent: ``Obstacles``.  ``TimeUp`` is thrown if no time is left.
-
-    Calls that only read do without it, because a client finds out by asking a server that an obstacle is gone.
-    """
-
-    view: View
+@dataclass(frozen=True, slots=True)
+class CheckTime(Step[None]):
+    """Continue only if time is left.  ``TimeUp`` is thrown if none is."""
 
 
 class Obstacles(NamedTuple):
@@ -58,8 +81,19 @@ class Obstacles(NamedTuple):
     full: tuple[ServerId, ...]
 
 
-class Ask(NamedTuple):
-    """Make the same call on several servers, each in the given life.  Sent: ``Answers``.
+@dataclass(frozen=True, slots=True)
+class Begin(Step[Obstacles]):
+    """Begin an attempt to write under this view.  ``TimeUp`` is thrown if no time is left.
+
+    Calls that only read do without it, because a client finds out by asking a server that an obstacle is gone.
+    """
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Step[Answers]):
+    """Make the same call on several servers, each in the given life.
 
     ``once``: do not repeat a call whose connection breaks.  ``anew``: make a connection for this call, to find out
     whether the server lets this client in now.
@@ -72,33 +106,38 @@ class Ask(NamedTuple):
     anew: bool = False
 
 
-class Evict(NamedTuple):
-    """Evict servers that failed under this view; ``answered`` names those that did answer.  Sent: the view to continue
-    with, unchanged if nothing can be done yet."""
+@dataclass(frozen=True, slots=True)
+class Evict(Step[View]):
+    """Evict servers that failed under this view; ``answered`` names those that did answer.  The result is the view to
+    continue with, unchanged if nothing can be done yet."""
 
     view: View
     failed: Answers
     answered: Set[ServerId]
 
 
-class Refresh(NamedTuple):
-    """Read the view again.  Sent: the view to continue with."""
+@dataclass(frozen=True, slots=True)
+class Refresh(Step[View]):
+    """Read the view again.  The result is the view to continue with."""
 
     view: View
 
 
-class Rest(NamedTuple):
-    """Wait a moment before the next attempt.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Rest(Step[None]):
+    """Wait a moment before the next attempt."""
 
 
-class Hurry(NamedTuple):
-    """Limit the operation's remaining time to these seconds.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Hurry(Step[None]):
+    """Limit the operation's remaining time to these seconds."""
 
     seconds: float
 
 
-class Removed(NamedTuple):
-    """Note that every server of the view knows these items of a queue to be gone.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Removed(Step[None]):
+    """Note that every server of the view knows these items of a queue to be gone."""
 
     queue: str
     items: Sequence[Gone]
@@ -107,50 +146,56 @@ class Removed(NamedTuple):
 # Steps of repair.
 
 
-class Identify(NamedTuple):
-    """Ask servers for their identity.  Sent: a ``ServerInfo`` of each, or the ``Answer`` that says why there is
-    none."""
+@dataclass(frozen=True, slots=True)
+class Identify(Step[Mapping[ServerId, ServerInfo | Answer]]):
+    """Ask servers for their identity.  The result has, for each without one, the answer that says why."""
 
     servers: Collection[ServerId]
 
 
-class Change(NamedTuple):
-    """Write the result of ``change`` by compare-and-set, unless it equals the view.  Sent: the view to continue with,
-    which is this one or one written before it."""
+@dataclass(frozen=True, slots=True)
+class Change(Step[View]):
+    """Write the result of ``change`` by compare-and-set, unless it equals the view.  The result is the view to continue
+    with, which is this one or one written before it."""
 
     view: View
     change: ViewChange
 
 
-class Nonce(NamedTuple):
-    """Make a new unique text.  Sent: the text."""
+@dataclass(frozen=True, slots=True)
+class Nonce(Step[str]):
+    """Make a new unique text."""
 
 
-class Report(NamedTuple):
-    """Report how many items were copied, of about ``total``.  Sent: whether to renew the reservations of the servers
-    now."""
+@dataclass(frozen=True, slots=True)
+class Report(Step[bool]):
+    """Report how many items were copied, of about ``total``.  The result says whether to renew the reservations of the
+    servers now."""
 
     copied: int
     total: int
 
 
-class Now(NamedTuple):
-    """Read this client's clock.  Sent: milliseconds since 1970."""
+@dataclass(frozen=True, slots=True)
+class Now(Step[int]):
+    """Read this client's clock: milliseconds since 1970."""
 
 
-class Wait(NamedTuple):
-    """Wait this many seconds.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Wait(Step[None]):
+    """Wait this many seconds."""
 
     seconds: float
 
 
-class Breathe(NamedTuple):
-    """Rest in proportion to the work since the last rest, so that a scrub takes little of the servers' time.  Sent:
-    None."""
+@dataclass(frozen=True, slots=True)
+class Breathe(Step[None]):
+    """Rest in proportion to the work since the last rest, so that a scrub takes little of the servers' time."""
 
 
-class Jitter(NamedTuple):
-    """Wait a random part of these seconds, so that clients do not all act together.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Jitter(Step[None]):
+    """Wait a random part of these seconds, so that clients do not all act together."""
 
     seconds: float
 
@@ -158,31 +203,28 @@ class Jitter(NamedTuple):
 # Steps of an eviction, which the runner executes for ``Evict`` while this client makes no other change of the view.
 
 
-class Monotonic(NamedTuple):
-    """Read this client's monotonic clock.  Sent: seconds."""
+@dataclass(frozen=True, slots=True)
+class Monotonic(Step[float]):
+    """Read this client's monotonic clock: seconds."""
 
 
-class Swap(NamedTuple):
-    """Replace the view that this client knows, by compare-and-set.  Sent: the new view, or one written before it."""
+@dataclass(frozen=True, slots=True)
+class Swap(Step[View]):
+    """Replace the view that this client knows, by compare-and-set.  The result is the new view, or one written before
+    it."""
 
     view: View
 
 
-class Evicted(NamedTuple):
-    """Note that this client has evicted servers because of these answers.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Evicted(Step[None]):
+    """Note that this client has evicted servers because of these answers."""
 
     failed: Answers
     epoch: int
 
 
-EvictionStep = Monotonic | Swap | Evicted
-
-
 # Steps of founding, when this client knows no view yet.
-
-
-class ReadRegister(NamedTuple):
-    """Read ZooKeeper's register.  Sent: a ``Register``."""
 
 
 class Register(NamedTuple):
@@ -192,30 +234,29 @@ class Register(NamedTuple):
     version: int
 
 
-class WriteRegister(NamedTuple):
-    """Write a view, or a plan, if the register still has this version.  Sent: None in any case."""
+@dataclass(frozen=True, slots=True)
+class ReadRegister(Step[Register]):
+    """Read ZooKeeper's register."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRegister(Step[None]):
+    """Write a view, or a plan, if the register still has this version."""
 
     view: View
     version: int
 
 
-class Log(NamedTuple):
-    """Log a record about a server, or about this client; ``warns``: as a warning.  Sent: None."""
+@dataclass(frozen=True, slots=True)
+class Log(Step[None]):
+    """Log a record about a server, or about this client; ``warns``: as a warning."""
 
     text: str
     server: ServerId | None = None
     warns: bool = True
 
 
-FoundingStep = ReadRegister | WriteRegister | Log
-
-RepairStep = Identify | Change | Nonce | Report | Now | Wait | Breathe | Jitter
-
-Step = (
-    Look | CheckTime | Begin | Ask | Evict | Refresh | Rest | Hurry | Removed | RepairStep | EvictionStep | FoundingStep
-)
-
-Operation = Generator[Step, Any, T]
+Operation = Generator[Step[Any], Any, T]
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -251,7 +292,7 @@ class Fenced(Failure):
 
 
 class Denied(Failure):
-    """A server does not let this client in, until somebody corrects the cause."""
+    """A server does not let this client in until its cause is corrected."""
 
 
 class TimeUp(Failure):
@@ -297,6 +338,9 @@ class PlaceFailed(Exception):
 
 # -- shared by operations ---------------------------------------------------------------------------------------------
 
+FULL_RETRY_SECONDS = 1.0
+"""Seconds during which a push is retried that a full server has refused and another has accepted."""
+
 
 @dataclass(slots=True)
 class Effort:
@@ -341,14 +385,19 @@ def check_let_in(answers: Answers) -> None:
             raise Denied(denial(id, answer))
 
 
-class Paged(Protocol):
-    """A reply that is one page of many."""
+def refuse(answers: Answers) -> None:
+    """Raise ``NothingDone`` if a server refused a call that only reads."""
+    for id, answer in answers.items():
+        if answer.verdict is Verdict.REFUSE:
+            raise NothingDone(f"{id}: {answer.reason}")
 
-    @property
-    def cursor(self) -> bytes: ...
+
+def full_members(view: View, answers: Answers) -> Answers:
+    """Return the answers of members that have no room."""
+    return {id: answer for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members}
 
 
-P = TypeVar("P", bound=Paged)
+P = TypeVar("P", bound="Paged")
 
 
 class Place(NamedTuple):
@@ -371,12 +420,11 @@ class Place(NamedTuple):
 
         Everything that exists during the whole scan is on some page.  Raises ``PlaceFailed``.
         """
-        while True:
-            page = yield from self.ask(call)
+        rest: Paging[P] | None = call
+        while rest is not None:
+            page = yield from self.ask(rest)
             yield from act(page)
-            if page.cursor == START:
-                return
-            call = call.at(page.cursor)
+            rest = rest.after(page)
 
     def names(self, call: Paging[NamesPage]) -> Operation[set[bytes]]:
         """Return the names on all pages.  Raises ``PlaceFailed``."""
@@ -388,12 +436,6 @@ class Place(NamedTuple):
 
         yield from self.each_page(call, note)
         return found
-
-
-def seal(view: View, servers: Iterable[ServerId]) -> Operation[Answers]:
-    """Make servers of the view adopt its epoch, which also shows which of them answer."""
-    lives = {id: view.receivers[id] for id in sorted(servers)}
-    return (yield Ask(view.epoch, lives, Seal())) if lives else {}
 
 
 def place(view: View, server: ServerId) -> Place:

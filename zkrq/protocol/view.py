@@ -260,7 +260,7 @@ class Judgement(enum.Enum):
     EVICT = "evict the server"
     ACCUSE = "ask the other clients, by an accusation in the view"
     WAIT = "leave the other clients time to refute"
-    CONTRADICTED = "evict nobody: other clients can use the server"
+    CONTRADICTED = "evict no server: other clients can use this one"
 
 
 def judge_silence(

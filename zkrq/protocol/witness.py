@@ -93,7 +93,8 @@ class Witness:
     def _note_accusations(self, view: View, now: float) -> list[ServerId]:
         """Note since when each accusation is known; return the servers about which this client was contradicted.
 
-        A refutation of what is over contradicts nobody: the server may have answered this client before the others did.
+        A refutation of an accusation that is over is no contradiction, because the server may have answered this client
+        before it answered the others.
         """
         before = self._accusations
         self._accused_of_silence = accused(view) - accused_of_denial(view)

@@ -55,7 +55,7 @@ class Attendance:
     def _follow(self, view: View) -> None:
         self._obstacles.keep_only(view.receivers)
         news = self._witness.follow(view, asyncio.get_running_loop().time())
-        # A server that nobody has asked yet in its new life: ask now, so that this client has standing when it dies.
+        # A server that has not been asked yet in its new life: ask now, so that this client has standing when it dies.
         if news.doubtful:
             self._rounds.call()
         for id in news.contradicted:

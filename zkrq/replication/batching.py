@@ -4,6 +4,9 @@ The first call of an idle ``Batcher`` leaves immediately, with all calls that th
 Calls that arrive while a batch is in flight leave together when it returns, with the next calls of its waiters; or
 earlier, if they are many or have waited for long.  So a lone call waits for nothing, and many callers share one round
 trip without asking for it.  (The idea is the group commit of databases: DeWitt et al., 1984.)
+
+Several batchers may share an ``InFlightLimit``.  With many queues every batch would be small, and a batch of one costs
+servers as much as one of ten.  So only some of them are in flight, and the others gather more calls until one returns.
 """
 
 from __future__ import annotations
@@ -40,6 +43,12 @@ MAX_WAITING = 100_000
 MAX_IN_FLIGHT = 4
 """Batches in flight at the same time."""
 
+SHARED_IN_FLIGHT = 32
+"""Batches in flight at the same time over batchers that share a limit."""
+
+LATE_SECONDS = 0.1
+"""Seconds without a landing after which a limit holds nobody back."""
+
 CallT = TypeVar("CallT")
 ResultT = TypeVar("ResultT")
 E = TypeVar("E", bound=Exception)
@@ -49,6 +58,56 @@ Batch: TypeAlias = list[tuple[CallT, asyncio.Future[ResultT], float]]
 
 Landed: TypeAlias = Callable[[Sequence[CallT], Sequence[float], Sequence[ResultT | Exception]], None]
 """A function of calls, of the seconds from adding each call to its result, and of the results."""
+
+
+class InFlightLimit:
+    """Limit the batches that several batchers have in flight; those beyond it stand in line, first come first served.
+
+    No time is waited for: a batcher leaves as soon as another one's batch has landed.  If none lands for
+    ``LATE_SECONDS``, servers hang, and those in line leave without waiting for them.
+    """
+
+    def __init__(self, most: int = SHARED_IN_FLIGHT) -> None:
+        self._most = most
+        self._in_flight = 0
+        self._line: deque[Callable[[], None]] = deque()
+        self._late: asyncio.TimerHandle | None = None
+
+    def begin(self, go_on: Callable[[], None]) -> bool:
+        """Count one more batch.  False: it may not leave now, and ``go_on`` is called when it may be tried again."""
+        if self._in_flight >= self._most:
+            self._line.append(go_on)
+            if self._late is None:
+                self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._open)
+            return False
+        self._in_flight += 1
+        return True
+
+    def end(self) -> None:
+        """Count a batch that has landed no more."""
+        self._in_flight -= 1
+        if self._line:
+            # Callers that it has answered make their next calls first, which then leave with others.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(loop.call_soon, self._admit)
+
+    def _admit(self) -> None:
+        if self._late:
+            self._late.cancel()
+            self._late = None
+        for _ in range(len(self._line)):
+            if self._in_flight >= self._most:
+                break
+            self._line.popleft()()
+        if self._line:
+            self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._open)
+
+    def _open(self) -> None:
+        """Let all in line leave: the batches in flight are not counted any more until they land."""
+        self._late = None
+        counted, self._in_flight = self._in_flight, 0
+        self._admit()
+        self._in_flight += counted
 
 
 class Batcher(Generic[CallT, ResultT]):
@@ -67,14 +126,18 @@ class Batcher(Generic[CallT, ResultT]):
         patience: float,
         watched: Sequence[object] = (),
         landed: Landed[CallT, ResultT] | None = None,
+        limit: InFlightLimit | None = None,
     ) -> None:
-        """``landed`` is called with the results of each batch while ``watched`` is not empty."""
+        """``landed`` is called with the results of each batch while ``watched`` is not empty.  ``limit``: what it
+        shares with other batchers."""
         self._send = send
         self._tasks = tasks
         self._name = name
         self._patience = patience
         self._watched = watched
         self._on_landed = landed
+        self._limit = limit
+        self._in_line = False
         self._waiting: deque[tuple[CallT, asyncio.Future[ResultT], int, float]] = deque()
         self._bytes = 0
         self._in_flight = 0
@@ -87,7 +150,7 @@ class Batcher(Generic[CallT, ResultT]):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT, size: int = 1) -> asyncio.Future[ResultT]:
-        """Add a call of so many bytes to the next batch; return the future of its result."""
+        """Add a call of this size, in bytes, to the next batch; return the future of its result."""
         if self._closed:
             raise Closed()
         loop = self._loop
@@ -100,7 +163,7 @@ class Batcher(Generic[CallT, ResultT]):
         now = self._scheduled_at or loop.time()
         self._waiting.append((call, future, size, now))
         if self._scheduled_at is None:
-            # The first call of an idle queue leaves immediately: a lone caller waits for nobody.  The others wait for
+            # The first call of an idle queue leaves immediately: a lone caller does not wait.  The others wait for
             # the batch in flight, which costs them at most the time of one.
             if self._is_worth_it():
                 self._schedule(loop, now)
@@ -139,8 +202,12 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _is_worth_it(self) -> bool:
         """Whether the waiting calls should leave now."""
-        return not self._in_flight or (
-            self._in_flight < MAX_IN_FLIGHT and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
+        return not self._in_line and (
+            not self._in_flight
+            or (
+                self._in_flight < MAX_IN_FLIGHT
+                and (len(self._waiting) >= FURTHER_LEAST or self._bytes >= FURTHER_BYTES)
+            )
         )
 
     def _schedule(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
@@ -148,7 +215,7 @@ class Batcher(Generic[CallT, ResultT]):
         loop.call_soon(self._depart)
 
     def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._in_flight < MAX_IN_FLIGHT:
+        if self._in_flight < MAX_IN_FLIGHT and not self._in_line:
             since = self._waiting[0][-1]
             self._hurry = loop.call_at(since + FURTHER_SECONDS, self._depart, True)
 
@@ -158,7 +225,12 @@ class Batcher(Generic[CallT, ResultT]):
             self._hurry.cancel()
             self._hurry = None
         self._turn_away()
+        if self._in_line:
+            return
         while self._waiting and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it()):
+            if self._limit and not self._limit.begin(self._leave_line):
+                self._in_line = True
+                return
             batch = self._take()
             self._in_flight += 1
             self._starting += 1
@@ -166,6 +238,10 @@ class Batcher(Generic[CallT, ResultT]):
             self._tasks.start(self._carry_out(batch), self._name)
         if self._waiting and self._loop:
             self._hurry_up_later(self._loop)
+
+    def _leave_line(self) -> None:
+        self._in_line = False
+        self._depart()
 
     def _take(self) -> Batch[CallT, ResultT]:
         batch: Batch[CallT, ResultT] = []
@@ -206,6 +282,8 @@ class Batcher(Generic[CallT, ResultT]):
             results = [own(error) for _ in batch]
         finally:
             self._in_flight -= 1
+            if self._limit:
+                self._limit.end()
             if not results:
                 results = [OutcomeUnknown("closed in the middle") for _ in batch]
             for (_, future, _), result in zip(batch, results, strict=True):

@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import NamedTuple, cast
 
 from zkrq.replication.exchange import Complaint, Exchange
-from zkrq.replication.wire import ErrorReply, Packed, pack_words, read_part
+from zkrq.replication.stream import ErrorReply
+from zkrq.replication.wire import Packed, pack_words
 
 COMBINED_CALLS = 32
 """Calls in one command; also bounds how many commands a call may overtake."""
@@ -115,7 +116,7 @@ class Command:
         elif len(self._exchanges) == 1:
             self._exchanges[0].land(reply)
         elif parts := _parts(reply, len(self._exchanges)):
-            for exchange, part in zip(self._exchanges, map(read_part, parts), strict=True):
+            for exchange, part in zip(self._exchanges, parts, strict=True):
                 exchange.land(Complaint(part.text) if isinstance(part, ErrorReply) else part)
         else:
             self.land(reply)
@@ -126,7 +127,7 @@ class Command:
             exchange.land(outcome)
 
     def forget(self) -> None:
-        """Wait no longer, except for the reply, which nobody needs."""
+        """Wait no longer, except for the reply, which is dropped."""
         self._exchanges, self.due = [], math.inf
 
 

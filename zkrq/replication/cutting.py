@@ -1,43 +1,54 @@
-"""Drop payloads last: once every server of the view knows that their items are gone, in batches of their own.
+"""Drop payloads last: once every server of the view knows that their items are gone.
 
 A removal that also dropped the payload could lose it.  The ack of a primary that is being evicted reaches one follower.
 The next primary does not know of it, claims the item again and refuses that ack.  The follower applies the later
 record, but no longer has the payload.  Then the primary dies.  So a removed item keeps its payload until a completed
-decision shows that every server knows of the removal, which costs one small call for many items.  Payloads left by a
-client that dies before that call are dropped with the tombstones.
+decision shows that every server knows of the removal.
+
+What is to be dropped rides along with the next call to each server that takes it (``calls.Carrying``), so a queue in
+use pays no call for it.  It leaves by itself after ``CUT_SECONDS``, or when it has become much.  A call that fails is
+not repeated: payloads that it left, or a client that has died, are dropped with the tombstones.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base.errors import Closed
-from zkrq.protocol.calls import Cut, Gone
+from zkrq.protocol.calls import Carrying, Cut, Gone, pack_gone
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
+    from zkrq.protocol.view import ServerId
     from zkrq.replication.membership import Membership
 
-CUT_SECONDS = 0.2
-"""Seconds during which payloads to drop are gathered."""
+C = TypeVar("C", bound=Carrying[Any])
+
+CUT_SECONDS = 10.0
+"""Seconds after which payloads to drop leave in a call of their own, if no other call has taken them along."""
+
+LARGE_CUT_SECONDS = 0.2
+"""The same for large payloads, which would fill a server's memory meanwhile."""
 
 CUT_MAX = 500
-"""Greatest number of bundles concerned by one call."""
+"""Bundles that ride along with one call, at most, and that one call of their own concerns; more of a queue leave
+without waiting."""
 
-WAITING_MAX = 100_000
-"""Bundles that may wait; further ones are left to the trimming of the tombstones."""
+WAITING_MAX = 300_000
+"""Bundles that may wait, counted for each server; further ones are left to the trimming of the tombstones."""
 
 
 class Cutter:
-    """Make servers drop payloads that are no longer needed.  A call that fails is not repeated."""
+    """Make servers drop payloads that are no longer needed."""
 
     def __init__(self, membership: Membership, tasks: Tasks) -> None:
         self._membership = membership
         self._tasks = tasks
-        self._waiting: dict[str, dict[bytes, bytes]] = {}
+        # By server, because a turn goes to the primary alone, and its records to the others.
+        self._waiting: dict[str, dict[ServerId, dict[bytes, bytes]]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -46,16 +57,48 @@ class Cutter:
         # Nothing is lost: trimming a tombstone drops the payload, too.  The cut only does it sooner.
         if self._count >= WAITING_MAX:
             return
-        waiting = self._waiting.setdefault(queue, {})
-        before = len(waiting)
-        waiting.update(items)  # what is gone stays so: the last word about a bundle has the most
-        self._count += len(waiting) - before
+        gone, by_server = dict(items), self._waiting.setdefault(queue, {})
+        for server in self._membership.view.receivers:
+            waiting = by_server.setdefault(server, {})
+            before = len(waiting)
+            waiting.update(gone)  # what is gone stays so: the last word about a bundle has the most
+            self._count += len(waiting) - before
+            if len(waiting) > CUT_MAX:
+                self.hurry(0.0)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(CUT_SECONDS, self._start)
+            self._start_timer(CUT_SECONDS)
+
+    def load(self, call: C, servers: Iterable[ServerId]) -> C:
+        """Return a call to these servers with what they are to drop."""
+        by_server = self._waiting.get(call.queue)
+        if not by_server:
+            return call
+        # One list for all of them: a server that has dropped a payload before finds nothing to do.
+        gone: dict[bytes, bytes] = {}
+        for server in servers:
+            if len(by_server.get(server, ())) <= CUT_MAX:
+                taken = by_server.pop(server, {})
+                self._count -= len(taken)
+                gone |= taken
+        if not by_server:
+            del self._waiting[call.queue]
+        return call.with_cuts(pack_gone(gone.items())) if gone else call
+
+    def hurry(self, seconds: float = LARGE_CUT_SECONDS) -> None:
+        """Let what waits leave after this time at most."""
+        if self._timer is None or self._timer.when() > asyncio.get_running_loop().time() + seconds:
+            self._start_timer(seconds)
+
+    def _start_timer(self, seconds: float) -> None:
+        if self._timer:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._start)
 
     def _start(self) -> None:
-        with suppress(Closed):
-            self._tasks.start(self.flush(), "drop payloads")
+        self._timer = None
+        if self._waiting:
+            with suppress(Closed):
+                self._tasks.start(self.flush(), "drop payloads")
 
     async def flush(self) -> None:
         """Send the gathered ids now."""
@@ -63,10 +106,17 @@ class Cutter:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting, self._count = self._waiting, {}, 0
-        for queue, gone in waiting.items():
-            items = [Gone(*each) for each in gone.items()]
-            for start in range(0, len(items), CUT_MAX):
-                view = self._membership.view
-                # No answer is looked at.  A server that misses a cut keeps a payload that nobody will read until its
-                # tombstone is trimmed.
-                await self._membership.fleet.ask_in(view, view.receivers, Cut(queue, items[start : start + CUT_MAX]))
+        for queue, by_server in waiting.items():
+            await self._cut(queue, by_server)
+
+    async def _cut(self, queue: str, by_server: Mapping[ServerId, Mapping[bytes, bytes]]) -> None:
+        gone: dict[bytes, bytes] = {}
+        for waiting in by_server.values():
+            gone |= waiting
+        items = [Gone(*each) for each in gone.items()]
+        for start in range(0, len(items), CUT_MAX):
+            view = self._membership.view
+            servers = [server for server in view.receivers if server in by_server]
+            # No answer is looked at.  A server that misses a cut keeps a payload that nobody will read until its
+            # tombstone is trimmed.
+            await self._membership.fleet.ask_in(view, servers, Cut(queue, items[start : start + CUT_MAX]))

@@ -17,7 +17,7 @@ from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.view import Life, ServerId, View
 from zkrq.replication.exchange import Round
 from zkrq.replication.link import ServerError
-from zkrq.replication.request import Request
+from zkrq.replication.request import Asked, Request
 from zkrq.replication.server import Server
 from zkrq.replication.urls import with_credentials_of
 from zkrq.replication.wire import pack_words
@@ -139,20 +139,19 @@ class Fleet:
         used in place of this fleet's servers, and not reported to the observer.
         """
         servers = self.servers if twins is None else twins
-        script, queue, rest, weight = call.script, call.queue, pack_words(call.words()), call.weight
+        asked = Asked(call.script, call.queue, epoch, pack_words(call.words()), call.weight, once)
         requests: dict[ServerId, Request] = {}
         answers: dict[ServerId, Answer] = {}
         # All calls leave in this turn of the event loop, before anything else of this client runs.  So the
         # operation's decision (which servers, which epoch) and its calls cannot be separated by another operation of
         # this client.
-        round, all_sent = Round(), True
+        round, now = Round(), asyncio.get_running_loop().time()
         for id, life in lives.items():
             if server := servers.get(id):
-                requests[id] = request = Request(server, script, queue, epoch, life, rest, weight, round, once=once)
-                all_sent = all_sent and request.sent
+                requests[id] = Request(server, life, asked, round, now)
             else:
                 answers[id] = _REMOVED
-        if all_sent and requests:  # a server that needs a connection first does not wait for the others
+        if requests and round.left == len(requests):  # all were sent: no server needs a connection first
             await round.landed
         # The usual case needs no task for any server.  One that has no connection, or whose reply is unusual, gets a
         # task of its own now, and the others' answers are kept meanwhile.

@@ -7,7 +7,7 @@ the command that has waited longest, and to it alone.
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
 that counted then would blame the server for the process's own delay.  So a call that is due has ``READ_TURNS`` more
-turns of the event loop, which is what it takes to send it, to receive its reply, and to pass that on.
+turns of the event loop, which is more than it takes to send it and to receive its reply.
 
 **Silence is counted from the last reply.**  Replies come in the order of the calls, so a call that waits behind others
 has not been silent towards anybody while these are answered: behind a few large batches on a slow line, the time of a
@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 from zkrq.protocol.replies import Answer, Status, ends_connection, read_error
 from zkrq.replication.command import COMBINED_CALLS, Command, ScriptCall
 from zkrq.replication.exchange import PENDING, Complaint, Exchange, Round, TimedOut
-from zkrq.replication.wire import ErrorReply, NoConnection, Wire, Word, pack
+from zkrq.replication.stream import ErrorReply, Receiver
+from zkrq.replication.wire import NoConnection, Wire, pack
 
 if TYPE_CHECKING:
     from zkrq.protocol.server_info import ServerInfo
@@ -51,6 +52,11 @@ class ServerError(Exception):
         self.answer = Answer(status, (), reason)
 
 
+def refusal(message: str) -> ServerError:
+    """Return the error for a server that replies with an error of this text."""
+    return ServerError(read_error(message).status, message)
+
+
 def failure(error: OSError) -> ServerError:
     """Return the error that says why there is no connection."""
     if isinstance(error, NoConnection):
@@ -58,7 +64,7 @@ def failure(error: OSError) -> ServerError:
     return ServerError(Status.UNREACHABLE, str(error))
 
 
-class Link:
+class Link(Receiver):
     """One connection and its calls in flight."""
 
     identity: ServerInfo
@@ -67,8 +73,7 @@ class Link:
     """The last sending of a library over this connection; what is sent later is executed later."""
 
     def __init__(self, wire: Wire, timeout: float) -> None:
-        """``timeout``: seconds of silence after which a call in flight times out."""
-        self.wire = wire
+        """``wire``: one that is connected.  ``timeout``: seconds of silence after which a call in flight times out."""
         self.lost: ServerError | None = None
         self.loading = None
         self._timeout = timeout
@@ -77,16 +82,21 @@ class Link:
         self._watch: asyncio.TimerHandle | None = None
         self._watched = math.inf
         self._outgoing: list[Command] = []
-        self._something_to_write = asyncio.Event()
+        self._paused = False
+        self._wire = wire
+        self._write = wire.start(self)
 
-    async def ask(self, *commands: tuple[Word, ...]) -> list[object]:
-        """Send commands and return their replies.  Raises what ``send`` names, except ``TimeoutError``."""
+    async def ask(self, *commands: bytes) -> list[object]:
+        """Send commands and return their replies.  Raises ``ServerError``, for an error reply as well."""
         round = Round()
         exchanges = [Exchange() for _ in commands]
         for command, exchange in zip(commands, exchanges, strict=True):
-            self._send(pack(command), exchange, round)
+            self._send(command, exchange, round)
         await round.landed
-        return [await exchange.reply() for exchange in exchanges]
+        try:
+            return [await exchange.reply() for exchange in exchanges]
+        except Complaint as complaint:
+            raise refusal(str(complaint)) from None
 
     def call(self, call: ScriptCall, exchange: Exchange, round: Round, due: float = math.inf) -> None:
         """Call a script together with everything else of this turn of the event loop.
@@ -129,7 +139,7 @@ class Link:
         command = Command(content, exchange, due)
         self._waiting.append(command)
         if not self._outgoing:
-            self._something_to_write.set()
+            asyncio.get_running_loop().call_soon(self._flush)
         self._outgoing.append(command)
         # One timer for all calls: it is set to the earliest, and set again when it fires.
         if due < self._watched:
@@ -169,45 +179,47 @@ class Link:
         """Return when a call in flight times out, unless there is another reply before."""
         return max(command.due, min(silent_at, command.due + (LONGEST - 1) * self._timeout))
 
-    async def write(self) -> None:
-        """Send queued commands until the connection ends: many queues share the cost of one system call."""
-        try:
-            while True:
-                await self._something_to_write.wait()
-                if self.lost:
-                    return  # redis-py would reconnect by itself
-                self._something_to_write.clear()
-                commands, self._outgoing = self._outgoing, []
-                await self.wire.send([command.packed() for command in commands])
-        except OSError as error:
-            self.give_up(failure(error))
-        finally:
-            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
+    # -- writing -------------------------------------------------------------------------------------------------------
 
-    async def read(self) -> None:
-        """Pass each reply to the call that waits for it, until the connection ends."""
-        try:
-            while True:
-                reply = await self.wire.receive()
-                if self.lost:
-                    return  # abandoned meanwhile: no call waits for this reply any more
-                if isinstance(reply, ErrorReply) and (not self._waiting or ends_connection(reply.text)):
-                    self.give_up(ServerError(read_error(reply.text).status, reply.text))
-                    return
-                self._waiting.popleft().answer(reply)
-                if self._waiting:  # a call alone needs no more than its own time
-                    self._answered_at = asyncio.get_running_loop().time()
-        except OSError as error:
-            self.give_up(failure(error))
-        finally:
-            self.give_up(ServerError(Status.UNREACHABLE, "connection closed"))
-            await self.wire.close()
+    def _flush(self) -> None:
+        """Send what this turn of the event loop has brought: many queues share the cost of one system call."""
+        # While writing is paused, commands stay here, where more calls may join them.  Their number is bounded by the
+        # batches in flight, and their time-outs count.
+        if not self._paused and self._outgoing and not self.lost:
+            commands, self._outgoing = self._outgoing, []
+            self._write(b"".join(map(Command.packed, commands)))
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        asyncio.get_running_loop().call_soon(self._flush)  # the transport, which calls this, is not ready yet
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def heard(self, reply: object) -> None:
+        """Pass a reply to the call that waits for it."""
+        waiting = self._waiting
+        if isinstance(reply, ErrorReply) and (not waiting or ends_connection(reply.text)):
+            self.give_up(refusal(reply.text))
+        elif not waiting:
+            self.give_up(ServerError(Status.UNREACHABLE, f"a reply that nobody asked for: {reply!r:.200}"))
+        else:
+            waiting.popleft().answer(reply)
+            if waiting:  # a call alone needs no more than its own time
+                self._answered_at = asyncio.get_running_loop().time()
+
+    def ended(self, error: OSError) -> None:
+        self.give_up(failure(error))
 
     def give_up(self, error: ServerError) -> None:
-        """Abandon the connection: fail every call in flight."""
-        self.lost = self.lost or error
-        self._something_to_write.set()
+        """Close the connection: fail every call in flight.  Does nothing if it has ended."""
+        if self.lost:
+            return
+        self.lost = error
+        self._wire.close()
         if self._watch:
             self._watch.cancel()
         while self._waiting:
-            self._waiting.popleft().land(self.lost)
+            self._waiting.popleft().land(error)

@@ -2,6 +2,9 @@
 
 It begins no write while it knows of a server that keeps it out: a write that the other servers execute and this one
 does not has an unknown outcome.  No server is evicted for an obstacle, since other clients may well use it.
+
+A server that has reached its ``maxmemory`` stays in the view, too: it drains, since it still executes claims and acks.
+It is asked for room before anything is written.
 """
 
 from __future__ import annotations
@@ -12,13 +15,12 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from zkrq.base.events import Events, ServerUnusableHere
+from zkrq.base.events import Events, ServerFull, ServerHasRoom, ServerUnusableHere
 from zkrq.protocol.calls import Seal
 from zkrq.protocol.replies import IMPRESSIONS, Answer, Status, Verdict, denial
 from zkrq.protocol.steps import Obstacles
 from zkrq.protocol.view import ServerId, View
 from zkrq.protocol.witness import CONTRADICTION
-from zkrq.replication.full import FullServers
 
 if TYPE_CHECKING:
     from zkrq.replication.fleet import Fleet
@@ -27,13 +29,18 @@ KEPT_OUT_SECONDS = 1.0
 """Seconds during which an answer that keeps this client out is trusted; then the server is asked again."""
 
 
+FULL_SECONDS = 10.0
+"""Seconds since the last refusal until a server that accepts items again is no longer asked beforehand."""
+
+
 class KnownObstacles:
     """Remember servers that are full, that keep this client out, or that answer only other clients."""
 
     def __init__(self, fleet: Fleet, *, namespace: str, events: Events) -> None:
-        self.full: Final = FullServers(namespace, events)
         self.kept_out: Final = dict[ServerId, tuple[Answer, float]]()
         """Answer of each server that this client cannot use, and when it came."""
+        self._full = dict[ServerId, float]()
+        """When each server that is known to be full last refused, by the event loop's clock."""
         self._fleet = fleet
         self._namespace = namespace
         self._events = events
@@ -41,7 +48,7 @@ class KnownObstacles:
     @property
     def any(self) -> bool:
         """Tell whether any obstacle to a write is known."""
-        return bool(self.kept_out or self.full.refused_at)
+        return bool(self.kept_out or self._full)
 
     @property
     def trouble(self) -> tuple[str, ...]:
@@ -61,7 +68,7 @@ class KnownObstacles:
             # write would be let in.  The answers come back through ``note_failure``.
             await self._fleet.ask_in(view, sorted(due), Seal())
         kept_out = {id: answer for id, (answer, _) in self.kept_out.items() if id in view.receivers}
-        return Obstacles(kept_out, tuple(self.full.among(view)))
+        return Obstacles(kept_out, tuple(id for id in self._full if id in view.members))
 
     # -- observations --------------------------------------------------------------------------------------------------
 
@@ -89,6 +96,23 @@ class KnownObstacles:
         # refuse calls although the server has been answering again since.
         self.kept_out[server] = Answer(Status.SILENT, (), CONTRADICTION), -math.inf
         self._report(server, f"server {server}: {CONTRADICTION}")
+
+    def note_room(self, view: View, answers: Mapping[ServerId, Answer]) -> None:
+        """Note answers to calls that need memory.  A full learner is evicted instead."""
+        refused = [id for id, answer in answers.items() if answer.status is Status.REFUSED and id in view.members]
+        if not refused and not self._full:
+            return
+        now = asyncio.get_running_loop().time()
+        for id in refused:
+            if id not in self._full:
+                self._events.tell(ServerFull(self._namespace, id), logging.WARNING)
+            self._full[id] = now
+        for id, at in list(self._full.items()):
+            if id not in view.members:
+                del self._full[id]
+            elif id in answers and answers[id].status is Status.OK and now - at >= FULL_SECONDS:
+                del self._full[id]
+                self._events.tell(ServerHasRoom(self._namespace, id))
 
     def keep_only(self, servers: Mapping[ServerId, object]) -> None:
         """Forget all other servers."""

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from zkrq.protocol.calls import START, Call, Decision, NamesPage, Paging, Put
 from zkrq.protocol.operations import OPERATIONS, Operations
-from zkrq.protocol.steps import Paged
 from zkrq.replication.causes import UNKNOWN, Causes
 
 if TYPE_CHECKING:
+    from zkrq.protocol.calls import Call, Decision, NamesPage, Paged, Paging, Put
     from zkrq.protocol.deciding import Decided
     from zkrq.protocol.pushing import Pushes
     from zkrq.protocol.view import ServerId
     from zkrq.replication.runner import Runner
 
 R = TypeVar("R")
-P = TypeVar("P", bound=Paged)
+P = TypeVar("P", bound="Paged")
 
 
 class Replicas:
@@ -31,6 +30,7 @@ class Replicas:
         self.membership = runner.membership
         self.operation_timeout = runner.operation_timeout
         self.run, self.repair = runner.run, runner.repair
+        self.drop_payloads_soon = runner.cutter.hurry
 
     async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
         """Apply new items on every server.
@@ -60,6 +60,10 @@ class Replicas:
         """
         return await self.run(self._operations.fence(queue, owner))
 
+    async def ask_for_room(self) -> None:
+        """Ask every server whether it would accept a push now.  Raises what a push would raise."""
+        await self.run(self._operations.ask_for_room())
+
     async def ask(self, call: Call[R]) -> R:
         """Make a call that only reads on the queue's primary.  Raises ``Unavailable``."""
         return await self.run(self._operations.ask_primary(call))
@@ -75,19 +79,18 @@ class Replicas:
         True comes with the first page, and with the first page of another primary: a cursor is valid on one server
         only, so the scan starts over there.  Raises ``Unavailable``.
         """
-        first, primary = call, ""
-        while True:
+        rest: Paging[P] | None = call
+        primary = ""
+        while rest is not None:
             leading = self.primary(call.queue)
             starts = leading != primary
             if starts:
-                call, primary = first, leading
-            page = await self.ask(call)
+                rest, primary = call, leading
+            page = await self.ask(rest)
             if self.primary(call.queue) != primary:
                 continue
             yield page, starts
-            if page.cursor == START:
-                return
-            call = call.at(page.cursor)
+            rest = rest.after(page)
 
     def primary(self, queue: str) -> ServerId:
         """Return the queue's primary, as far as this client knows."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.protocol.keys import script_keys
 from zkrq.protocol.replies import LACKS_LIBRARY, Answer, Status, read_error, read_reply
@@ -46,66 +46,45 @@ OPENINGS_KEPT = 10_000
 """Openings of script calls that are kept, a KiB each and more with long names; others are packed again."""
 
 
+class Asked(NamedTuple):
+    """What is asked of every server of a fan-out: a script's call, encoded once."""
+
+    script: str
+    queue: str
+    epoch: int
+    arguments: Packed
+    weight: int | None
+    """How many items the call takes at most, None: it is never combined with others."""
+    once: bool = False
+    """Whether it is not repeated when its connection breaks."""
+
+
 class Request(Exchange):
     """One call of a script in one life of a server, from its first try to its answer.
 
     If the server is connected, making the request sends it, as a part of a round and without a task.  ``answer`` does
     what else is needed: connect, wait for a busy server, load the library, repeat.  Every script may be executed twice,
-    so a call is repeated once if its connection breaks; ``once``: it is not.
+    so a call is repeated once if its connection breaks, unless ``Asked.once``.
     """
 
-    __slots__ = (
-        "_arguments",
-        "_due",
-        "_gate",
-        "_life",
-        "_link",
-        "_loading",
-        "_once",
-        "_queue",
-        "_script",
-        "_server",
-        "_weight",
-    )
+    __slots__ = ("_asked", "_due", "_life", "_link", "_loading", "_server")
 
-    def __init__(
-        self,
-        server: Server,
-        script: str,
-        queue: str,
-        epoch: int,
-        life: Life,
-        arguments: Packed,
-        weight: int | None,
-        round: Round,
-        *,
-        once: bool = False,
-    ) -> None:
+    def __init__(self, server: Server, life: Life, asked: Asked, round: Round, now: float) -> None:
+        """``round``: the one that it is a part of if it is sent now.  ``now``: the moment, by ``loop.time()``."""
         self._server = server
-        self._script = script
-        self._queue = queue
-        self._gate = epoch, life.generation
         self._life = life
-        self._arguments = arguments
-        self._weight = weight
-        self._once = once
-        now = asyncio.get_running_loop().time()
+        self._asked = asked
         self._due = now + server.timeout
         self._link = link = server.link_to(life, now)
         if link:
             self._send(link, round)
 
     @property
-    def sent(self) -> bool:
-        """Whether the present try was sent."""
-        return self._link is not None
-
-    @property
     def usual_answer(self) -> Answer | None:
         """The answer, if the server has replied to the first try, and not with an error."""
         if not self._link or self.outcome is PENDING or isinstance(self.outcome, Exception):
             return None
-        return read_reply(self.outcome, self._script)
+        return read_reply(self.outcome, self._asked.script)
 
     async def answer(self) -> Answer:
         """Wait for the answer.  Never raises for an error of the server: the answer describes it."""
@@ -116,7 +95,7 @@ class Request(Exchange):
         # A second try is safe because every script recognises its first execution.  There is no third: a server that
         # breaks two connections in a row is no server to rely on, and eviction is decided above, with what other
         # clients know.
-        for last in (True,) if self._once else (False, True):
+        for last in (True,) if self._asked.once else (False, True):
             try:
                 answer = await self._try()
                 return answer._replace(repeated=True) if repeated else answer
@@ -131,7 +110,7 @@ class Request(Exchange):
                     return server.shun(self._link)
             except TimeoutError:
                 return server.shun(self._link)
-            repeated, self._link = self.sent, None
+            repeated, self._link = self._link is not None, None
         raise AssertionError("unreachable")
 
     async def _try(self) -> Answer:
@@ -151,7 +130,7 @@ class Request(Exchange):
             self._due = asyncio.get_running_loop().time() + self._server.timeout
             self._send(link, Round())
         try:
-            return read_reply(await self.reply(), self._script)
+            return read_reply(await self.reply(), self._asked.script)
         except Complaint as complaint:
             return await self._satisfy(self._link, str(complaint))
 
@@ -178,7 +157,7 @@ class Request(Exchange):
                 return read_error(complaint)
             self._send(link, Round())
             try:
-                return read_reply(await self.reply(), self._script)
+                return read_reply(await self.reply(), self._asked.script)
             except Complaint as again:
                 complaint = str(again)
 
@@ -187,16 +166,17 @@ class Request(Exchange):
         # The next try follows without waiting for the reply: a server executes what a connection sends in order.  Had
         # the calls that lack the library to wait for it, later ones would overtake them.
         if link.loading is self._loading:
-            link.load(SCRIPTS[self._script].library.text)
+            link.load(SCRIPTS[self._asked.script].library.text)
 
     def _send(self, link: Link, round: Round) -> None:
         """Send the call."""
         self._loading = link.loading
         # The opening (script, keys, gate) is the same for all calls of a queue in an epoch, so it is packed once and
         # kept.
-        function = SCRIPTS[self._script].function
-        opening = _opening(self._server.namespace, self._queue, self._script, function, *self._gate)
-        link.call(ScriptCall(opening, self._arguments, self._weight), self, round, self._due)
+        script, queue, epoch, arguments, weight, _ = self._asked
+        gate = epoch, self._life.generation
+        opening = _opening(self._server.namespace, queue, script, SCRIPTS[script].function, *gate)
+        link.call(ScriptCall(opening, arguments, weight), self, round, self._due)
 
 
 @lru_cache(OPENINGS_KEPT)

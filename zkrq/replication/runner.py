@@ -12,8 +12,9 @@ import logging
 import math
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from zkrq.base import clock
 from zkrq.base.errors import (
@@ -27,7 +28,7 @@ from zkrq.base.errors import (
 )
 from zkrq.base.events import Events, ServerEvicted
 from zkrq.coordination.coordinator import no_namespace
-from zkrq.protocol.calls import ApplyNew, Call, Clocked, Gone, PushDecided, PushPlain, Room
+from zkrq.protocol.calls import ApplyNew, Call, Carrying, Clocked, PushDecided, PushPlain, Room
 from zkrq.protocol.clocks import Clocks
 from zkrq.protocol.enrolment import HOLD_MS
 from zkrq.protocol.replies import Status
@@ -41,10 +42,8 @@ from zkrq.protocol.steps import (
     Denied,
     Evict,
     Evicted,
-    EvictionStep,
     Failure,
     Fenced,
-    FoundingStep,
     Hurry,
     Identify,
     Invalid,
@@ -62,11 +61,10 @@ from zkrq.protocol.steps import (
     Operation,
     ReadRegister,
     Refresh,
-    Register,
     Removed,
-    RepairStep,
     Report,
     Rest,
+    Step,
     StepFailed,
     Swap,
     TimeUp,
@@ -81,6 +79,7 @@ if TYPE_CHECKING:
     from zkrq.base.settings import Settings
     from zkrq.protocol.eviction import Evicting
     from zkrq.protocol.view import View
+    from zkrq.replication.cutting import Cutter
     from zkrq.replication.membership import Membership
     from zkrq.replication.obstacles import KnownObstacles
 
@@ -109,23 +108,37 @@ Reporter = Callable[[int, int], None]
 """Called with the number of items copied so far, and the approximate total."""
 
 
-class _Time:
-    """The time of one operation: its limit, and what it has spent."""
+class _Running:
+    """One operation that is being run: the limit of its time, what it has spent, and where its progress is reported."""
 
-    __slots__ = ("loop", "reserved_at", "until", "worked_since")
+    __slots__ = ("loop", "report", "reserved_at", "until", "worked_since")
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, report: Reporter | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         self.worked_since = self.reserved_at = self.loop.time()
         self.until = self.worked_since + seconds
+        self.report = report
 
     def check(self) -> None:
         """Raise ``TimeUp`` if no time is left."""
         if self.loop.time() >= self.until:
             raise TimeUp
 
-    def must_reserve(self) -> bool:
-        """Tell whether half of the time of a reservation is over."""
+    def hurry(self, seconds: float) -> None:
+        self.until = min(self.until, self.loop.time() + seconds)
+
+    async def in_time(self, work: Awaitable[T]) -> T:
+        """Await something.  Raises ``TimeUp`` when no time is left."""
+        try:
+            async with asyncio.timeout_at(None if math.isinf(self.until) else self.until):
+                return await work
+        except TimeoutError:
+            raise TimeUp from None
+
+    def reported(self, copied: int, total: int) -> bool:
+        """Report progress; return whether half of the time of a reservation is over."""
+        if self.report:
+            self.report(copied, total)
         now = self.loop.time()
         if now - self.reserved_at <= HOLD_MS / 2000:
             return False
@@ -153,54 +166,81 @@ class Runner:
         *,
         settings: Settings,
         events: Events,
-        removed: Callable[[str, Iterable[Gone]], None],
+        cutter: Cutter,
         causes: Causes = UNKNOWN,
     ) -> None:
-        """``removed`` is called with the items of a queue that every server of the view knows to be gone.  ``causes``:
-        what errors say about servers that are not in sync."""
+        """``cutter`` gets the items that every server of the view knows to be gone.  ``causes``: what errors say about
+        servers that are not in sync."""
         self.membership = membership
         self.operation_timeout = settings.operation_timeout
         self._namespace = settings.namespace
         self._obstacles = obstacles
         self._evicting = evicting
         self._events = events
-        self._removed = removed
+        self.cutter = cutter
         self._causes = causes
         self._clocks = Clocks()
+        self._steps = self._table()
+
+    def _table(self) -> Mapping[type[Step[Any]], Callable[[Any, _Running], object]]:
+        """Return what carries out each step, except the four that ``_run`` carries out itself."""
+        membership = self.membership
+        rows = (
+            Removed.by(_Running, lambda step, _: self.cutter.note(step.queue, step.items)),
+            Hurry.by(_Running, lambda step, running: running.hurry(step.seconds)),
+            Rest.by(_Running, lambda _, running: running.in_time(asyncio.sleep(RETRY_PAUSE))),
+            Refresh.by(_Running, lambda step, running: running.in_time(membership.refresh(step.view))),
+            Evict.by(_Running, lambda step, running: running.in_time(self._evict(step, running))),
+            Monotonic.by(_Running, lambda _, running: running.loop.time()),
+            Swap.by(_Running, lambda step, _: membership.swap(step.view)),
+            Evicted.by(_Running, self._tell_evicted),
+            ReadRegister.by(_Running, lambda _, __: membership.read()),
+            WriteRegister.by(_Running, lambda step, _: self._write(step)),
+            Log.by(_Running, self._log),
+            Identify.by(_Running, lambda step, _: membership.fleet.identify(step.servers)),
+            Change.by(_Running, lambda step, _: membership.change(step.view, step.change)),
+            Report.by(_Running, lambda step, running: running.reported(step.copied, step.total)),
+            Nonce.by(_Running, lambda _, __: secrets.token_hex(8)),
+            Now.by(_Running, lambda _, __: clock.now_ms()),
+            Wait.by(_Running, lambda step, running: running.wait(step.seconds)),
+            Breathe.by(_Running, lambda _, running: running.breathe()),
+            Jitter.by(_Running, lambda step, running: running.wait(random.uniform(0, step.seconds))),  # noqa: S311
+        )
+        return dict(rows)
 
     def run(self, operation: Operation[T]) -> Awaitable[T]:
         """Run an operation within ``operation_timeout``.  Raises ``ZkrqError``.
 
         If this is cancelled, calls that were sent may still be executed; nothing else is done.
         """
-        return self._run(operation, _Time(self.operation_timeout), None)
+        return self._run(operation, _Running(self.operation_timeout))
 
     def repair(self, operation: Operation[T], report: Reporter | None = None) -> Awaitable[T]:
         """Run a repair, however long it takes.  Raises ``NotNow``, ``ZkrqError``."""
-        return self._run(operation, _Time(math.inf), report)
+        return self._run(operation, _Running(math.inf, report))
 
-    async def _run(self, operation: Operation[T], time: _Time, report: Reporter | None) -> T:
+    async def _run(self, operation: Operation[T], running: _Running) -> T:
         try:
             step = operation.send(None)
             while True:
                 try:
-                    # In the order of their frequency.  The chain is in the hot path of every push: a table of
-                    # handlers would cost a call of Python for each step.
+                    # In the order of their frequency.  These four are in the hot path of every push, where a row of
+                    # the table would cost a call of Python for each.
                     if isinstance(step, Ask):
                         result = await self._ask(step)
                     elif isinstance(step, Look):
                         result = self.membership.view
                     elif isinstance(step, CheckTime):
-                        time.check()
+                        running.check()
                         result = None
                     elif isinstance(step, Begin):
-                        time.check()
+                        running.check()
                         hindered = self._obstacles.any
                         result = await self._obstacles.find(step.view) if hindered else NO_OBSTACLES
-                    elif isinstance(step, RepairStep):
-                        result = await self._carry_out_repair(step, time, report)
                     else:
-                        result = await self._carry_out(step, time)
+                        result = self._steps[type(step)](step, running)
+                        if isinstance(result, CoroutineType):
+                            result = await cast("Awaitable[object]", result)
                 # The operation decides what a failed step means; here nothing is known of what was written before.
                 except (ZkrqError, TimeUp) as error:
                     step = operation.throw(error if isinstance(error, TimeUp) else StepFailed(error))
@@ -216,84 +256,31 @@ class Runner:
             # Also after a cancellation: the generator's own cleanup runs now, and not whenever it is collected.
             operation.close()
 
-    async def _carry_out(
-        self, step: Hurry | Removed | Evict | Refresh | Rest | EvictionStep | FoundingStep, time: _Time
-    ) -> object:
-        match step:
-            case Removed(queue, items):
-                self._removed(queue, items)
-            case Hurry(seconds):
-                time.until = min(time.until, time.loop.time() + seconds)
-            case Evict() | Refresh() | Rest():
-                return await self._wait_for(step, time)
-            case Monotonic():
-                return time.loop.time()
-            case Swap(view):
-                return await self.membership.swap(view)
-            case Evicted(failed, epoch):
-                for id, answer in sorted(failed.items()):
-                    self._events.tell(ServerEvicted(self._namespace, id, answer.reason, epoch), logging.WARNING)
-            case ReadRegister() | WriteRegister() | Log():
-                return await self._carry_out_founding(step)
-        return None
+    async def _evict(self, step: Evict, running: _Running) -> View:
+        # One eviction at a time.  The next operation that waits here finds the view changed and evicts no server.
+        async with self.membership.changing:
+            return await self._run(self._evicting.evict(step.view, step.failed, step.answered), running)
 
-    async def _carry_out_founding(self, step: FoundingStep) -> Register | None:
-        match step:
-            case ReadRegister():
-                return await self.membership.read()
-            case WriteRegister(view, version):
-                await self.membership.write(view, version)
-            case Log(text, server, warns):
-                extra = {"cluster": self._namespace} | ({"server": server} if server else {})
-                _log.log(logging.WARNING if warns else logging.INFO, "%s", text, extra=extra)
-        return None
+    def _tell_evicted(self, step: Evicted, running: _Running) -> None:
+        for id, answer in sorted(step.failed.items()):
+            self._events.tell(ServerEvicted(self._namespace, id, answer.reason, step.epoch), logging.WARNING)
 
-    async def _wait_for(self, step: Evict | Refresh | Rest, time: _Time) -> View | None:
-        try:
-            async with asyncio.timeout_at(None if math.isinf(time.until) else time.until):
-                match step:
-                    case Evict(view, failed, answered):
-                        # One eviction at a time.  The next operation that waits here finds the view changed and
-                        # evicts nobody.
-                        async with self.membership.changing:
-                            return await self._run(self._evicting.evict(view, failed, answered), time, None)
-                    case Refresh(view):
-                        return await self.membership.refresh(view)
-                    case Rest():
-                        await asyncio.sleep(RETRY_PAUSE)
-                        return None
-        except TimeoutError:
-            raise TimeUp from None
+    async def _write(self, step: WriteRegister) -> None:
+        await self.membership.write(step.view, step.version)
 
-    async def _carry_out_repair(self, step: RepairStep, time: _Time, report: Reporter | None) -> object:
-        match step:
-            case Identify(servers):
-                return await self.membership.fleet.identify(servers)
-            case Change(view, change):
-                return await self.membership.change(view, change)
-            case Report(copied, total):
-                if report:
-                    report(copied, total)
-                return time.must_reserve()
-            case Nonce():
-                return secrets.token_hex(8)
-            case Now():
-                return clock.now_ms()
-            case Wait(seconds):
-                await time.wait(seconds)
-            case Breathe():
-                await time.breathe()
-            case Jitter(seconds):
-                await time.wait(random.uniform(0, seconds))  # noqa: S311
-        return None
+    def _log(self, step: Log, running: _Running) -> None:
+        extra = {"cluster": self._namespace} | ({"server": step.server} if step.server else {})
+        _log.log(logging.WARNING if step.warns else logging.INFO, "%s", step.text, extra=extra)
 
     async def _ask(self, step: Ask) -> Answers:
         call = step.call
+        if isinstance(call, Carrying):
+            call = self.cutter.load(call, step.lives)
         if isinstance(call, Clocked):
             return await self._ask_with_clock(step, call)
         answers = await self._send(step, call)
         if isinstance(call, NEEDS_MEMORY):
-            self._obstacles.full.note(self.membership.view, answers)
+            self._obstacles.note_room(self.membership.view, answers)
         return answers
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:

@@ -12,24 +12,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from zkrq.base import clock
-from zkrq.base.errors import Closed
 from zkrq.protocol.clocks import Reading
-from zkrq.protocol.replies import Answer, Status, read_error
+from zkrq.protocol.replies import Answer, Status
 from zkrq.protocol.server_info import ServerInfo, questions, read_server_info
-from zkrq.replication.exchange import Complaint
-from zkrq.replication.link import Link, ServerError, failure
+from zkrq.replication.link import Link, ServerError, failure, refusal
 from zkrq.replication.patience import patience
+from zkrq.replication.stream import ErrorReply, Receiver
 from zkrq.replication.urls import dial, redact
-from zkrq.replication.wire import Dial, ErrorReply, pack
+from zkrq.replication.wire import Dial, pack
 
 if TYPE_CHECKING:
-    from zkrq.base.tasks import Tasks
     from zkrq.protocol.view import Life, ServerId
 
 SHUN_SECONDS = 0.5
@@ -48,19 +46,15 @@ class Server:
         *,
         namespace: str,
         command_timeout: float,
-        tasks: Tasks,
         dial: Dial = dial,
     ) -> None:
         self.id = id
         self.url = redact(url)
-        self._twin = partial(
-            Server, id, url, namespace=namespace, command_timeout=command_timeout, tasks=tasks, dial=dial
-        )
+        self._twin = partial(Server, id, url, namespace=namespace, command_timeout=command_timeout, dial=dial)
         self._dial = dial(url, command_timeout)
         self.namespace = namespace
         self.timeout = command_timeout
         """Seconds until a server that does not answer counts as dead."""
-        self._tasks = tasks
         self._link: Link | None = None
         self._connecting = asyncio.Lock()
         self._shun_until = -math.inf
@@ -86,7 +80,7 @@ class Server:
                 known = self.identity is not None
                 link = await self.connected()
                 if anew and known:
-                    link.identity = await self._ask_identity(link)
+                    link.identity = await self._ask_identity(link.ask)
         except TimeoutError:
             raise ServerError(Status.TIMEOUT, f"no answer within {self.timeout:g} s") from None
         return link.identity
@@ -113,7 +107,7 @@ class Server:
         self._shun_until = asyncio.get_running_loop().time() + SHUN_SECONDS
         self._shun_reason = f"no answer within {self.timeout:g} s"
         if link:
-            self._abandon(link, ServerError(Status.TIMEOUT, self._shun_reason))
+            link.give_up(ServerError(Status.TIMEOUT, self._shun_reason))
         return Answer(Status.TIMEOUT, (), self._shun_reason)
 
     async def listen(
@@ -128,23 +122,21 @@ class Server:
         try:
             async with patience(self.timeout):
                 await wire.connect()
-                await wire.send([pack(("SUBSCRIBE", channel))])
-                reply = await wire.receive()
+                (reply,) = await wire.ask(pack(("SUBSCRIBE", channel)))
             # A user without the right to the channel is refused here.  The caller polls instead; nothing is lost but
             # speed.
             if isinstance(reply, ErrorReply):
-                raise ServerError(read_error(reply.text).status, reply.text)
+                raise refusal(reply.text)
             listening.set()
             tried.set()
-            while True:
-                kind, _, text = cast("tuple[bytes, bytes, bytes]", await wire.receive())
-                if kind == b"message":
-                    heard(text)
+            subscription = _Subscription(heard)
+            wire.start(subscription)
+            raise failure(await subscription.end)
         except OSError as error:
             raise failure(error) from error
         finally:
             listening.clear()
-            await wire.close()
+            wire.close()
 
     async def connected(self) -> Link:
         """Return the connection; make one if there is none.  Raises ``ServerError``."""
@@ -157,38 +149,31 @@ class Server:
                 return self._link
             if self._dropped:
                 raise ServerError(Status.GONE, "no longer a server of this namespace")
-            link = Link(self._dial(), self.timeout)
+            wire = self._dial()
             try:
-                await link.wire.connect()
+                await wire.connect()
+                identity = await self._ask_identity(wire.ask)
+                if self._dropped:  # meanwhile
+                    raise ServerError(Status.GONE, "no longer a server of this namespace")
             except OSError as error:
-                await link.wire.close()
+                wire.close()
                 raise failure(error) from error
-            except asyncio.CancelledError:
-                await link.wire.close()
-                raise
-            try:
-                reader = self._tasks.start(link.read(), f"read from {self.id}")
-                self._tasks.start(link.write(), f"write to {self.id}")
-            except Closed:
-                await link.wire.close()
-                raise
-            try:
-                link.identity = await self._ask_identity(link)
             except BaseException:
-                reader.cancel()
+                wire.close()
                 raise
-            self._link = link
+            self._link = link = Link(wire, self.timeout)
+            link.identity = identity
             # Otherwise a server that was restarted would be evicted again for the time-out of its former life.
             self._shun_until = -math.inf  # the time-out is old news: it has answered since
             self._log.debug("connected to %s", self.url)
             return link
 
-    async def _ask_identity(self, link: Link) -> ServerInfo:
+    async def _ask_identity(self, ask: Callable[..., Awaitable[list[object]]]) -> ServerInfo:
         asked_us, asked_at = clock.now_us(), asyncio.get_running_loop().time()
-        try:
-            replies = await link.ask(*questions(self.namespace))
-        except Complaint as complaint:
-            raise ServerError(read_error(str(complaint)).status, str(complaint)) from None
+        replies = await ask(*map(pack, questions(self.namespace)))
+        for reply in replies:
+            if isinstance(reply, ErrorReply):
+                raise refusal(reply.text)
         if not _is_identity(replies):
             raise ServerError(Status.BROKEN, f"it gave unknown replies about itself: {replies!r:.200}")
         try:
@@ -210,17 +195,32 @@ class Server:
     def disconnect(self, reason: str, status: Status = Status.TIMEOUT) -> None:
         """Close the connection; the next call makes another one.  Calls in flight end with this status; after the usual
         one they are not repeated."""
-        if self._link and not self._link.lost:
-            self._abandon(self._link, ServerError(status, reason))
+        if self._link:
+            self._link.give_up(ServerError(status, reason))
 
     def drop(self) -> None:
         """Close the connection permanently, because the server no longer belongs to the namespace."""
         self._dropped = True
         self.disconnect("no longer a server of this namespace", Status.UNREACHABLE)
 
-    def _abandon(self, link: Link, error: ServerError) -> None:
-        link.give_up(error)
-        self._tasks.start(link.wire.close(), f"disconnect from {self.id}")
+
+class _Subscription(Receiver):
+    """Passes on the messages of a channel until its ``end``, which is the error of the connection."""
+
+    def __init__(self, heard: Callable[[bytes], None]) -> None:
+        self._heard = heard
+        self.end: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
+
+    def heard(self, reply: object) -> None:
+        match reply:
+            case [b"message", bytes(), bytes() as text]:
+                self._heard(text)
+            case _:
+                pass  # nothing else is asked for on this connection
+
+    def ended(self, error: OSError) -> None:
+        if not self.end.done():
+            self.end.set_result(error)
 
 
 def _is_identity(replies: list[object]) -> bool:

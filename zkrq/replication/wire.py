@@ -1,16 +1,18 @@
-"""Speak to one Redis server: commands out, replies in, in order.
+"""Connect to one Redis server; ``Wire`` is all that the rest needs of a connection.
 
-The only module that imports redis.  redis-py's own retries are off, because only the operation knows what may be
-repeated, and only its connection is used; ``Wire`` is all that the rest needs of one.
+The only module that imports redis.  redis-py connects, speaks TLS and logs in; then a ``Stream`` takes over its
+transport, and nothing else of it is used.  Its retries are off, because only the operation knows what may be repeated.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import inspect
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import hiredis
@@ -25,6 +27,7 @@ from zkrq.base.errors import ConfigError, Unavailable
 from zkrq.base.handshakes import read_alert, speaks_plainly, speaks_tls
 from zkrq.protocol.replies import Answer, Status, read_error
 from zkrq.replication.patience import patience
+from zkrq.replication.stream import Receiver, Stream
 
 if TYPE_CHECKING:
     from redis._parsers import _AsyncHiredisParser as DefaultParser  # pyright: ignore[reportPrivateUsage]
@@ -54,12 +57,6 @@ def pack_words(words: Sequence[Word]) -> Packed:
     return Packed(len(words), packed[packed.index(b"\n") + 1 :])
 
 
-class ErrorReply(NamedTuple):
-    """An error reply of the server, with its text."""
-
-    text: str
-
-
 class NoConnection(ConnectionError):
     """A connection could not be made, or is broken; ``answer`` says on which side the cause is."""
 
@@ -69,21 +66,26 @@ class NoConnection(ConnectionError):
 
 
 class Wire(Protocol):
-    """One connection.  Every method raises ``OSError`` if it is broken or cannot be made."""
+    """One connection: made, asked the first questions, and then started."""
 
-    async def connect(self) -> None: ...
-
-    async def send(self, commands: Sequence[bytes]) -> None:
-        """Send what ``pack`` made, once or several times.  If this is cancelled, the connection cannot be used any
-        more."""
+    async def connect(self) -> None:
+        """Connect and log in.  Raises ``OSError``.  Leaves nothing behind if it fails or is cancelled."""
         ...
 
-    async def receive(self) -> object:
-        """Return the next reply: bytes, int, None, a list of these, or an ``ErrorReply``."""
+    async def ask(self, *commands: bytes) -> list[object]:
+        """Send what ``pack`` made, and return the replies, up to an error reply; before ``start``.  Raises
+        ``OSError``."""
         ...
 
-    async def close(self) -> None:
-        """Close it without waiting; idempotent."""
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        """Pass everything that arrives from now on to ``receiver``; return the function that sends bytes.
+
+        It neither waits nor raises: a connection that has ended is reported to the receiver.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close it immediately, and call the receiver no more; idempotent."""
         ...
 
 
@@ -109,7 +111,7 @@ HANDSHAKE_SHARE = 3 / 4
 
 
 class RedisWire:
-    """A ``Wire`` made of redis-py's connection."""
+    """A ``Wire`` that redis-py connects."""
 
     def __init__(
         self,
@@ -131,7 +133,7 @@ class RedisWire:
         self._tls = tls
         self._handshake = handshake
         self._connection = make()
-        self._heard = False  # whether the server has answered anything
+        self._stream: Stream | None = None
 
     async def connect(self) -> None:
         if self._auth is not None:
@@ -142,44 +144,40 @@ class RedisWire:
             )  # redis-py's own trusts the system's authorities, too
         try:
             await self._connect()
-        except RedisError as error:
-            raise NoConnection(await self._explain(error)) from error
+            self._stream = _take_over(self._connection)
+        except BaseException as error:
+            await self._connection.disconnect(nowait=True)  # redis-py does that itself for some errors only
+            if isinstance(error, RedisError):
+                raise NoConnection(await self._explain(error)) from error
+            raise
 
     async def _connect(self) -> None:
-        if self._handshake is None:
-            await self._connection.connect()
-            return
         try:
-            async with patience(self._handshake):
+            async with nullcontext() if self._handshake is None else patience(self._handshake):
                 await self._connection.connect()
         except TimeoutError as error:
             raise RedisTimeoutError("no TLS handshake in time") from error
 
-    async def send(self, commands: Sequence[bytes]) -> None:
+    async def ask(self, *commands: bytes) -> list[object]:
         try:
-            await self._connection.send_packed_command(commands, check_health=False)
-        except RedisError as error:
-            raise await self._broken(error) from error
+            return await self._connected.ask(*commands)
+        except OSError as error:
+            raise NoConnection(await self._explain(error)) from error
 
-    async def receive(self) -> object:
-        try:
-            reply = await self._connection.read_response(disable_decoding=True)  # pyright: ignore[reportUnknownVariableType]
-        except RedisError as error:
-            if text := _error_text(error):
-                return ErrorReply(text)
-            raise await self._broken(error) from error
-        self._heard = True
-        return reply  # pyright: ignore[reportUnknownVariableType]
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        return self._connected.start(receiver)
 
-    async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
+    def close(self) -> None:
+        if self._stream:
+            self._stream.close()
 
-    async def _broken(self, error: RedisError) -> ConnectionError:
-        """Return the error for a connection that broke."""
-        return ConnectionError(str(error)) if self._heard else NoConnection(await self._explain(error))
+    @property
+    def _connected(self) -> Stream:
+        assert self._stream, "not connected"
+        return self._stream
 
-    async def _explain(self, error: RedisError) -> Answer:
-        """Explain why there is no connection, or why it ended before the first reply, and whose fault that is."""
+    async def _explain(self, error: RedisError | OSError) -> Answer:
+        """Explain why there is no connection, or why it ended before the first replies, and whose fault that is."""
         answer = _why(error, self._path)
         if answer.status is not Status.UNREACHABLE or not isinstance(self._connection, Connection):
             return answer
@@ -195,6 +193,15 @@ class RedisWire:
         return Answer(Status.DENIED, (), denied) if denied else answer
 
 
+def _take_over(connection: AbstractConnection) -> Stream:
+    """Take the transport from redis-py's connection, which is not connected any more.  Raises ``ConfigError``."""
+    reader, writer = getattr(connection, "_reader", None), getattr(connection, "_writer", None)
+    if not isinstance(reader, asyncio.StreamReader) or not isinstance(writer, asyncio.StreamWriter):
+        raise ConfigError("this release of redis-py keeps its connection in an unknown way: install redis>=5.0,<9")
+    connection._reader = connection._writer = None  # pyright: ignore[reportPrivateUsage]
+    return Stream(reader, writer)
+
+
 def _read(tls: TLS) -> ssl.SSLContext:
     try:
         return tls.context()
@@ -207,10 +214,11 @@ def _context(connection: SSLConnection) -> ssl.SSLContext:
     return cast("ssl.SSLContext", connection.ssl_context.get())  # pyright: ignore[reportUnknownMemberType]
 
 
-def _was_ended(error: RedisError) -> bool:
+def _was_ended(error: RedisError | OSError) -> bool:
     """Tell whether the server ended a connection that existed."""
     driver = [cause for cause in _causes(error) if isinstance(cause, OSError)]
-    return isinstance(error, RedisConnectionError) and all(isinstance(cause, ConnectionResetError) for cause in driver)
+    ended = ConnectionResetError, BrokenPipeError
+    return isinstance(error, (RedisConnectionError, *ended)) and all(isinstance(cause, ended) for cause in driver)
 
 
 async def _login(auth: Source) -> dict[str, str]:
@@ -224,20 +232,9 @@ async def _login(auth: Source) -> dict[str, str]:
     return {"username": user, "password": password} if user else {"password": password}
 
 
-def read_part(part: object) -> object:
-    """Return an element of a reply; an error in the place of one as ``ErrorReply``."""
-    text = _error_text(part) if isinstance(part, RedisError) else None
-    return part if text is None else ErrorReply(text)
-
-
-def _error_text(error: RedisError) -> str | None:
-    """Return an error reply as the server wrote it, None if the error is not the server's."""
-    return getattr(error, "reply", None)
-
-
-def _why(error: RedisError, path: str | None) -> Answer:
+def _why(error: RedisError | OSError, path: str | None) -> Answer:
     """Explain why there is no connection, and whose fault it is."""
-    if text := _error_text(error):
+    if text := getattr(error, "reply", None):  # as the server wrote it
         return read_error(text)
     reason = str(error)
     for cause in _causes(error):

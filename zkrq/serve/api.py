@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import APIRouter, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
@@ -13,9 +13,10 @@ from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.client.administration import Cancellation
-from zkrq.client.cluster import Cluster
 from zkrq.serve.bodies import (
     LETTERS_MAX,
+    Ack,
+    Acked,
     AckedMany,
     AckMany,
     Bury,
@@ -47,10 +48,13 @@ from zkrq.serve.bodies import (
     pushed,
     stored,
 )
-from zkrq.serve.holding import Held, Holding
 from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
-from zkrq.serve.queues import Queues
 from zkrq.serve.watching import takes_pushes
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.serve.holding import Held, Holding
+    from zkrq.serve.queues import Queues
 
 WAITING_MAX = 500
 """Requests that wait for items at one time."""
@@ -110,7 +114,8 @@ class Api:
         router.post(f"{queue}/push-many", response_model=PushedMany, tags=["push"])(self.push_many)
         router.post(f"{queue}/claim", response_model=Claimed, tags=["claim"])(self.claim)
         router.post("/claims/ack-many", response_model=AckedMany, tags=["claim"])(self.ack_many)
-        for call in (self.ack, self.nack, self.release, self.bury):
+        router.post(f"{claim}/ack", response_model=Acked, tags=["claim"], responses=GONE)(self.ack)
+        for call in (self.nack, self.release, self.bury):
             path = f"{claim}/{call.__name__}"
             router.post(path, response_model=Settled, tags=["claim"], responses=GONE)(call)
         router.post(f"{claim}/extend", response_model=Extended, tags=["claim"], responses=GONE)(self.extend)
@@ -206,10 +211,31 @@ class Api:
 
     # -- settle ----------------------------------------------------------------------------------------------------
 
-    async def ack(self, claim: ClaimToken) -> Settled:
-        """Remove the item: the work is done."""
-        await self._holding.ack(claim)
-        return Settled(settled="ack")
+    async def ack(self, claim: ClaimToken, body: Ack | None = None) -> Response:
+        """Remove the item: the work is done. With `next`, claim one more of its queue, if one is ready.
+
+        If the reply is lost, the item that was claimed goes back when its lease has passed.
+        """
+        queue = self._holding.queue_of(claim) if body and body.next else None
+        if body is None or queue is None or self._holding.room < 1 or self._stopping.is_set():
+            await self._holding.ack(claim)
+            told = '{"settled":"ack","next":null}' if body and body.next else '{"settled":"ack"}'
+            return Response(told, media_type="application/json")
+        # Begun first, so that the request for the item leaves together with the ack: one decision of the servers.
+        popping = asyncio.create_task(self._queues[queue].pop_many(1, timeout=0))
+        try:
+            await self._holding.ack(claim)
+            await asyncio.wait([popping])
+        except BaseException:
+            self._holding.hand_back(popping)
+            raise
+        # The ack is done, whatever became of the request.
+        found = [] if isinstance(popping.exception(), ZkrqError) else popping.result()
+        told = "null"
+        for held in self._holding.hold(queue, found, body.lease):
+            told = claimed(held.token, held.claim, body.lease)
+            held.claim.item = b""
+        return Response(f'{{"settled": "ack", "next": {told}}}', media_type="application/json")
 
     async def ack_many(self, body: AckMany) -> AckedMany:
         """Remove the items of several claims. Those that are lost are named; the others are done.
@@ -289,14 +315,14 @@ class Api:
         return Response(stored(item), media_type="application/json")
 
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
-        """Remove one item in any state. The holder of a claimed item is told, and its claim is lost."""
+        """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
         if found is Cancellation.NOT_FOUND:
             raise NoSuchItem
         return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
 
     async def dead_letters(
-        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="At most so many.")] = 50
+        self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50
     ) -> Response:
         """List the oldest dead letters, with their reasons; fewer if they are large."""
         letters = await self._queues[queue].dead_letters(count)

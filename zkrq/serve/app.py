@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,12 +14,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from zkrq.base.errors import ZkrqError
-from zkrq.base.retry import Retry
 from zkrq.base.version import __version__
-from zkrq.client.cluster import Cluster
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
-from zkrq.serve.holding import Holding
 from zkrq.serve.monitoring import Monitoring
 from zkrq.serve.page import HERE, Page
 from zkrq.serve.problems import (
@@ -34,8 +31,13 @@ from zkrq.serve.problems import (
     kind_of,
 )
 from zkrq.serve.queues import Queues
-from zkrq.serve.security import Policy
-from zkrq.serve.watching import Watching
+
+if TYPE_CHECKING:
+    from zkrq.base.retry import Retry
+    from zkrq.client.cluster import Cluster
+    from zkrq.serve.holding import Holding
+    from zkrq.serve.security import Policy
+    from zkrq.serve.watching import Watching
 
 DESCRIPTION = """
 Push, claim and settle items of a zkrq namespace over HTTP.

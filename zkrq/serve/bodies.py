@@ -9,7 +9,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from datetime import datetime
-from typing import Annotated, Any, Literal, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, Self, TypeVar
 
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -20,11 +20,13 @@ from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_he
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
-from zkrq.client.inspection import Statistics
 from zkrq.client.items import Item, ItemState
-from zkrq.consuming.claims import Claim
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
+
+if TYPE_CHECKING:
+    from zkrq.client.inspection import Statistics
+    from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
 
@@ -172,6 +174,16 @@ class ClaimItems(_Request):
     )
 
 
+class Ack(_Request):
+    """Whether to claim the next item in the same step."""
+
+    next: bool = Field(
+        False,
+        description="Claim one item that is ready, too, which costs less than a request of its own; left out: no.",
+    )
+    lease: Lease = Field(LEASE_SECONDS, description="Seconds for which that claim holds; left out: 30.")
+
+
 class AckMany(_Request):
     """Claims whose work is done, of any queues."""
 
@@ -291,7 +303,9 @@ class DeadLetters(BaseModel):
 class Cancelled(BaseModel):
     """The item is removed."""
 
-    outcome: Literal["removed", "signalled"] = Field(description="`signalled`: it was claimed, and its holder is told.")
+    outcome: Literal["removed", "signalled"] = Field(
+        description="`signalled`: it was claimed, and its holder is notified."
+    )
 
 
 class Redriven(BaseModel):
@@ -310,6 +324,14 @@ class Settled(BaseModel):
     """The claim is settled; the same request repeated has the same reply."""
 
     settled: Literal["ack", "nack", "release", "bury"]
+
+
+class Acked(Settled):
+    """The item is removed; a repeated request claims nothing."""
+
+    next: ClaimedItem | None = Field(
+        None, description="Only where it was asked for: the item that was claimed, null if none was ready."
+    )
 
 
 class AckedMany(BaseModel):

@@ -2,7 +2,7 @@
 
 Uvicorn closes a connection that has been idle since a request, but neither one that has never sent anything nor one
 that has sent half a head.  Where all places are taken, the connection that has waited for a head for longest loses its
-own.  So strangers who hold connections open keep nobody else out, and leave descriptors for Redis and ZooKeeper.
+own.  So strangers who hold connections open keep no other client out, and leave descriptors for Redis and ZooKeeper.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEAD_SECONDS = 10.0
 """Seconds for the head of a request: of the first one from the opening of the connection, else from its first byte."""
 
 CONNECTIONS_MAX = 2_000
-"""Open connections, if the process may have so many descriptors."""
+"""Greatest number of open connections, if the process may have that many descriptors."""
 
 DESCRIPTORS_KEPT = 256
 """File descriptors that are left for Redis, ZooKeeper and everything else; at most half of those there may be."""

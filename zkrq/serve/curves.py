@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.client.flow import NO_FLOW, Flow, Passed
-from zkrq.client.inspection import Statistics
+
+if TYPE_CHECKING:
+    from zkrq.client.inspection import Statistics
 
 HISTORY_SECONDS = 900.0
 """Seconds of the past that a curve shows."""

@@ -12,17 +12,20 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from zkrq.base.checks import Duration
 from zkrq.base.errors import ClaimLost, ZkrqError
 from zkrq.base.retry import RetryLater
 from zkrq.base.tasks import Tasks, wait_set
-from zkrq.consuming.claims import Claim
 from zkrq.consuming.lease import Verb
 from zkrq.serve.leases import ClientLease
 from zkrq.serve.problems import Busy
+
+if TYPE_CHECKING:
+    from zkrq.base.checks import Duration
+    from zkrq.consuming.claims import Claim
 
 HELD_MAX = 10_000
 """Claims that one server holds for its clients; requests that wait when it is reached may still add theirs."""
@@ -81,6 +84,11 @@ class Holding:
         if self.room < 1:
             raise Busy(f"this server holds {HELD_MAX:,} claims for its clients")
 
+    def queue_of(self, token: str) -> str | None:
+        """Return the queue of a claim that a client holds, None if it has ended."""
+        held = self._find(token)
+        return held and held.queue
+
     def hold(self, queue: str, claims: Sequence[Claim[bytes]], seconds: float) -> list[Held]:
         """Hold these claims for a client, for ``seconds`` from now unless it extends its lease."""
         deadline = _now() + seconds
@@ -90,6 +98,15 @@ class Holding:
             self._idle.clear()
             self._tasks.start(self._keep(each), f"hold item {each.claim.id}")
         return held
+
+    def hand_back(self, popping: asyncio.Task[list[Claim[bytes]]]) -> None:
+        """Release what is being claimed for a client that gets no answer."""
+        self._tasks.start(self._hand_back(popping), "hand back what no client gets")
+
+    async def _hand_back(self, popping: asyncio.Task[list[Claim[bytes]]]) -> None:
+        with suppress(ZkrqError):  # what cannot be handed back comes back by itself
+            for claim in await popping:
+                await claim.release()
 
     async def wait_idle(self) -> None:
         """Wait until no client holds a claim."""

@@ -12,8 +12,12 @@ A client that gets no answer repeats its request, so a repeated settling of the 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zkrq.base.errors import ClaimLost
-from zkrq.consuming.lease import Verb
+
+if TYPE_CHECKING:
+    from zkrq.consuming.lease import Verb
 
 
 class ClientLease:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from zkrq.base.errors import NotEnoughReplicas, ZkrqError
-from zkrq.client.cluster import Cluster
 from zkrq.process.probes import READY_SECONDS, has_metrics
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
 
 _log = logging.getLogger("zkrq.serve")
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
@@ -23,15 +23,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, StreamingRespons
 
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.client.cluster import Cluster
-from zkrq.client.health import Health
 from zkrq.client.inspection import Sizes, Statistics, shards_left_out
-from zkrq.client.queue import Queue
 from zkrq.serve.curves import Curve, Rate, draw, rates
 from zkrq.serve.problems import UNAUTHORIZED, kind_of
-from zkrq.serve.queues import Queues
 from zkrq.serve.security import COOKIE, SESSION_SECONDS, Policy, is_token, make_session
 from zkrq.serve.watching import Look, Watching, takes_pushes
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.health import Health
+    from zkrq.client.queue import Queue
+    from zkrq.serve.queues import Queues
 
 HERE = Path(__file__).parent
 

@@ -2,7 +2,7 @@
 
 The table is the contract.  A client in any language decides by ``happened``: after ``nothing`` a call may be
 repeated as it was; after ``unknown`` a push is repeated under the same id, and a settling under the same claim; after
-``partly`` some items of several were pushed, and the outcome of each is told.
+``partly`` some items of several were pushed, and the outcome of each is reported.
 """
 
 from __future__ import annotations

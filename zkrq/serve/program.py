@@ -16,19 +16,22 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from zkrq.base.errors import ConfigError
-from zkrq.base.retry import Retry
 from zkrq.base.tasks import see_through
-from zkrq.client.cluster import Cluster
 from zkrq.serve.app import make_app
 from zkrq.serve.connections import HEAD_SECONDS, Connection, Places, connections_max
 from zkrq.serve.holding import Holding
 from zkrq.serve.security import Policy, policy_for
 from zkrq.serve.watching import Watching
+
+if TYPE_CHECKING:
+    from zkrq.base.retry import Retry
+    from zkrq.client.cluster import Cluster
 
 IDLE_SECONDS = 75
 """Seconds for which an idle connection is kept."""

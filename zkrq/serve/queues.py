@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from zkrq.base.codecs import RAW
-from zkrq.base.retry import Retry
-from zkrq.client.cluster import Cluster
-from zkrq.client.queue import Queue
+
+if TYPE_CHECKING:
+    from zkrq.base.retry import Retry
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.queue import Queue
 
 
 class Queues:

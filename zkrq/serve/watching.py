@@ -11,17 +11,19 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Tasks, wait_set
-from zkrq.client.cluster import Cluster
 from zkrq.client.consumers import Consumer
-from zkrq.client.health import Health
 from zkrq.client.inspection import Statistics
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
+
+if TYPE_CHECKING:
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.health import Health
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks while a page is open."""
@@ -100,7 +102,7 @@ class Watching:
             raise Busy(f"{STREAMS_MAX} pages are kept up to date already")
 
     def soon(self) -> None:
-        """Look at once, since something was changed."""
+        """Look immediately, because something was changed."""
         self._wanted.set()
 
     async def looks(self) -> AsyncGenerator[Look]:

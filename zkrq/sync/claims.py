@@ -8,18 +8,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
+from zkrq.consuming import claims
+from zkrq.sync.blocking import blocking
+
 if TYPE_CHECKING:
-    from zkrq.base.checks import Duration, Headers
-    from zkrq.consuming import claims
+    from zkrq.base.checks import Headers
     from zkrq.consuming.lease import Verb
     from zkrq.sync.portal import Opened
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -40,6 +43,9 @@ class Claim(Generic[T]):
 
     def __repr__(self) -> str:
         return repr(self._claim)
+
+    def _call(self, act: Callable[[claims.Claim[T]], Awaitable[R]]) -> R:
+        return self._opened.call(lambda: act(self._claim))
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -122,28 +128,11 @@ class Claim(Generic[T]):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    def ack(self) -> None:
-        """Remove the item: the work is done.  Raises as ``zkrq.Claim.ack`` does."""
-        self._opened.call(self._claim.ack)
-
-    def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:
-        """Deliver the item again after ``delay`` seconds, None: as the retry policy says.  Raises as ``ack`` does."""
-        self._opened.call(lambda: self._claim.nack(delay, reason))
-
-    def release(self) -> None:
-        """Return the item to its place in the queue; not counted as a delivery.  Raises as ``ack`` does."""
-        self._opened.call(self._claim.release)
-
-    def bury(self, reason: str) -> None:
-        """Move the item to the dead letters.  Raises as ``ack`` does."""
-        self._opened.call(lambda: self._claim.bury(reason))
-
-    def extend(self, seconds: Duration | None = None) -> None:
-        """Hold the item for ``seconds`` from now, None: for the queue's ``claim_timeout``.
-
-        Needed only to hold the item for longer than the automatic extension does.  Raises as ``ack`` does.
-        """
-        self._opened.call(lambda: self._claim.extend(seconds))
+    ack = blocking(claims.Claim[T].ack)
+    nack = blocking(claims.Claim[T].nack)
+    release = blocking(claims.Claim[T].release)
+    bury = blocking(claims.Claim[T].bury)
+    extend = blocking(claims.Claim[T].extend)
 
     # -- context manager -----------------------------------------------------------------------------------------------
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from zkrq.base.checks import Duration, check_name
-from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS
+from zkrq.base.checks import check_name
+from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
+from zkrq.client import cluster
+from zkrq.sync.blocking import blocking, with_arguments_of
 from zkrq.sync.claims import Claim
 from zkrq.sync.queue import Queue, find_of
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.base.limits import DeadLetters
-    from zkrq.base.retry import Retry
-    from zkrq.client import cluster, queue
-    from zkrq.client.consumers import Consumer
+    from zkrq.client import queue
     from zkrq.client.health import Health
-    from zkrq.client.inspection import Sizes, Statistics
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming import deliveries
     from zkrq.consuming.observing import Observer
     from zkrq.protocol.view import View
     from zkrq.sync.portal import Portal
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -39,6 +38,9 @@ class Cluster:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
+
+    def _call(self, act: Callable[[cluster.Cluster], Awaitable[R]]) -> R:
+        return self._portal.call(act)
 
     def _opened(self) -> cluster.Cluster | None:
         """Return the asynchronous cluster inside, None if this process has not opened it."""
@@ -75,55 +77,19 @@ class Cluster:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        codec: Codec[T],
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[T]: ...
+    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
 
     @overload
-    def queue(
-        self,
-        name: str,
-        *,
-        claim_timeout: Duration = ...,
-        retry: Retry | None = ...,
-        dead_letters: DeadLetters | None = ...,
-        max_size: int | None = ...,
-        max_payload_bytes: int = ...,
-    ) -> Queue[Any]: ...
+    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
-    def queue(
-        self,
-        name: str,
-        *,
-        codec: Codec[Any] = AS_DECLARED,
-        claim_timeout: Duration = AS_DECLARED,
-        retry: Retry | None = AS_DECLARED,
-        dead_letters: DeadLetters | None = AS_DECLARED,
-        max_size: int | None = AS_DECLARED,
-        max_payload_bytes: int = AS_DECLARED,
-    ) -> Queue[Any]:
+    @with_arguments_of(cluster.Cluster.queue)
+    def queue(self, name: str, **options: Any) -> Queue[Any]:
         """Return the queue of that name; connects to nothing, so a module may make its queues when it is imported.
 
         Arguments are those of ``zkrq.Cluster.queue``.  Raises ``ConfigError`` for bad ones; the first call of a queue
         raises it if this process uses that name with another value of an option that is given.
         """
         check_name("the queue's name", name)
-        options: dict[str, Any] = {
-            "codec": codec,
-            "claim_timeout": claim_timeout,
-            "retry": retry,
-            "dead_letters": dead_letters,
-            "max_size": max_size,
-            "max_payload_bytes": max_payload_bytes,
-        }
         QUEUE_DEFAULTS.updated(options)  # finds bad values now
 
         def find(opened: cluster.Cluster) -> queue.Queue[Any]:
@@ -146,12 +112,7 @@ class Cluster:
 
         return opened.iterate(opened.read(pop), partial(Claim[T], opened))
 
-    def queues(self) -> list[str]:
-        """List all queues that ever had an item, and some that only had consumers.
-
-        One that was emptied or deleted goes within about a quarter of an hour.  Raises ``Unavailable``.
-        """
-        return self._portal.call(lambda cluster: cluster.queues())
+    queues = blocking(cluster.Cluster.queues)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -167,31 +128,16 @@ class Cluster:
         opened = self._portal.open()
         return opened.read(lambda: opened.cluster.shards)
 
-    def shard_sizes(self, name: str) -> Mapping[str, Sizes]:
-        """Count what is left in a shard, of every queue that has an item there.  Raises ``ConfigError``,
-        ``Unavailable``."""
-        return self._portal.call(lambda cluster: cluster.shard_sizes(name))
-
-    def consumers(self) -> Mapping[str, Consumer]:
-        """Return every live consumer by owner id, with the number of its claims in each queue; reads all claims.
-
-        Raises ``Unavailable``, also if ZooKeeper does not answer.
-        """
-        return self._portal.call(lambda cluster: cluster.consumers())
-
-    def statistics(self, queues: Iterable[str] | None = None) -> Mapping[str, Statistics]:
-        """Sum up these queues, None: every queue that ever had an item and was not deleted.  Raises ``Unavailable``."""
-        return self._portal.call(lambda cluster: cluster.statistics(queues))
+    shard_sizes = blocking(cluster.Cluster.shard_sizes)
+    consumers = blocking(cluster.Cluster.consumers)
+    statistics = blocking(cluster.Cluster.statistics)
+    ping = blocking(cluster.Cluster.ping)
 
     @property
     def queues_in_use(self) -> tuple[str, ...]:
         """Names of the queues that this process has called."""
         opened = self._portal.open()
         return opened.read(lambda: opened.cluster.queues_in_use)
-
-    def ping(self) -> None:
-        """Ask every in-sync server whether a push and a claim could be made now; see ``zkrq.Cluster.ping``."""
-        self._portal.call(lambda cluster: cluster.ping())
 
     def observe(self, observer: Observer) -> Callable[[], None]:
         """Let an observer see what this process does, and forked ones; it is called in the cluster's own thread.

@@ -7,17 +7,16 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from zkrq.base.errors import Receipt, Receipts, ZkrqError
+from zkrq.base.errors import Receipts, ZkrqError
+from zkrq.client import queue
 from zkrq.sync.batch import Batch
+from zkrq.sync.blocking import blocking
 from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.receipts import JoinedReceipts, join_errors
 
 if TYPE_CHECKING:
     from zkrq.base.checks import Duration, Headers
-    from zkrq.client import queue
-    from zkrq.client.administration import Cancellation
     from zkrq.client.cluster import Cluster
-    from zkrq.client.inspection import Sizes, Statistics
     from zkrq.client.items import Item, ItemState
     from zkrq.sync.portal import Portal
 
@@ -30,6 +29,8 @@ TAKEN_AT_ONCE = 500
 
 class Queue(Generic[T]):
     """A named queue of items of type ``T``: ``zkrq.Queue`` for threads, with the same meanings and errors.
+
+    If a call is interrupted, the same holds as if the asynchronous one were cancelled.
 
     Made by ``Cluster.queue``.  Any number of threads may use it at the same time.
     """
@@ -47,28 +48,7 @@ class Queue(Generic[T]):
 
     # -- push ----------------------------------------------------------------------------------------------------------
 
-    def push(
-        self,
-        item: T,
-        *,
-        id: str | None = None,
-        key: str | None = None,
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        priority: int = 0,
-        ttl: Duration | None = None,
-        headers: Headers | None = None,
-    ) -> Receipt:
-        """Put one item into the queue.  When this returns, every in-sync server holds it.
-
-        Arguments and errors are those of ``zkrq.Queue.push``.  After ``OutcomeUnknown``, or if this call is
-        interrupted, the item may have been pushed: push again with the same ``id``.
-        """
-        return self._call(
-            lambda queue: queue.push(
-                item, id=id, key=key, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers
-            )
-        )
+    push = blocking(queue.Queue[T].push)
 
     def push_many(
         self,
@@ -172,24 +152,11 @@ class Queue(Generic[T]):
         opened = self._portal.open()
         return opened.read(lambda: self._find(opened.cluster).held)
 
-    def size(self) -> Sizes:
-        """Count the items by state.  Raises ``Unavailable``."""
-        return self._call(lambda queue: queue.size())
-
-    def statistics(self) -> Statistics:
-        """Sum up the queue.  The cost does not grow with its items.  Raises ``Unavailable``."""
-        return self._call(lambda queue: queue.statistics())
-
-    def get(self, id: str) -> Item[T] | None:
-        """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
-        return self._call(lambda queue: queue.get(id))
-
-    def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
-        """Return the first ``n`` items of one state, at most 500, in their order.  Nothing changes.
-
-        Raises ``Unavailable``.
-        """
-        return self._call(lambda queue: queue.peek(n, state))
+    size = blocking(queue.Queue[T].size)
+    statistics = blocking(queue.Queue[T].statistics)
+    get = blocking(queue.Queue[T].get)
+    peek = blocking(queue.Queue[T].peek)
+    dead_letters = blocking(queue.Queue[T].dead_letters)
 
     def scan(self, state: ItemState | None = None) -> Generator[Item[T]]:
         """Iterate over all items in no particular order; ``state``: only over those in that state.
@@ -199,49 +166,15 @@ class Queue(Generic[T]):
         opened = self._portal.open()
         return opened.iterate(opened.read(lambda: self._find(opened.cluster).scan(state)), lambda item: item)
 
-    def dead_letters(self, n: int = 100) -> list[Item[T]]:
-        """Return the ``n`` oldest dead letters; see ``peek``.  Raises ``Unavailable``."""
-        return self._call(lambda queue: queue.dead_letters(n))
-
     # -- changing ------------------------------------------------------------------------------------------------------
 
-    def pause(self) -> None:
-        """Stop new claims from the queue, in every process, until ``resume``.  Raises as ``zkrq.Queue.pause`` does."""
-        self._call(lambda queue: queue.pause())
-
-    def resume(self) -> None:
-        """Allow claims again.  Does nothing if the queue is not paused.  Raises as ``pause`` does."""
-        self._call(lambda queue: queue.resume())
-
-    def clear(self) -> int:
-        """Remove every ready and every scheduled item; return how many.  Raises as ``zkrq.Queue.clear`` does."""
-        return self._call(lambda queue: queue.clear())
-
-    def delete(self) -> int:
-        """Remove the queue and all its items; return how many.  Raises as ``zkrq.Queue.delete`` does."""
-        return self._call(lambda queue: queue.delete())
-
-    def cancel(self, id: str) -> Cancellation:
-        """Remove one item in any state; the result is false if no item has that id.
-
-        Raises ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, cancel again.
-        """
-        return self._call(lambda queue: queue.cancel(id))
-
-    def discard(self, ids: Sequence[str] | None = None) -> int:
-        """Remove the dead letters with these ids (None: all that exist now); return how many were removed.
-
-        Raises as ``cancel`` does; some letters may be removed by then.
-        """
-        return self._call(lambda queue: queue.discard(ids))
-
-    def redrive(self, ids: Sequence[str] | None = None, *, rate: float | None = None) -> int:
-        """Queue the dead letters with these ids again (None: all that exist now); return how many were queued.
-
-        ``rate``: at most this many per second, None: no limit.  If the call fails or is interrupted, the rest stay dead
-        letters.  Raises as ``cancel`` does.
-        """
-        return self._call(lambda queue: queue.redrive(ids, rate=rate))
+    pause = blocking(queue.Queue[T].pause)
+    resume = blocking(queue.Queue[T].resume)
+    clear = blocking(queue.Queue[T].clear)
+    delete = blocking(queue.Queue[T].delete)
+    cancel = blocking(queue.Queue[T].cancel)
+    discard = blocking(queue.Queue[T].discard)
+    redrive = blocking(queue.Queue[T].redrive)
 
 
 def find_of(blocking: Queue[T]) -> Callable[[Cluster], queue.Queue[T]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, cast
@@ -18,12 +17,14 @@ from zkrq.base.errors import ConfigError
 from zkrq.base.settings import DEFAULTS, Settings
 from zkrq.client.cluster import Cluster
 from zkrq.coordination.memory import Hub, MemoryCoordinator
+from zkrq.replication.stream import Inbox
 from zkrq.testing.clock import Clock, running_clock
 from zkrq.testing.redis import lua
 from zkrq.testing.redis.server import MiniRedis
 
 if TYPE_CHECKING:
     from zkrq.base.events import Event
+    from zkrq.replication.stream import Receiver
     from zkrq.replication.wire import Dial, Wire
 
 
@@ -66,56 +67,56 @@ class _Wire:
     def __init__(self, server: _Server) -> None:
         self._server = server
         self._parser = hiredis.Reader()
-        self._replies: deque[object] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-        self._broken: str | None = "not connected"
+        self._inbox = Inbox()
+        self._receiver: Receiver | None = None
+        """None while there is no connection."""
         self.at_end: Callable[[], None] | None = None
         """Ends its subscription."""
 
     async def connect(self) -> None:
         if not self._server.running:
             raise ConnectionRefusedError("connection refused")
-        self._broken = None
+        self._receiver = self._inbox
         self._server.wires.add(self)
 
-    async def send(self, commands: Sequence[bytes]) -> None:
-        for packed in commands:
-            if self._broken is not None:
-                raise ConnectionResetError(self._broken)
-            self._parser.feed(packed)
-            self._server.take(self, cast("list[bytes]", self._parser.gets()))
+    async def ask(self, *commands: bytes) -> list[object]:
+        self._write(b"".join(commands))
+        return await self._inbox.take(len(commands))
 
-    async def receive(self) -> object:
-        while not self._replies:
-            if self._broken is not None:
-                raise ConnectionResetError(self._broken)
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        return self._replies.popleft()
+    def start(self, receiver: Receiver) -> Callable[[bytes], None]:
+        if self._receiver:
+            self._receiver = receiver
+        self._inbox.pass_on(receiver)
+        return self._write
 
-    async def close(self) -> None:
-        self.shut("closed")
+    def _write(self, data: bytes) -> None:
+        self._parser.feed(data)
+        while self._receiver and (command := self._parser.gets()) is not False:
+            self._server.take(self, cast("list[bytes]", command))
+
+    def close(self) -> None:
+        self._leave()
 
     def reply(self, reply: object) -> None:
-        self._replies.append(reply)
-        self._wake()
+        # In a turn of its own, as bytes come from a socket: the caller has begun to wait by then.
+        asyncio.get_running_loop().call_soon(self._arrive, reply)
+
+    def _arrive(self, reply: object) -> None:
+        if self._receiver:
+            self._receiver.heard(reply)
 
     def shut(self, why: str) -> None:
-        """End the connection, from either side."""
-        if self._broken is not None:
-            return
-        self._broken = why
-        self._server.wires.discard(self)
-        if self.at_end:
-            self.at_end()
-        self._wake()
+        """End the connection from the server's side."""
+        if receiver := self._leave():
+            receiver.ended(ConnectionResetError(why))
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _leave(self) -> Receiver | None:
+        receiver, self._receiver = self._receiver, None
+        if receiver:
+            self._server.wires.discard(self)
+            if self.at_end:
+                self.at_end()
+        return receiver
 
 
 class Servers:

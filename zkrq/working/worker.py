@@ -28,7 +28,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import anyio
 
@@ -64,6 +64,15 @@ class Source(Protocol[T]):
     name: str
 
     async def pop_many(self, n: int, *, timeout: Duration | None = None) -> list[Claim[T]]: ...
+
+
+class HandlerOptions(TypedDict, total=False):
+    """Options of ``Worker.add`` for handlers of items and of batches; ``add`` says what they mean."""
+
+    weight: float
+    time_limit: Duration | None
+    before: Before | None
+    after: After | None
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -133,16 +142,7 @@ class Worker:
         return f"<Worker of {names or 'nothing'}: {running} of {self._slots.count} running>"
 
     @overload
-    def add(
-        self,
-        queue: Source[T],
-        handler: Handler[T],
-        *,
-        weight: float = 1.0,
-        time_limit: Duration | None = None,
-        before: Before | None = None,
-        after: After | None = None,
-    ) -> Self: ...
+    def add(self, queue: Source[T], handler: Handler[T], **options: Unpack[HandlerOptions]) -> Self: ...
 
     @overload
     def add(
@@ -152,10 +152,7 @@ class Worker:
         *,
         batch: int,
         within: Duration = 0.0,
-        weight: float = 1.0,
-        time_limit: Duration | None = None,
-        before: Before | None = None,
-        after: After | None = None,
+        **options: Unpack[HandlerOptions],
     ) -> Self: ...
 
     def add(

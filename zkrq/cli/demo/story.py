@@ -27,11 +27,18 @@ from zkrq.base.errors import NotEnoughReplicas, OutcomeUnknown, Unavailable
 from zkrq.base.ids import new_id
 from zkrq.base.settings import Settings
 from zkrq.cli.command import count
-from zkrq.cli.demo.consumer import CLAIM_TIMEOUT, HANDLERS, QUEUE, RETRY_PAUSE, SESSION_TIMEOUT, work
-from zkrq.cli.demo.crew import ConsumerProcess, crew
-from zkrq.cli.demo.display import Display, Snapshot
+from zkrq.cli.demo.consumer import (
+    CLAIM_TIMEOUT,
+    HANDLERS,
+    QUEUE,
+    RETRY_PAUSE,
+    SESSION_TIMEOUT,
+    ConsumerProcess,
+    crew,
+    work,
+)
 from zkrq.cli.demo.tally import Report, Result, Tally
-from zkrq.cli.demo.words import sentence
+from zkrq.cli.demo.words import Display, sentence
 from zkrq.client.cluster import Cluster
 from zkrq.client.connecting import connect
 from zkrq.coordination.memory import Hub, MemoryCoordinator
@@ -111,7 +118,7 @@ class _Story:
                 (0.45, partial(self._kill_primary, cluster, servers)),
                 (0.70, partial(self._kill_leader, servers)),
             ]
-            await self._play(cluster, servers, processes, scenes)
+            await self._play(cluster, servers, scenes)
             await asyncio.gather(*(process.leave() for process in processes if process.alive))
             return self._tally.result()
 
@@ -119,7 +126,7 @@ class _Story:
         async with self._open_alone(servers) as cluster, anyio.create_task_group() as handlers:
             for _ in range(HANDLERS):
                 handlers.start_soon(work, cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT), self._note)
-            await self._play(cluster, servers, [], [(0.45, partial(self._kill_primary, cluster, servers))])
+            await self._play(cluster, servers, [(0.45, partial(self._kill_primary, cluster, servers))])
             handlers.cancel_scope.cancel()
         return self._tally.result()
 
@@ -130,12 +137,10 @@ class _Story:
         async with Cluster(servers.redis_urls, MemoryCoordinator(Hub()), settings) as cluster:
             yield cluster
 
-    async def _play(
-        self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess], scenes: Sequence[Scene]
-    ) -> None:
+    async def _play(self, cluster: Cluster, servers: local.Servers, scenes: Sequence[Scene]) -> None:
         queue = cluster.queue(QUEUE, claim_timeout=CLAIM_TIMEOUT)
         async with anyio.create_task_group() as background:
-            background.start_soon(self._keep_showing, cluster, servers, processes)
+            background.start_soon(self._keep_showing, cluster, servers)
             async with anyio.create_task_group() as producers:
                 began, closing = time.monotonic(), asyncio.Event()
                 self._display.say(f"producers push for {self._seconds:g} s")
@@ -227,37 +232,20 @@ class _Story:
                 text = text.replace(owner, name)
             self._display.say(text)
 
-    async def _keep_showing(
-        self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess]
-    ) -> None:
+    async def _keep_showing(self, cluster: Cluster, servers: local.Servers) -> None:
         while True:
-            self._display.show(self._snapshot(cluster, servers, processes))
+            view, tally = cluster.view, self._tally
+            self._display.show(
+                {
+                    "pushed": f"{tally.pushed:,}",
+                    "delivered": f"{tally.delivered:,}",
+                    "done": f"{tally.done:,}",
+                    "redelivered": f"{tally.redelivered:,}",
+                    "in sync": f"{len(view.members)} of {len(servers.redis)}",
+                    "epoch": f"{view.epoch}",
+                }
+            )
             await asyncio.sleep(SHOW_INTERVAL)
-
-    def _snapshot(self, cluster: Cluster, servers: local.Servers, processes: Sequence[ConsumerProcess]) -> Snapshot:
-        view, tally = cluster.view, self._tally
-        redis = {
-            server.name: ("in sync" if server.name in view.members else "out") if server.running else None
-            for server in servers.redis
-        }
-        return Snapshot(
-            figures={
-                "pushed": f"{tally.pushed:,}",
-                "delivered": f"{tally.delivered:,}",
-                "done": f"{tally.done:,}",
-                "redelivered": f"{tally.redelivered:,}",
-                "in sync": f"{len(view.members)} of {len(redis)}",
-                "epoch": f"{view.epoch}",
-            },
-            cast={
-                "Redis": redis,
-                "ZooKeeper": {server.name: "up" if server.running else None for server in servers.zookeeper},
-                "consumers": {
-                    process.name: f"works on {tally.in_hand(process.name)}" if process.alive else None
-                    for process in processes
-                },
-            },
-        )
 
 
 async def _sleep_until(at: float) -> None:

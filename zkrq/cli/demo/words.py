@@ -1,9 +1,11 @@
-"""Describe events and results in sentences."""
+"""Say what happens: events and results in sentences, figures line by line."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from zkrq.base.events import (
     ClaimsLost,
@@ -20,6 +22,31 @@ from zkrq.base.events import (
 
 if TYPE_CHECKING:
     from zkrq.cli.demo.tally import Result
+
+
+FIGURES_SECONDS = 2.0
+"""Seconds between two lines of figures."""
+
+
+class Display:
+    """Print the demo's progress, line by line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._began = time.monotonic()
+        self._next_figures = 0.0
+
+    def say(self, text: str, *, deed: bool = False) -> None:
+        """Report an event; ``deed``: the demo itself caused it."""
+        self._stream.write(f"{time.monotonic() - self._began:5.1f} s  {'>>> ' if deed else ''}{text}\n")
+        self._stream.flush()
+
+    def show(self, figures: Mapping[str, str]) -> None:
+        """Show the present figures by name, unless some were shown just now."""
+        now = time.monotonic()
+        if now >= self._next_figures:
+            self._next_figures = now + FIGURES_SECONDS
+            self.say(", ".join(f"{name} {figure}" for name, figure in figures.items()))
 
 
 def sentence(event: Event, who: str) -> str | None:

@@ -20,7 +20,25 @@ from zkrq.protocol.calls.administration import (
     RedriveReply,
 )
 from zkrq.protocol.calls.applying import Apply, ApplyNew, ApplyReply, Cut
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Clocked, Combining, Names, NamesPage, Paging
+from zkrq.protocol.calls.call import (
+    FROM_NOW,
+    START,
+    Body,
+    Call,
+    Carrying,
+    Clocked,
+    Combining,
+    Decision,
+    Gone,
+    Names,
+    NamesPage,
+    Paged,
+    Paging,
+    Records,
+    Rows,
+    Trimming,
+    Word,
+)
 from zkrq.protocol.calls.consuming import (
     CLAIMED,
     FENCED,
@@ -34,9 +52,7 @@ from zkrq.protocol.calls.consuming import (
     runs,
 )
 from zkrq.protocol.calls.copying import CopyPage, Install, Metadata, MetadataReply, Page, Read, Wipe
-from zkrq.protocol.calls.decision import Decision, Trimming
 from zkrq.protocol.calls.fencing import Claims, Fence, FenceReply, Owners, OwnersReply, Retire
-from zkrq.protocol.calls.forgetting import Forget
 from zkrq.protocol.calls.inspection import (
     ClaimCounts,
     ClaimCountsReply,
@@ -51,18 +67,15 @@ from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided,
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
-    Gone,
     Put,
-    Records,
-    Rows,
-    Word,
     bundle_and_position,
     item_id,
+    pack_gone,
     read_notes,
     stored_at,
 )
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
-from zkrq.protocol.calls.servers import Enrol, Queues, Reserve, Room, Seal
+from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
     "CLAIMED",
@@ -77,6 +90,7 @@ __all__ = [
     "Call",
     "Cancel",
     "CancelReply",
+    "Carrying",
     "Claim",
     "ClaimCounts",
     "ClaimCountsReply",
@@ -113,6 +127,7 @@ __all__ = [
     "Owners",
     "OwnersReply",
     "Page",
+    "Paged",
     "Paging",
     "Pause",
     "Peek",
@@ -145,6 +160,7 @@ __all__ = [
     "Word",
     "bundle_and_position",
     "item_id",
+    "pack_gone",
     "read_notes",
     "runs",
     "stored_at",

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body
-from zkrq.protocol.calls.decision import Decision, Trimming
-from zkrq.protocol.calls.rows import Records
+from zkrq.protocol.calls.call import Body, Decision, Records, Trimming
 
 
 class CancelReply(NamedTuple):

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, Body, Combining, from_0
-from zkrq.protocol.calls.rows import Gone, Rows, Word
+from zkrq.protocol.calls.call import FROM_NOW, Body, Carrying, Combining, Gone, Rows, Word, from_0
 
 
 class ApplyReply(NamedTuple):
@@ -22,7 +21,7 @@ _ALL_APPLIED = ApplyReply({}, ())
 
 
 @dataclass(frozen=True, slots=True)
-class Apply(Combining[ApplyReply]):
+class Apply(Carrying[ApplyReply], Combining[ApplyReply]):
     """Install decided records that are newer than the stored ones.
 
     ``fenced``: an owner to refuse from now on, or empty.  ``whole``: payloads follow each record.  ``clock``: the
@@ -36,6 +35,7 @@ class Apply(Combining[ApplyReply]):
     fenced: str = ""
     whole: bool = False
     clock: int = FROM_NOW
+    cuts: bytes = b""
 
     def read(self, body: Body) -> ApplyReply:
         superseded, bare = body

@@ -1,20 +1,31 @@
-"""Describe one call of one script: its arguments in the order of the header, and its reply as a value."""
+"""Describe one call of one script: its arguments in the order of the header, and its reply as a value.
+
+The kinds of calls: those that are combined, those that are answered page by page, those that the server's clock is
+checked with, and *decisions*, by which a queue's primary decides for all servers.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
-from zkrq.protocol.calls.rows import Rows, Word
 from zkrq.protocol.clocks import PUT_WINDOW_MS, Expected
+from zkrq.protocol.records import states_of
 from zkrq.protocol.scripts import SCRIPTS
 
+if TYPE_CHECKING:
+    from zkrq.protocol.calls.rows import Put
+
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+Word = bytes | str | int
+"""Parts of a command."""
 
 Body = Sequence[Any]
 """Values after OK in a reply."""
@@ -24,6 +35,58 @@ START = b"0"
 
 FROM_NOW = 0
 """Used instead of a clock: durations count from the moment at which the server executes the call."""
+
+
+class Rows:
+    """Values of many items in one flat list, as on the wire: no object per item."""
+
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: Sequence[Any] = ()) -> None:
+        self.flat = flat
+
+
+class Records(Rows):
+    """Decided records: id, record, notes, since of each bundle; see ``lua/_reply.lua``."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self.flat) // 4
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over ids and records."""
+        return zip(self.flat[::4], self.flat[1::4], strict=True)
+
+    @property
+    def ids(self) -> Sequence[bytes]:
+        return self.flat[::4]
+
+    def gone(self) -> list[Gone]:
+        """Return what was removed, of bundles of which at least half is."""
+        gone: list[Gone] = []
+        for id, record in self:
+            states = states_of(record)
+            if not states.strip(b"XF"):
+                gone.append(Gone(id, b""))
+            elif 2 * (removed := states.count(b"X") + states.count(b"F")) >= len(states) and removed:
+                gone.append(Gone(id, bytes(at for at, state in enumerate(states) if state in b"XF")))
+        return gone
+
+    def with_payloads(self, payloads: Mapping[bytes, bytes]) -> Rows:
+        """Return the rows with the payloads of each, empty for a bundle without any here."""
+        flat: list[Word] = []
+        rows = iter(self.flat)
+        for id, record, notes, since in zip(rows, rows, rows, rows, strict=True):
+            flat += (id, record, notes, since, payloads.get(id, b""))
+        return Rows(flat)
+
+
+class Gone(NamedTuple):
+    """Items of a bundle that were removed: their positions, a byte each; empty: all."""
+
+    id: bytes
+    positions: bytes
 
 
 class Call(Generic[R_co]):
@@ -88,14 +151,38 @@ class Combining(Call[R_co]):
         return 1
 
 
+class Carrying(Call[R_co]):
+    """A call that drops payloads on the way, so that this costs no call of its own."""
+
+    __slots__ = ()
+
+    cuts: bytes
+    """What to drop (``rows.pack_gone``); empty: nothing."""
+
+    def with_cuts(self, cuts: bytes) -> Self:
+        """Return the same call with something to drop."""
+        return cast("Self", replace(cast("Any", self), cuts=cuts))
+
+
+class Paged(Protocol):
+    """A reply that is one page of many, with the cursor to continue from."""
+
+    @property
+    def cursor(self) -> bytes: ...
+
+
 class Paging(Call[R_co]):
-    """A call whose reply is one page of many, with the cursor to continue from."""
+    """A call whose reply is one page of many."""
 
     __slots__ = ()
 
     def at(self, cursor: bytes) -> Self:
         """Return the same call for the page that begins there."""
         return cast("Self", replace(cast("Any", self), cursor=cursor))
+
+    def after(self, page: Paged) -> Self | None:
+        """Return the same call for the page after this one, None if this is the last one."""
+        return None if page.cursor == START else self.at(page.cursor)
 
 
 class Clocked(Call[R_co]):
@@ -113,6 +200,48 @@ class Clocked(Call[R_co]):
         """Return the time of the server's clock, in microseconds."""
 
 
+class Decision(Call[R]):
+    """A call by which a queue's primary decides.  The other servers of the view are then given the decided records."""
+
+    __slots__ = ()
+
+    always_told: ClassVar[bool] = True
+    """Whether the other servers are called even if nothing was decided: they know whether this is still the primary."""
+
+    @property
+    def fenced(self) -> str:
+        """Owner that every server refuses from then on, or empty."""
+        return ""
+
+    @property
+    def puts(self) -> Sequence[Put]:
+        """New items that the call decides about."""
+        return ()
+
+    def under(self, *, trim: bool, again: bool) -> Self:
+        """Return the call as it is sent under one view.
+
+        ``trim``: it may drop old tombstones.  ``again``: another primary may have decided the same before.
+        """
+        return self
+
+    def decided(self, reply: R, epoch: int) -> Records:
+        """Return the records of everything decided under this epoch: those of the reply, if it has all."""
+        records: Any = getattr(reply, "records", reply)
+        return records
+
+
+class Trimming(Decision[R]):
+    """A decision that drops old tombstones as well."""
+
+    __slots__ = ()
+
+    trim: bool
+
+    def under(self, *, trim: bool, again: bool) -> Self:
+        return cast("Self", replace(cast("Any", self), trim=trim)) if trim != self.trim else self
+
+
 class Names(NamedTuple):
     """One page of names, and the cursor to continue from."""
 
@@ -120,11 +249,8 @@ class Names(NamedTuple):
     names: Sequence[bytes]
 
 
-class NamesPage(Protocol):
+class NamesPage(Paged, Protocol):
     """A reply with one page of names, and possibly more."""
-
-    @property
-    def cursor(self) -> bytes: ...
 
     @property
     def names(self) -> Sequence[bytes]: ...

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from zkrq.protocol.calls.call import Body, Clocked, Combining
-from zkrq.protocol.calls.decision import Trimming
-from zkrq.protocol.calls.rows import Records
-from zkrq.protocol.clocks import Expected
+from zkrq.protocol.calls.call import Body, Carrying, Clocked, Combining, Records, Trimming
+
+if TYPE_CHECKING:
+    from zkrq.protocol.clocks import Expected
 
 R = TypeVar("R")
 
@@ -93,7 +93,7 @@ class SettleReply(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Settle(Trimming[SettleReply], Combining[SettleReply]):
+class Settle(Trimming[SettleReply], Carrying[SettleReply], Combining[SettleReply]):
     """Settle claims; ``dead_max`` and ``dead_age_ms`` as for ``Claim``."""
 
     script: ClassVar[str] = "settle"
@@ -102,6 +102,7 @@ class Settle(Trimming[SettleReply], Combining[SettleReply]):
     dead_age_ms: int
     items: Sequence[Settlement]
     trim: bool = False
+    cuts: bytes = b""
 
     def read(self, body: Body) -> SettleReply:
         dropped, lost, records = body
@@ -127,7 +128,7 @@ FENCED = b"FENCED"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn(_Request[TurnReply]):
+class Turn(_Request[TurnReply], Carrying[TurnReply]):
     """Settle what a consumer has done, then claim what it does next, in one decision.
 
     ``items`` are the settlements.  Each part has a verdict of its own.
@@ -135,6 +136,7 @@ class Turn(_Request[TurnReply]):
 
     script: ClassVar[str] = "turn"
     items: Sequence[Settlement] = ()
+    cuts: bytes = b""
 
     @classmethod
     def of(cls, request: Claim, settlements: Sequence[Settlement]) -> Turn:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging
-from zkrq.protocol.calls.rows import Copied, Copies, Rows, read_copied
+from zkrq.protocol.calls.call import FROM_NOW, START, Body, Call, Paging, Rows
+from zkrq.protocol.calls.rows import Copied, Copies, read_copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import START, Body, Call, Clocked, Names, Paging
-from zkrq.protocol.calls.decision import Decision
-from zkrq.protocol.calls.rows import Records
-from zkrq.protocol.clocks import Expected
+from zkrq.protocol.calls.call import START, Body, Call, Clocked, Decision, Names, Paging, Records
+
+if TYPE_CHECKING:
+    from zkrq.protocol.clocks import Expected
 
 
 class FenceReply(NamedTuple):

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Combining, from_0
-from zkrq.protocol.calls.decision import Decision
-from zkrq.protocol.calls.rows import Put, Records
+from zkrq.protocol.calls.call import Body, Carrying, Combining, Decision, Records, from_0
+from zkrq.protocol.calls.rows import Put
 
 
 class PlainReply(NamedTuple):
@@ -23,12 +22,13 @@ _ALL_PUT = PlainReply((), {})
 
 
 @dataclass(frozen=True, slots=True)
-class PushPlain(Combining[PlainReply]):
+class PushPlain(Carrying[PlainReply], Combining[PlainReply]):
     """Apply plain pushes of new ids."""
 
     script: ClassVar[str] = "push_plain"
     queue: str
     items: Sequence[Put]
+    cuts: bytes = b""
 
     def read(self, body: Body) -> PlainReply:
         late, known = body

@@ -1,69 +1,24 @@
-"""Hold values of items as they are on the wire, in both directions."""
+"""Hold bundles as they are on the wire, in both directions, and the ids of their items."""
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from zkrq.protocol.payloads import join, payload_at
 from zkrq.protocol.records import above, fresh, is_alone, states_of, unpack
 
-Word = bytes | str | int
-"""Parts of a command."""
+
+def pack_gone(items: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return ids of bundles, and positions, as a call carries them along (``lua/_cutting.lua``)."""
+    return b"".join([
+        b"%b%b%c%b" % (_LENGTH.pack(len(id)), id, len(positions), positions) for id, positions in items
+    ])  # fmt: skip
 
 
-class Rows:
-    """Values of many items in one flat list, as on the wire: no object per item."""
-
-    __slots__ = ("flat",)
-
-    def __init__(self, flat: Sequence[Any] = ()) -> None:
-        self.flat = flat
-
-
-class Records(Rows):
-    """Decided records: id, record, notes, since of each bundle; see ``lua/_reply.lua``."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return len(self.flat) // 4
-
-    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over ids and records."""
-        return zip(self.flat[::4], self.flat[1::4], strict=True)
-
-    @property
-    def ids(self) -> Sequence[bytes]:
-        return self.flat[::4]
-
-    def gone(self) -> list[Gone]:
-        """Return what was removed, of bundles of which at least half is."""
-        gone: list[Gone] = []
-        for id, record in self:
-            states = states_of(record)
-            if not states.strip(b"XF"):
-                gone.append(Gone(id, b""))
-            elif 2 * (removed := states.count(b"X") + states.count(b"F")) >= len(states) and removed:
-                gone.append(Gone(id, bytes(at for at, state in enumerate(states) if state in b"XF")))
-        return gone
-
-    def with_payloads(self, payloads: Mapping[bytes, bytes]) -> Rows:
-        """Return the rows with the payloads of each, empty for a bundle without any here."""
-        flat: list[Word] = []
-        rows = iter(self.flat)
-        for id, record, notes, since in zip(rows, rows, rows, rows, strict=True):
-            flat += (id, record, notes, since, payloads.get(id, b""))
-        return Rows(flat)
-
-
-class Gone(NamedTuple):
-    """Items of a bundle that were removed: their positions, a byte each; empty: all."""
-
-    id: bytes
-    positions: bytes
+_LENGTH = struct.Struct("<H")
 
 
 class Put(NamedTuple):

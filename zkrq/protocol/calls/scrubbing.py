@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Call, Paging, from_0
-from zkrq.protocol.calls.decision import Decision
-from zkrq.protocol.calls.rows import Copied, Records
+from zkrq.protocol.calls.call import Body, Call, Decision, Paging, Records, from_0
+from zkrq.protocol.calls.rows import Copied
 
 
 class HeadsReply(NamedTuple):

@@ -1,4 +1,4 @@
-"""Call a server about itself: its life, its room, the names of its queues."""
+"""Call a server about itself: its life, its room, the queues that it knows."""
 
 from __future__ import annotations
 
@@ -73,3 +73,14 @@ class Queues(Paging[Names]):
 
     def read(self, body: Body) -> Names:
         return Names(*body)
+
+
+@dataclass(frozen=True, slots=True)
+class Forget(Call[bool]):
+    """Forget a queue on a server that has, and remembers, nothing of it; read whether it did."""
+
+    script: ClassVar[str] = "forget"
+    queue: str
+
+    def read(self, body: Body) -> bool:
+        return bool(body[0])

@@ -21,8 +21,9 @@
 -- A payload is stored if an item of it is alive and it is not there.  If the items are gone here but their payloads are
 -- not, a live record of a greater version keeps these, because no other server may have them; only a later life of the
 -- id drops them.
+-- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
--- ARGV: epoch generation queue put_window_ms trim fenced whole clock / id record notes since payload
+-- ARGV: epoch generation queue put_window_ms trim fenced whole clock cuts / id record notes since payload
 -- reply: OK [position items; of each that lost to a greater version which says otherwise about these items: their positions, a byte each] [position; of each that lacks a payload]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -76,12 +77,15 @@ local function keep_payload(position, r, before, payload, bare)
   if lacks_payloads(r, whole) then bare[#bare + 1] = position end
 end
 
-local function operation(queue, put_window_ms, trim, fenced, whole, clock)
+local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
   local ids, superseded, bare = {}, {}, {}
   local stride = whole == '1' and 5 or 4
   for i = first, last, stride do ids[#ids + 1] = ARGV[i] end
   if fenced ~= '' then fence_owner(fenced) end
-  if #ids == 0 then return {'OK', superseded, bare} end
+  if #ids == 0 then
+    cut_listed(cuts)
+    return {'OK', superseded, bare}
+  end
   local known = redis.call('HMGET', records, unpack(ids))
   local from_us = clock ~= '0' and tonumber(clock) or now_us
 
@@ -110,5 +114,6 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock)
   commit()
   wake(readied)
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  cut_listed(cuts)
   return {'OK', superseded, bare}
 end

@@ -4,7 +4,8 @@
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
 -- record: its moments count from its arrival.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
--- ARGV: epoch generation queue put_window_ms / id record payload
+-- cuts: payloads to drop, see _cutting.lua; empty: none.
+-- ARGV: epoch generation queue put_window_ms cuts / id record payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
@@ -23,7 +24,7 @@ local function tell(told, position, n, gone)
   told[at + 1], told[at + 2], told[at + 3] = position, n, gone
 end
 
-local function operation(queue, put_window_ms)
+local function operation(queue, put_window_ms, cuts)
   local ids, late, told = {}, {}, {}
   for i = first, last, 3 do ids[#ids + 1] = ARGV[i] end
   local known = redis.call('HMGET', records, unpack(ids))
@@ -67,5 +68,6 @@ local function operation(queue, put_window_ms)
   if readied > 0 then list_queue(queue) end
   commit()
   wake(readied)
+  cut_listed(cuts)
   return {'OK', late, told}
 end

@@ -7,17 +7,18 @@
 -- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
 -- items: runs of positions, two bytes each: the first and the last.  version: as it is packed in the record.  how: the
 -- verb, for all but ack followed by ms and text, separated by spaces.
--- dead_max, dead_age_ms: as in claim.lua.
--- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms / id items version token how
+-- dead_max, dead_age_ms: as in claim.lua.  cuts: payloads to drop, see _cutting.lua; empty: none.
+-- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms cuts / id items version token how
 -- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(put_window_ms, trim, dead_max, dead_age_ms)
+local function operation(put_window_ms, trim, dead_max, dead_age_ms, cuts)
   leading_since_us(0)
   local outcomes, buries = settle_rows(first, last)
   commit()
   local dropped_letters = buries and drop_dead_letters(dead_max, dead_age_ms) or 0
   wake(readied)
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
+  cut_listed(cuts)
   return {'OK', dropped_letters, outcomes, decisions()}
 end

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, cast
 
 from zkrq.base.errors import ConfigError
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis import packing
 from zkrq.testing.redis.replies import SimpleString, number_text
 

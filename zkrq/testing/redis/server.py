@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple, NewType, cast
 
-from zkrq.replication.wire import ErrorReply
+from zkrq.replication.stream import ErrorReply
 from zkrq.testing.redis import lua
 from zkrq.testing.redis.arguments import integer
 from zkrq.testing.redis.commands import COMMANDS, Command, plain

@@ -1,0 +1,64 @@
+"""Reach what is inside a cluster: for other modules of the library, not for users.
+
+The command line, too, asks here what the public calls do not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol, cast
+
+from zkrq.base.tasks import together
+from zkrq.protocol import calls
+from zkrq.protocol.replies import Status
+
+if TYPE_CHECKING:
+    from zkrq.client.client import Client
+    from zkrq.client.cluster import Cluster
+    from zkrq.client.health import Health
+    from zkrq.client.shard import Shard
+
+client_of = cast("Callable[[Cluster], Client]", attrgetter("_client"))
+"""Return the client inside a cluster."""
+
+
+class Inner(Protocol):
+    """A cluster, or one for threads, which has a cluster inside once it is open."""
+
+    def _opened(self) -> Cluster | None: ...
+
+
+def opened_of(cluster: Inner) -> Cluster | None:
+    """Return the asynchronous cluster, None if this process has not opened it."""
+    return cluster._opened()  # pyright: ignore[reportPrivateUsage]
+
+
+async def meet_servers(cluster: Cluster) -> Health:
+    """Connect to the servers that were added after this client's own list was written; return the health then."""
+    for shard in client_of(cluster).shards.open.values():
+        unknown = [id for id in shard.view.receivers if not shard.fleet.servers[id].identity]
+        await shard.fleet.identify(unknown)
+    return cluster.health()
+
+
+async def copied_by_learners(cluster: Cluster, queues: Collection[str]) -> Mapping[str, float]:
+    """Return how much of their shard's items of these queues the learners have, in percent.  Raises ``Unavailable``."""
+    shards = [shard for shard in client_of(cluster).shards.open.values() if not shard.away]
+    found = await together(_copied_in(shard, queues) for shard in shards)
+    return {id: percent for each in found for id, percent in each.items()}
+
+
+async def _copied_in(shard: Shard, queues: Collection[str]) -> Mapping[str, float]:
+    view, fleet = shard.view, shard.fleet
+    if not view.learners:
+        return {}
+    counts = await together(shard.replicas.ask(calls.Count(name)) for name in queues)
+    whole = sum(of.ready + of.scheduled + of.claimed + of.dead for of in counts)
+    has = dict.fromkeys(view.learners, 0)
+    for name in queues:
+        call = calls.Count(name)
+        for id, answer in (await fleet.ask_in(view, view.learners, call)).items():
+            if answer.status is Status.OK:
+                has[id] += sum(call.read(answer.body)[:4])  # as in sizes
+    return {id: min(100.0, 100 * count / whole) if whole else 100.0 for id, count in has.items()}

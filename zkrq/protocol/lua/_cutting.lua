@@ -1,0 +1,43 @@
+-- purpose: drop payloads of removed items, as cut.lua does for a call of its own.  Other calls carry a list of them along:
+-- of each bundle the length of its id (two bytes), its id, the number of items (a byte), their positions (a byte each).
+local cut_payloads, cut_listed
+do
+  local function cut(r, id, items)
+    local whole = redis.call('HGET', payloads, id)
+    if not whole then return end
+    local named, is_left = {}, false
+    for i = 1, #items do named[string.byte(items, i) + 1] = true end
+    whole = payloads_of(count_of(whole), function(position)
+      local is_gone = position <= r.size and not string.find(r.states, '^[QRCD]', position)
+      local payload = not (is_gone and named[position]) and payload_at(whole, position) or nil
+      is_left = is_left or payload ~= nil
+      return payload
+    end)
+    if is_left then redis.call('HSET', payloads, id, whole) else redis.call('HDEL', payloads, id) end
+  end
+
+  -- Drop the payloads of these bundles' items; no items: of all.  An item that is not gone here keeps its payload.
+  function cut_payloads(ids, positions_of)
+    local dropped = {}
+    for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+      local r = packed and read_record(packed)
+      if r and positions_of[i] ~= '' then
+        cut(r, ids[i], positions_of[i])
+      elseif not r or not string.find(r.states, '[QRCD]') then
+        dropped[#dropped + 1] = ids[i]
+      end
+    end
+    if #dropped > 0 then redis.call('HDEL', payloads, unpack(dropped)) end
+  end
+
+  -- After commit, so that what the call itself removes counts.
+  function cut_listed(cuts)
+    if cuts == '' then return end
+    local ids, positions_of, at, id, items = {}, {}, 1, nil, nil
+    while at <= #cuts do
+      id, items, at = struct.unpack('<Hc0Bc0', cuts, at)
+      ids[#ids + 1], positions_of[#positions_of + 1] = id, items
+    end
+    cut_payloads(ids, positions_of)
+  end
+end
