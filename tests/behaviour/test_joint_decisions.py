@@ -73,6 +73,36 @@ async def test_a_loop_finds_its_next_item_when_its_ack_returns(queue: zkrq.Queue
     assert "settle" not in decisions
 
 
+async def test_a_batch_is_acked_and_the_next_one_claimed_in_one_decision(
+    queue: zkrq.Queue[Any], decisions: list[str]
+) -> None:
+    await queue.push_many(range(25))
+    sizes = list[int]()
+    async with queue.pop_batches(10) as stream:
+        for _ in range(3):
+            batch = await anext(stream)
+            sizes.append(len(batch))
+            await batch.ack()
+    assert sizes == [10, 10, 5]
+    assert set(decisions[2:]) == {"turn"}, "as a loop over single items"
+
+
+async def test_a_worker_of_batches_acks_and_claims_in_one_decision(
+    queue: zkrq.Queue[Any], decisions: list[str]
+) -> None:
+    await queue.push_many(range(30))
+    sizes = list[int]()
+
+    async def handle(items: list[int]) -> None:
+        sizes.append(len(items))
+
+    await zkrq.Worker(concurrency=1).add(queue, handle, batch=10).run(burst=True)
+    assert sizes == [10, 10, 10]
+    assert decisions[:4] == ["claim", "turn", "turn", "turn"]
+    assert "settle" not in decisions
+    assert not any(await queue.size())
+
+
 async def test_a_loop_that_waits_has_asked_with_its_ack(queue: zkrq.Queue[Any], decisions: list[str]) -> None:
     """What it settled last told it that nothing is ready, and left its wake-up channel."""
     stream = queue.pop()

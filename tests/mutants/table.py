@@ -602,6 +602,22 @@ MUTANTS: tuple[Mutant, ...] = (
         Suite("tests/behaviour/test_closing.py", "-k", "lost_at_the_end and testing"),
     ),
     Mutant(
+        "lost-claims-of-a-batch-are-done",
+        "zkrq/consuming/batch.py",
+        "                lease.refuse(Verb.ACK)\n",
+        "                pass\n",
+        "an ack of many claims names those that were lost",
+        Suite("tests/behaviour/test_pop_batches.py", "-k", "another_consumer_has and testing"),
+    ),
+    Mutant(
+        "a-waiting-batch-keeps-its-claims",
+        "zkrq/consuming/line.py",
+        "            self.give_back(drawn)\n",
+        "            pass\n",
+        "the items of a batch that is cancelled while it waits are others'",
+        Suite("tests/behaviour/test_pop_batches.py", "-k", "cancelled_while_a_batch and testing"),
+    ),
+    Mutant(
         "pushes-share-an-error",
         "zkrq/producing/sending.py",
         "results.update((at, [_own(error, items[at].put.id)]) for at in group)",

@@ -121,10 +121,12 @@ class Workload:
             await asyncio.sleep(self._chance.random() * 0.5)
 
     async def _settle_all(self, queue: Queue[Any], ended: Ended[list[Held]]) -> None:
-        held = ended.value or []
+        await self._settle_held(queue, ended.value or [])
+
+    async def _settle_held(self, queue: Queue[Any], held: list[Held], batch: zkrq.Batch[Any] | None = None) -> None:
         if held and self._chance.random() < 0.3:
             await asyncio.sleep(self._chance.random())
-            await self._ack_together(queue, held)
+            await self._ack_together(queue, held, batch)
             return
         if len(held) > 1 and self._chance.random() < 0.6:
             work = (
@@ -135,11 +137,11 @@ class Workload:
         for claim, item, holder in held:
             await self._handle(claim, item, holder)
 
-    async def _ack_together(self, queue: Queue[Any], held: list[Held]) -> None:
+    async def _ack_together(self, queue: Queue[Any], held: list[Held], batch: zkrq.Batch[Any] | None = None) -> None:
         """As users are told to: again with the same claims, until it is known of each."""
         for _ in range(4):
             begun = [self._begin_settling("ack", item, holder) for _, item, holder in held]
-            work = queue.ack_many([claim for claim, _, _ in held])
+            work = batch.ack() if batch else queue.ack_many([claim for claim, _, _ in held])
             ended = await self._client.do("ack_many", work, CALL_LIMIT)
             lost = ended.value or []
             for settling, (claim, item, holder) in zip(begun, held, strict=True):
@@ -163,9 +165,27 @@ class Workload:
     async def _stream(self, queue: Queue[Any]) -> None:
         chance = self._chance
         limit = chance.choice((None, 5, 20))
+        if limit == 20:
+            await self._batches(queue)
+            return
         async with queue.pop(prefetch=chance.choice((None, 0, 3)), limit=limit, wait=chance.random() < 0.8) as stream:
             async for claim in stream:
                 await self._handle(claim, *self._client.given(self._lane, claim))
+
+    async def _batches(self, queue: Queue[Any]) -> None:
+        chance = self._chance
+        size, within = chance.randint(1, self._lane.setting.together + 2), chance.choice((0.0, 0.0, 0.5))
+        stream = queue.pop_batches(
+            size,
+            within=within,
+            prefetch=chance.choice((None, None, 3)),
+            limit=chance.choice((None, 20)),
+            wait=chance.random() < 0.8,
+        )
+        async with stream:
+            async for batch in stream:
+                held = [(claim, *self._client.given(self._lane, claim)) for claim in batch]
+                await self._settle_held(queue, held, batch)
 
     def _work(self) -> float:
         """Seconds that an item takes."""

@@ -55,6 +55,27 @@ def test_large_items_and_many_wishes_are_bounded(pace: Pace) -> None:
     assert target(pace, 0.0) == 2
 
 
+def test_for_batches_whole_ones_are_claimed_ahead(pace: Pace) -> None:
+    """Part of one would save its consumer no request."""
+    pace.join(PrefetchLimit(None, at_once=100))
+    pace.taken += 901
+    assert target(pace, 1.0) == 0, "90 in a moment"
+    pace.taken += 3_000
+    assert target(pace, 2.0) == 200
+
+
+def test_the_largest_batch_counts_while_its_stream_is_there(pace: Pace) -> None:
+    batches = PrefetchLimit(None, at_once=100)
+    pace.join(BY_PACE)
+    pace.join(batches)
+    assert (pace.at_once, pace.eager) == (100, 101)
+    pace.join(batches)
+    pace.leave(batches)
+    assert (pace.at_once, pace.eager) == (100, 101)
+    pace.leave(batches)
+    assert (pace.at_once, pace.eager) == (1, 1)
+
+
 def test_what_is_not_taken_goes_back_except_what_a_stream_asked_for(pace: Pace) -> None:
     pace.join(PrefetchLimit(3, fixed=True))
     pace.join(PrefetchLimit(20))

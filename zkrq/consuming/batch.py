@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
@@ -286,10 +287,12 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
             lease.settled = Verb.ACK
         if wanted:  # the consumer comes back once, whichever shard has its next items
             wanted = 0
-    # Not ``gather``, which would end at the first error and leave the other claims without a note.
+    # Each in turn, so that no error leaves the other claims without a note; and awaited directly, because a worker
+    # frees its slot for the next request only while few outcomes are on their way.
     try:
-        if sent:
-            await asyncio.wait([answer for _, answer in sent])
+        for _, answer in sent:
+            with suppress(Exception):
+                await answer
     finally:
         errors += [error for some, answer in sent if (error := _note(some, answer))]
     # Where one outcome is unknown, the call as a whole may have had an effect, and says so.

@@ -194,7 +194,7 @@ class Claim(Generic[T]):
         task = lease.task = asyncio.current_task()
         assert task is not None
         self._cancelling = task.cancelling()
-        if lease.grant.issuer.observers.deliveries:
+        if lease.grant.issuer.observers.deliveries and lease.batch is None:  # its batch has told
             lease.grant.issuer.observers.before_delivery(self)
         return self
 
@@ -204,7 +204,7 @@ class Claim(Generic[T]):
         lease = self._lease
         task, lease.task = lease.task, None
         assert task is not None
-        if lease.grant.issuer.observers.deliveries:
+        if lease.grant.issuer.observers.deliveries and lease.batch is None:
             lease.grant.issuer.observers.after_delivery(self, error)
         if lease.struck and task.uncancel() <= self._cancelling and (kind is None or kind is asyncio.CancelledError):
             raise lease.error()
