@@ -388,7 +388,8 @@ async def test_drained_while_a_batch_waits_its_items_go_back(queue: zkrq.Queue[A
     async with working(queue, handle, batch=3, within=HANG):
         await queue.push(1)
         await settled(lambda: are_sizes(queue, 0, 1))
-    assert await are_sizes(queue, 1, 0)
+    # The servers knew of the claim before this process did, so its answer may come after the drain, and go back then.
+    await settled(lambda: are_sizes(queue, 1, 0))
     claim = await take(queue)
     assert claim.attempts == 1
     await claim.ack()
