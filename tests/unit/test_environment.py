@@ -19,7 +19,7 @@ from zkrq.base import credentials
 from zkrq.base.credentials import Source
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import DEFAULTS, Settings
-from zkrq.cli.connection import CONNECTION
+from zkrq.cli.command import CONNECTION
 from zkrq.client.addresses import join_hosts, name_servers
 from zkrq.client.environment import VARIABLES, complete, read_flag, read_servers, variable_of
 

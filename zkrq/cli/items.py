@@ -8,8 +8,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item

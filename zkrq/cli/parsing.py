@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from zkrq.base.version import __version__
-from zkrq.cli.command import Command, Flag, attribute
-from zkrq.cli.connection import CONNECTION
+from zkrq.cli.command import CONNECTION, Command, Flag, attribute
 from zkrq.client.environment import read_flag, variable_of
 from zkrq.process.exits import Exit
 

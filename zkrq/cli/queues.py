@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterable
 
-from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.items import QUEUE, item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers

@@ -10,8 +10,7 @@ from pathlib import Path
 from zkrq.base.checks import check_count, check_duration, check_posix
 from zkrq.base.errors import ConfigError
 from zkrq.base.retry import Retry
-from zkrq.cli.command import Command, Flag
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, open_cluster
 from zkrq.cli.worker import LOGGING, logging_of
 from zkrq.process.program import run_until_signal
 

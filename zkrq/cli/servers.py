@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
-from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster, setting, settings_of
+from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster, setting, settings_of
 from zkrq.client.connecting import founder
 from zkrq.client.inner import meet_servers
 from zkrq.protocol.shards import FIRST

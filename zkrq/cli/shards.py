@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Unavailable
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.progress import progress
 from zkrq.client.environment import read_servers
 from zkrq.protocol.shards import ShardState

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli.command import Command, Flag, Line, Lines
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
 from zkrq.client.inner import copied_by_learners, meet_servers
 from zkrq.client.inspection import Statistics, shards_left_out
 

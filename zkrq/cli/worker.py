@@ -18,8 +18,7 @@ from typing import cast
 
 from zkrq.base.checks import check_count, check_posix
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag
-from zkrq.cli.connection import open_cluster
+from zkrq.cli.command import Command, Flag, open_cluster
 from zkrq.logs import JsonFormatter
 from zkrq.process.listening import Address, read_address
 from zkrq.process.program import MakeWorker, run_program

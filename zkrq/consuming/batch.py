@@ -17,7 +17,6 @@ from typing import Self, TypeVar, overload
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_text
 from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, ZkrqError
-from zkrq.base.loop import running_loop
 from zkrq.base.reasons import reason_of
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import wait_ended
@@ -152,11 +151,10 @@ class Batch(Sequence[Claim[T]]):
     async def __aenter__(self) -> Self:
         """Begin the work.  Raises ``ClaimLost`` if no claim holds any more."""
         issuer = self._leases[0].grant.issuer
-        loop, task = running_loop(), asyncio.current_task()
-        if loop is None or loop is not issuer.own_loop.loop:
-            raise issuer.own_loop.elsewhere()
+        issuer.own_loop.check()
+        task = asyncio.current_task()
         assert task is not None
-        now, held = loop.time(), False
+        now, held = asyncio.get_running_loop().time(), False
         # One expired claim does not end the batch, as one that is lost later does not: only the others are worked on
         # and acked, and this one is in ``lost``.
         for lease in self._leases:

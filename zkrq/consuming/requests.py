@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from zkrq.base.errors import ClaimLost, Unavailable
 from zkrq.protocol import calls
-from zkrq.protocol.steps import Fenced, NothingDone
-from zkrq.replication.runner import translate
 
 if TYPE_CHECKING:
     from zkrq.protocol.deciding import Decided
@@ -37,9 +36,9 @@ class Request(NamedTuple):
                 if self.answer and not self.answer.done():
                     self.answer.set_result(decided)
             case calls.FENCED:
-                self.fail(translate(Fenced()))
+                self.fail(ClaimLost("this consumer was declared dead: its claims are lost"))
             case verdict:
-                self.fail(translate(NothingDone(f"the primary refused the claim request: {verdict.decode()}")))
+                self.fail(Unavailable(f"the primary refused the claim request: {verdict.decode()}"))
 
     def fail(self, error: Exception) -> None:
         """Take the error of a turn."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.base.retry import Reject, RetryLater
 from zkrq.consuming.batch import Batch
-from zkrq.working.delivery import ACK_PAUSE, Delivery, Handling
+from zkrq.working.delivery import Delivery, Handling, is_answered
 from zkrq.working.outcomes import Ending, Outcome
 
 if TYPE_CHECKING:
@@ -44,13 +41,8 @@ class BatchDelivery(Delivery):
         return Batch(held) if held else None
 
     async def _ack(self) -> None:
-        while True:
-            try:
-                await self._batch.ack()
-            except (ConfigError, OutcomeUnknown, Unavailable):
-                await asyncio.sleep(ACK_PAUSE)
-            else:
-                return
+        while not await is_answered(self._batch.ack()):
+            pass
 
     def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
         """Log one line about a batch whose items were not all acked, or whose handler failed."""
@@ -58,7 +50,7 @@ class BatchDelivery(Delivery):
         endings = Counter(outcome.ending for outcome in outcomes)
         told = ", ".join(f"{count} {ending}" for ending, count in endings.items())
         about = {"item": self.claims[0].id}
-        if self._failure and not isinstance(error, RetryLater | Reject):
+        if self._has_failed(error):
             text = "%r of queue %s failed in %s: %s"
             log.error(text, self, self.claims[0].queue, self._handling.name, told, exc_info=error, extra=about)
         elif endings.keys() != {Ending.ACKED}:

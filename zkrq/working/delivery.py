@@ -196,6 +196,10 @@ class Delivery:
         except Exception:
             self._handling.log.exception("%r: a hook failed", self, extra={"item": self.claims[0].id})
 
+    def _has_failed(self, error: BaseException | None) -> bool:
+        """Tell whether the handler failed, and did not merely say what is to become of the item."""
+        return bool(self._failure) and not isinstance(error, RetryLater | Reject)
+
     def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
         """Log one line about a delivery that did not end with an ack, or whose handler failed."""
         log, claim, outcome = self._handling.log, self.claims[0], outcomes[0]
@@ -204,7 +208,7 @@ class Delivery:
         consequence = _CONSEQUENCES[outcome.ending]
         if outcome.ending is Ending.RETRIED:
             consequence += f" in {getattr(lease_of(claim), 'retry_in', 0.0):.1f} s"
-        if self._failure and not isinstance(error, RetryLater | Reject):
+        if self._has_failed(error):
             text = "%s failed in %s at attempt %d, %s"
             log.error(text, item, self._handling.name, claim.attempts, consequence, exc_info=error, extra=about)
         elif outcome.ending is not Ending.ACKED:
@@ -217,11 +221,18 @@ async def settle_while_held(claim: Claim[T], settle: Callable[[Claim[T]], Awaita
 
     Raises ``ClaimLost``, ``Closed``.
     """
-    while claim.settled is None:
-        try:
-            await settle(claim)
-        except (ConfigError, OutcomeUnknown, Unavailable):
-            await asyncio.sleep(ACK_PAUSE)
+    while claim.settled is None and not await is_answered(settle(claim)):
+        pass
+
+
+async def is_answered(settling: Awaitable[object]) -> bool:
+    """Wait for a settlement; tell whether its outcome is known.  If not, the pause before it is repeated has passed."""
+    try:
+        await settling
+    except (ConfigError, OutcomeUnknown, Unavailable):
+        await asyncio.sleep(ACK_PAUSE)
+        return False
+    return True
 
 
 def ack_while_held(claim: Claim[Any]) -> Coroutine[Any, Any, None]:
