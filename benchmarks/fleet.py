@@ -53,7 +53,7 @@ class Fleet(NamedTuple):
     handling: float
 
     def at(self, rate: int) -> Topic:
-        """Return the table of this fleet at so many items a second."""
+        """Return the table of this fleet at this pace, in items a second."""
         slots = "one slot" if self.slots == 1 else f"{self.slots} slots"
         return Topic(
             f"fleet-{self.workers}-{self.slots}-{rate}",

@@ -20,7 +20,7 @@ from benchmarks.peers.common import ITEM, PATIENCE, pace, say
 
 
 class Duty(NamedTuple):
-    """What a process does: push, or work with so many slots, and a handler that takes so many seconds."""
+    """What a process does: push, or work with this number of slots, and a handler that takes these seconds."""
 
     works: bool
     servers: list[str]

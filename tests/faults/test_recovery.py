@@ -216,7 +216,7 @@ async def test_only_servers_that_were_outside_are_left() -> None:
 
 
 async def test_one_was_flushed_and_the_others_restarted() -> None:
-    """Nobody lives in the life that the view knows, though one process has never ended."""
+    """No server is in the life that the view names, though one process has never ended."""
     async with servers_with_disks() as servers, in_process(servers, new_namespace()) as cluster:
         await cluster.queue(QUEUE).push_many(range(100))
         before = cluster.view

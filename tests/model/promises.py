@@ -126,7 +126,7 @@ class Ledger:
                 self.acked.add(same(item))
 
     def refused(self, item: Item, token: Token, verb: str, *, is_handed: bool = False) -> None:
-        """``is_handed``: the same answer hands the item out to whoever was refused."""
+        """``is_handed``: the answer that refuses the consumer hands it the item out again."""
         self.counts["refused"] += 1
         if verb == "ack":
             self.maybe_acked[item].discard(token)

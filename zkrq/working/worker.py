@@ -18,7 +18,7 @@ A worker of several queues cannot reserve slots while it waits for an idle queue
 So it waits without slots, and items of an idle queue may be claimed while all slots are taken: at most its share, and
 at least one.  They are handed back if no slot becomes free for ``HOLD_SECONDS``.
 
-A batch occupies one slot, like an item: for each slot so many items are claimed as a batch has.
+A batch occupies one slot, like an item, so each slot claims the items of one batch.
 """
 
 from __future__ import annotations
