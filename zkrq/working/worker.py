@@ -107,7 +107,8 @@ class _Served:
 class Worker:
     """Work on the items of one or more queues until it is cancelled.
 
-    ``concurrency``: how many handlers run concurrently, over all queues: on one item each, or on one batch.  When
+    ``concurrency``: how many handlers run concurrently, over all queues: on one item each, or on one batch.  Once one
+    has ended, and its ``after`` hook if it has one, the next may begin, even while the ack is in flight.  When
     cancelled, it stops claiming, gives running handlers ``grace`` seconds to finish (0: none), then cancels them and
     hands their items back immediately.  ``before`` and ``after`` are hooks for all queues, called for each item.  A
     hook may be ``async``; one that raises is logged and changes nothing.
