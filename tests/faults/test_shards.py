@@ -108,6 +108,9 @@ class Traffic:
                 await claim.ack()
             except zkrq.OutcomeUnknown:
                 self.perhaps_acked.add(name)
+                # A claim that is referenced is extended.  Kept while the loop waits for its next item, it would never
+                # end, and that item might be the same one.
+                del claim
             except zkrq.ClaimLost:
                 continue
             else:
@@ -124,7 +127,8 @@ class Traffic:
     async def running(self, clusters: list[Cluster], queue: str) -> AsyncGenerator[None]:
         """Items flow; at the end everything is drained and nothing may be missing."""
         async with asyncio.TaskGroup() as group:
-            queues = [cluster.queue(queue) for cluster in clusters]
+            # What was perhaps acked comes back when its claim ends, and is waited for.
+            queues = [cluster.queue(queue, claim_timeout=10) for cluster in clusters]
             producing = [
                 group.create_task(self.produce(queue, named=named))
                 for queue in queues
