@@ -187,7 +187,7 @@ def test_nothing_is_recovered_from_nobody() -> None:
 
 @given(lives, st.text(max_size=40))
 def test_restored_generation_is_the_same_for_every_repairer(life: Life, other_run: str) -> None:
-    """Recovery: whoever carries on another's makes the same; the process may have been restarted in between."""
+    """A client that continues the recovery of another one makes the same, even if servers have been restarted."""
     assert restored(life) == restored(Life(other_run, life.generation))
 
 

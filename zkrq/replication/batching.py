@@ -64,7 +64,7 @@ class InFlightLimit:
     """Limit the batches that several batchers have in flight; those beyond it stand in line, first come first served.
 
     No time is waited for: a batcher leaves as soon as another one's batch has landed.  If none lands for
-    ``LATE_SECONDS``, servers hang, and those in line leave without waiting for them.
+    ``LATE_SECONDS``, servers hang, and as many of those in line leave beside them.
     """
 
     def __init__(self, most: int = SHARED_IN_FLIGHT) -> None:
@@ -77,8 +77,7 @@ class InFlightLimit:
         """Count one more batch.  False: it may not leave now, and ``go_on`` is called when it may be tried again."""
         if self._in_flight >= self._most:
             self._line.append(go_on)
-            if self._late is None:
-                self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._open)
+            self._wait_for_late()
             return False
         self._in_flight += 1
         return True
@@ -100,10 +99,15 @@ class InFlightLimit:
                 break
             self._line.popleft()()
         if self._line:
+            self._wait_for_late()
+
+    def _wait_for_late(self) -> None:
+        # A batcher that was admitted may have begun to wait again, and then there is a timer.
+        if self._late is None:
             self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._open)
 
     def _open(self) -> None:
-        """Let all in line leave: the batches in flight are not counted any more until they land."""
+        """Let as many leave as may be in flight, beside those that are and do not land."""
         self._late = None
         counted, self._in_flight = self._in_flight, 0
         self._admit()
