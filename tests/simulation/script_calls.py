@@ -167,6 +167,9 @@ class Load:
     def draw_again(self) -> Word:
         return self.rng.randint(0, 1)
 
+    def draw_replacing(self) -> Word:
+        return self.rng.randint(0, 1)
+
     def draw_wanted(self) -> Word:
         return self.rng.choice(["", "D"])
 

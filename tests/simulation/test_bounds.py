@@ -275,6 +275,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "push_decided": {
         "": asking(calls.PushDecided("q", 10**6, new())),
         "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
+        "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
