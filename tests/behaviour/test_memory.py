@@ -160,7 +160,7 @@ async def test_others_of_the_same_batch_are_not_disturbed() -> None:
         await ack(queue, "young")
         ids = ["a", "old", "b", "young", "c", "young"]
         receipts = await asyncio.gather(*(queue.push(f"new {id}", id=id) for id in ids))
-        assert receipts == [(id, 3, False, id == "young", id != "young") for id in ids]
+        assert receipts == [(id, 3, False, id == "young", id != "young", ()) for id in ids]
         claims = await queue.pop_many(10, timeout=0)
         assert sorted(claim.item for claim in claims) == ["new a", "new b", "new c", "new old"]
         assert await queue.ack_many(claims) == []
