@@ -244,8 +244,9 @@ do
     if r.marks > 0 then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
-    -- The record of a pause is never dropped, because its versions would start again.
-    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
+    if r.bundle == LIMITS then limits.note(r) end
+    -- The records of a pause and of limits are never dropped, because their versions would start again.
+    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
