@@ -266,7 +266,7 @@ class Scripts:
             return Answer(refusal)
         work = _Work(self, epoch)
         handed = self._claim(work, call)
-        return ok(-1, 0, handed, 0, work.commit())
+        return ok(-1, 0, handed, 0, 0, work.commit())
 
     def turn(self, epoch: int, call: calls.Turn) -> Answer:
         """Settle, then claim: a bundle that both decide about gets one version."""
@@ -279,7 +279,7 @@ class Scripts:
             return Answer(refusal)
         handed = [] if refusal else self._claim(work, call)
         verdict = refusal.value.encode() if refusal else calls.CLAIMED
-        return ok(-1, 0, handed, 0, work.commit(), verdict, lost)
+        return ok(-1, 0, handed, 0, 0, work.commit(), verdict, lost)
 
     def _refusal(self, call: calls.Claim | calls.Turn) -> Status | None:
         """Return why a claim request gets nothing, None if it is not refused."""
@@ -430,7 +430,7 @@ class Scripts:
         ready, claimed, dead = (sum(map(states.count, those)) for those in (WAITING, CLAIMED, DEAD))
         gone = [bundle for bundle in bundles if not bundle.is_alive and bundle.pushed_at_ms not in self.clock.old]
         tombstones = len(gone) if Rule.REMEMBERED_IDS_KEEP_A_HOME in self.on else 0
-        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"")
+        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0)
 
     # -- applying ----------------------------------------------------------------------------------------------------
 
@@ -504,7 +504,7 @@ class Scripts:
         flat: list[object] = []
         for owner in sorted({*held.owners, *held.fenced}):
             flat += (owner.encode(), held.owners.get(owner, 0), 0 if owner in held.fenced else -1)
-        return ok(calls.START, len(held.records), 0, 0, flat)
+        return ok(calls.START, len(held.records), 0, 0, b"", flat)
 
     def install(self, epoch: int, call: calls.Install) -> Answer:
         held = self.held
