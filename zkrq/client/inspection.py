@@ -71,6 +71,16 @@ class Statistics(NamedTuple):
     limits: Limits = Limits()
     claimable_in: float | None = 0.0
 
+    @property
+    def limited(self) -> str | None:
+        """Say for people which limit keeps items from being claimed now; None: none does."""
+        if self.claimable_in is None:
+            return f"limited: {self.sizes.claimed:,} of {self.limits.concurrency or 0:,} claimed"
+        if self.claimable_in and self.limits.rate:
+            count, seconds = self.limits.rate
+            return f"limited: {count:,} claims in {seconds:g} s, the next in {self.claimable_in:.1f} s"
+        return None
+
 
 class Inspection(Generic[T]):
     """Provide the part of a queue that only reads."""

@@ -24,8 +24,8 @@ class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
 
     ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
-    ``declare_limits`` gives the queue other limits.  ``declaration``: what is to be declared of it before its first push
-    or claim, None: nothing.
+    ``declare_limits`` gives the queue other limits.  ``declaration``: what is to be declared of it before its first
+    push or claim, None: nothing.
     """
 
     cluster: str
