@@ -363,6 +363,7 @@ def test_no_promise_is_broken_in_many_schedules_with_a_limit(turns: bool) -> Non
 
 
 def test_without_counting_what_is_claimed_more_are_held_than_the_limit() -> None:
+    """The other rule needs two primaries that die within one request: ``lua/test_queue_limits.py`` shows it."""
     findings = explore(range(SOON), off=[Rule.LIMIT_COUNTS_CLAIMED], limited=True, only_first=True)
     assert findings.violations.keys() == {Promise.OVER_THE_LIMIT}
 
