@@ -23,7 +23,8 @@ _LIMITS = (None, Limits(concurrency=4), Limits(rate=(6, 1.0)), Limits(concurrenc
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live."""
+    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live;
+    ``replacing``: which part of those with a key takes the place of queued items."""
 
     keys: tuple[str, ...]
     keyed: float
@@ -36,6 +37,7 @@ class Setting:
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
     limits: Limits | None = None
+    replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
 
@@ -103,6 +105,7 @@ def draw(chance: random.Random) -> Setting:
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
         deletes=chance.random() < 0.25,
+        replacing=chance.choice((0.0, 0.0, 0.3, 0.6)),
     )
     # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]

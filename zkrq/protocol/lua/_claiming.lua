@@ -210,40 +210,43 @@ do
   end
 end
 
--- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
--- slots, starts, starts_at: what the limits leave (_limits.lua).
-local function next_ready_ms(request, left, slots, starts, starts_at)
-  if request.is_paused then return -1 end
-  if left > 0 and slots > 0 and starts > 0 then return 0 end
-  if left > 0 and starts <= 0 then return math.max(1, math.ceil((starts_at - now_us) / 1000)) end
-  local held_back = request.held_back
-  local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
-  local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
-  -- Where no slot is free, something that becomes due changes nothing.
-  if left == 0 then
-    each_priority(scheduled, function(priority, score)
-      local due_us = due_of(priority, score)
-      if not soonest_us or due_us < soonest_us then soonest_us = due_us end
-    end)
+local wait_or_wake
+do
+  -- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
+  -- slots, starts, starts_at: what the limits leave (_limits.lua).
+  local function next_ready_ms(request, left, slots, starts, starts_at)
+    if request.is_paused then return -1 end
+    if left > 0 and slots > 0 and starts > 0 then return 0 end
+    if left > 0 and starts <= 0 then return math.max(1, math.ceil((starts_at - now_us) / 1000)) end
+    local held_back = request.held_back
+    local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
+    local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
+    -- Where no slot is free, something that becomes due changes nothing.
+    if left == 0 then
+      each_priority(scheduled, function(priority, score)
+        local due_us = due_of(priority, score)
+        if not soonest_us or due_us < soonest_us then soonest_us = due_us end
+      end)
+    end
+    return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
   end
-  return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
-end
 
--- After commit: have the waiter wait, or another one be woken.  Return next_ms.
-local function wait_or_wake(request, waiter)
-  local left = redis.call('ZCARD', ready)
-  local slots, starts, starts_at = math.huge, math.huge, nil
-  if limits.is_set() then slots, starts, starts_at = limits.left() end
-  -- One that the rate stops learns when it may ask again: woken for each item that is pushed meanwhile, it would ask in
-  -- vain.
-  local is_stopped = left > 0 and starts <= 0
-  if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
-    forget_before(waiting, now_ms - WAITER_MEMORY_MS)
-    redis.call('ZADD', waiting, now_ms, waiter)
+  -- After commit: have the waiter wait, or another one be woken.  Return next_ms.
+  function wait_or_wake(request, waiter)
+    local left = redis.call('ZCARD', ready)
+    local slots, starts, starts_at = math.huge, math.huge, nil
+    if limits.is_set() then slots, starts, starts_at = limits.left() end
+    -- One that the rate stops learns when it may ask again: woken for each item that is pushed meanwhile, it would ask in
+    -- vain.
+    local is_stopped = left > 0 and starts <= 0 and not request.is_paused
+    if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
+      forget_before(waiting, now_ms - WAITER_MEMORY_MS)
+      redis.call('ZADD', waiting, now_ms, waiter)
+    end
+    -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
+    -- that may not be due yet, and then the next waiter learns when it is.
+    local is_more = left > 0 and slots > 0 and not is_stopped
+    if request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more then wake(1) end
+    return next_ready_ms(request, left, slots, starts, starts_at)
   end
-  -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
-  -- that may not be due yet, and then the next waiter learns when it is.
-  local is_more = left > 0 and slots > 0 and not is_stopped
-  if request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more then wake(1) end
-  return next_ready_ms(request, left, slots, starts, starts_at)
 end
