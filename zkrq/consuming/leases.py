@@ -321,7 +321,8 @@ class Leases:
     async def _settle(self, settlements: Sequence[Settlement]) -> SettleReply:
         """Settle, and claim nothing."""
         letters = self._dead_letters
-        call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements)
+        # It usually may trim; ``under`` says if not.
+        call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements, trim=True)
         reply = (await self._replicas.decide(call)).reply
         if reply.dropped_letters:
             dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)

@@ -69,7 +69,8 @@ class Line(Generic[T]):
         self._buffers: Sequence[deque[Claim[T]]] = ()
         self._asking: dict[Supplier[T], tuple[Waiter[T], ...]] = {}
         """Consumers that waited when the request in flight was ordered: they are told if it brings nothing."""
-        self._is_alone = True
+        self.has_others = False
+        """Whether there are several suppliers."""
         self._turn: Supplier[T]
         self._left = 0
         self._closed = False
@@ -79,12 +80,14 @@ class Line(Generic[T]):
         gone = [supplier for supplier in self._suppliers if supplier not in suppliers]
         self._suppliers = suppliers
         self._buffers = [supplier.buffer for supplier in suppliers]
-        self._is_alone = len(suppliers) == 1
-        self._turn, self._left = suppliers[0], sys.maxsize if self._is_alone else 0
+        self.has_others = len(suppliers) > 1
+        self._turn, self._left = suppliers[0], 0 if self.has_others else sys.maxsize
         self.pace.shards = len(suppliers)
         for supplier in gone:
             supplier.close()
             self._asking.pop(supplier, None)
+        for supplier in suppliers:
+            supplier.note_company()
         for waiter in tuple(self._waiters):
             self._end_if_over(waiter)
         if self._waiters:
@@ -124,7 +127,7 @@ class Line(Generic[T]):
         if self._waiters or self._closed:
             return None
         if not self._turn.buffer:
-            if self._is_alone or not self._begin_turn():
+            if not self.has_others or not self._begin_turn():
                 return None
         elif not self._left:
             self._begin_turn()
@@ -137,7 +140,7 @@ class Line(Generic[T]):
         drawn: list[Claim[T]] = []
         while len(drawn) < want and not self._waiters and not self._closed:
             if not self._turn.buffer:
-                if self._is_alone or not self._begin_turn():
+                if not self.has_others or not self._begin_turn():
                     break
             elif not self._left:
                 self._begin_turn()
@@ -393,7 +396,7 @@ class Line(Generic[T]):
         # The next request leaves when half is left, so that its answer arrives before the rest is used up.
         supplier.low = -(-self.pace.target // 2) - (ahead - own)
         count = sum(map(_WANT, self._waiters)) + max(0, max(self.pace.target, supplier.expected) - ahead)
-        if count and not self._is_alone:
+        if count and self.has_others:
             at = self._suppliers.index(supplier)
             before, after = self._suppliers[:at], self._suppliers[at + 1 :]
             standings = [each.standing for each in before], [each.standing for each in after]
@@ -449,7 +452,7 @@ class Line(Generic[T]):
                 waiter.future.set_result(drawn)
             self._waiters.popleft()
         # The supplier that has served goes to the end, so that shards take turns and none is asked for everything.
-        if not self._is_alone and supplier in self._suppliers:
+        if self.has_others and supplier in self._suppliers:
             self._suppliers = [*(other for other in self._suppliers if other is not supplier), supplier]
 
     def _answer(self, asking: Iterable[Waiter[T]], supplier: Supplier[T], error: ZkrqError | None = None) -> None:
