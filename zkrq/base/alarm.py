@@ -1,8 +1,9 @@
-"""Wait to be rung or for a moment, again and again, without a timer for each wait."""
+"""Wait for little: to be rung or for a moment, without a timer for each wait; or for the event loop's next turn."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 
 
 class Alarm:
@@ -53,3 +54,14 @@ class Alarm:
             self._waiter.set_result(False)
         else:
             self._timer = asyncio.get_running_loop().call_at(self._moment, self._fire)
+
+
+class _NextTurn:
+    __slots__ = ()
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+NEXT_TURN = _NextTurn()
+"""``await NEXT_TURN`` goes on in the next turn of the event loop, at half of the calls of ``asyncio.sleep(0)``."""

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
-from zkrq.base.alarm import Alarm
+from zkrq.base.alarm import NEXT_TURN, Alarm
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.base.events import DeadLettersDropped
 from zkrq.base.log import Log
@@ -333,7 +333,7 @@ class Supplier(Generic[T]):
         for _ in range(JOIN_TURNS):
             if self._joined or not self._leases.is_leaving:
                 break
-            await asyncio.sleep(0)
+            await NEXT_TURN
         self._is_waiting = False
 
     def _next_order(self, returning: int = 0) -> Order:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
+from zkrq.base.alarm import NEXT_TURN
 from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
@@ -156,8 +157,8 @@ class Batcher(Generic[CallT, ResultT]):
         )
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._landed = asyncio.Event()
-        self._landed.set()
+        self._emptied: asyncio.Event | None = None
+        """Set when nothing is in flight any more, once it is waited for."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT, size: int = 1) -> asyncio.Future[ResultT]:
@@ -210,7 +211,9 @@ class Batcher(Generic[CallT, ResultT]):
     async def aclose(self) -> None:
         """Stop, and wait for the batches in flight."""
         self.stop()
-        await self._landed.wait()
+        if self._in_flight:
+            self._emptied = self._emptied or asyncio.Event()
+            await self._emptied.wait()
 
     def _is_worth_it(self) -> bool:
         """Whether the waiting calls should leave now."""
@@ -238,11 +241,12 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _begin(self, hurry: bool = False) -> Batch[CallT, ResultT] | None:
         """Take the batch that is to leave now, None if none is, and start those that are to leave beside it."""
-        self._scheduled_at = None
+        now, self._scheduled_at = self._scheduled_at or asyncio.get_running_loop().time(), None
         if self._hurry:
             self._hurry.cancel()
             self._hurry = None
-        self._turn_away()
+        if self._waiting and self._waiting[0][-1] <= now - self._patience:
+            self._turn_away(now - self._patience)
         first: Batch[CallT, ResultT] | None = None
         while (
             self._waiting and not self._in_line and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it())
@@ -252,7 +256,6 @@ class Batcher(Generic[CallT, ResultT]):
                 return first
             batch = self._take()
             self._in_flight += 1
-            self._landed.clear()
             if first is None:
                 first = batch
             else:
@@ -283,9 +286,8 @@ class Batcher(Generic[CallT, ResultT]):
             batch.append((call, future, since))
         return batch
 
-    def _turn_away(self) -> None:
-        """Fail the calls that have waited for too long; they are in order of arrival."""
-        latest = asyncio.get_running_loop().time() - self._patience
+    def _turn_away(self, latest: float) -> None:
+        """Fail the calls that have waited for too long, since this moment; they are in order of arrival."""
         while self._waiting and self._waiting[0][-1] <= latest:
             call, future, size, since = self._waiting.popleft()
             self._bytes -= size
@@ -303,7 +305,7 @@ class Batcher(Generic[CallT, ResultT]):
             # Where other batchers have batches in flight, callers of several are answered in one turn of the event
             # loop.  One turn later all of them have made their next calls, and these leave together.
             if self._limit and self._limit.is_used:
-                await asyncio.sleep(0)
+                await NEXT_TURN
             batch = self._begin()
         while batch:
             results: Sequence[ResultT | Exception] = ()
@@ -317,9 +319,9 @@ class Batcher(Generic[CallT, ResultT]):
                 return  # another task has begun to do what follows
             # Callers that were answered here make their next calls first.
             self._scheduled_at = asyncio.get_running_loop().time()
-            await asyncio.sleep(0)
+            await NEXT_TURN
             if self._limit and self._limit.is_used:
-                await asyncio.sleep(0)
+                await NEXT_TURN
             batch = self._begin()
 
     def _land(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
@@ -336,8 +338,8 @@ class Batcher(Generic[CallT, ResultT]):
             self._limit.end()
         if self._watched:
             self._report(batch, results)
-        if not self._in_flight:
-            self._landed.set()
+        if self._emptied and not self._in_flight:
+            self._emptied.set()
 
     def _report(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
         if self._on_landed and self._loop:

@@ -139,7 +139,7 @@ class Link(Receiver):
         command = Command(content, exchange, due)
         self._waiting.append(command)
         if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
+            round.flush_soon(self._flush)
         self._outgoing.append(command)
         # One timer for all calls: it is set to the earliest, and set again when it fires.
         if due < self._watched:
