@@ -82,6 +82,39 @@ async def test_calls_of_one_turn_are_one_write(link: Link, wire: ByHand) -> None
     assert len(wire.written) == 2
 
 
+async def test_where_calls_come_one_at_a_time_none_waits_for_the_end_of_the_turn(link: Link, wire: ByHand) -> None:
+    call(link, "queue-1")
+    await turn()
+    link.heard([b"OK"])
+    alone = call(link, "queue-2")
+    assert len(wire.written) == 2
+    call(link, "queue-3")
+    call(link, "queue-4")
+    assert len(wire.written) == 2, "one is in flight, so these leave together"
+    await turn()
+    assert wire.commands == [["queue-1"], ["queue-2"], ["queue-3", "queue-4"]]
+    link.heard([b"OK", 2])
+    assert alone.outcome == [b"OK", 2]
+    link.heard([[b"OK", 3], [b"OK", 4]])
+    call(link, "queue-5")
+    assert len(wire.written) == 3, "the last ones were not alone"
+    await turn()
+    assert len(wire.written) == 4
+
+
+async def test_a_call_alone_waits_while_writing_is_paused(link: Link, wire: ByHand) -> None:
+    call(link, "queue-1")
+    await turn()
+    link.heard([b"OK"])
+    link.pause_writing()
+    call(link, "queue-2")
+    await turn()
+    assert len(wire.written) == 1
+    link.resume_writing()
+    await turn()
+    assert wire.commands == [["queue-1"], ["queue-2"]]
+
+
 async def test_calls_gather_while_writing_is_paused(link: Link, wire: ByHand) -> None:
     """Those of several queues are combined meanwhile, and all keep their order."""
     first = call(link, "queue-1")

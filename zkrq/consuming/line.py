@@ -52,7 +52,7 @@ class Waiter(Generic[T]):
     """Suppliers that had nothing for it, or have failed.  None: none yet."""
 
 
-_WANT = attrgetter("want")
+_WANT, _PATIENT = attrgetter("want"), attrgetter("patient")
 
 
 class Line(Generic[T]):
@@ -345,7 +345,7 @@ class Line(Generic[T]):
         # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
         # what is ready for it.
         self._asking[supplier] = tuple(self._waiters)
-        listens = supplier.expected > 0 or any(waiter.patient for waiter in self._waiters)
+        listens = supplier.expected > 0 or any(map(_PATIENT, self._waiters))
         return Order(True, count, listens)
 
     def late(self, supplier: Supplier[T]) -> None:
@@ -354,24 +354,23 @@ class Line(Generic[T]):
 
     def report(self, supplier: Supplier[T], report: Report) -> float:
         """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
-        now = asyncio.get_running_loop().time()
+        now, is_dry, next_ms = asyncio.get_running_loop().time(), report.is_dry, report.next_ms
         # If nothing was ahead before, consumers could take nothing: their pace is measured from now on.
         was_empty = self.ahead == report.items
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
         asking = self._asking.pop(supplier, ())
-        next_ms = report.next_ms
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
         self._serve(supplier, fresh=True)
         self.hand_back()
-        self._note(supplier, is_dry=report.is_dry)
+        self._note(supplier, is_dry=is_dry)
         # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
-        if report.is_dry and report.listening:
+        if is_dry and report.listening:
             supplier.covered = -(-supplier.expected // self.pace.at_once)
         supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.
-        if report.is_dry:
+        if is_dry:
             self._answer(asking, supplier)
         elif self._wanted_of(supplier):
             return 0.0
@@ -416,7 +415,7 @@ class Line(Generic[T]):
         """Return how many seconds after its last request, at most, this one is to look again."""
         if self.ahead > self.pace.fixed:
             longest = min(longest, AHEAD_SECONDS)
-        return min(longest, PROBE_SECONDS) if self._is_spared(supplier) else longest
+        return min(longest, PROBE_SECONDS) if self.has_others and self._is_spared(supplier) else longest
 
     def _hand_back_untaken(self, now: float) -> None:
         """Release items that the consumers will not take soon, because consumers of other processes may want them."""
@@ -430,7 +429,8 @@ class Line(Generic[T]):
         """Note whether items are left on a shard.  In any case it is another's turn; but shards that have nothing do
         not make each other look again, or two of them would never rest."""
         was_dry, supplier.standing.is_dry = supplier.standing.is_dry, is_dry
-        self._look_elsewhere(supplier, with_items=was_dry and is_dry)
+        if self.has_others:
+            self._look_elsewhere(supplier, with_items=was_dry and is_dry)
 
     def _look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
         """Let the others look what is to be claimed; ``with_items``: those that have some."""

@@ -180,7 +180,9 @@ def read_reply(reply: object, script: str) -> Answer:
             body = tuple(words[1:])
             if len(body) == len(shape):
                 for value, (width, kinds) in zip(body, shape, strict=True):
-                    if isinstance(value, list) != bool(width) or (value and width and not _are(value, width, kinds)):
+                    if isinstance(value, list) != bool(width):
+                        break
+                    if width and value and (len(value) % width or (kinds and not _are(value, width, kinds))):
                         break
                 else:
                     return Answer(status, body, name)
@@ -189,9 +191,7 @@ def read_reply(reply: object, script: str) -> Answer:
 
 def _are(elements: Sequence[Any], width: int, kinds: Sequence[type | None]) -> bool:
     """Tell whether the elements of a list are of these kinds, in turn."""
-    return not len(elements) % width and all(
-        kind is None or {kind}.issuperset(map(type, elements[at::width])) for at, kind in enumerate(kinds)
-    )
+    return all(kind is None or {kind}.issuperset(map(type, elements[at::width])) for at, kind in enumerate(kinds))
 
 
 def denial(server: str, answer: Answer) -> str:
