@@ -11,7 +11,7 @@ import pytest
 from zkrq.protocol.replies import Status
 from zkrq.replication.command import ScriptCall, opening
 from zkrq.replication.exchange import Exchange, Round, TimedOut
-from zkrq.replication.link import Link, ServerError
+from zkrq.replication.link import ALONE_CALLS, Link, ServerError
 from zkrq.replication.stream import ErrorReply, Receiver
 from zkrq.replication.wire import pack_words
 
@@ -82,37 +82,43 @@ async def test_calls_of_one_turn_are_one_write(link: Link, wire: ByHand) -> None
     assert len(wire.written) == 2
 
 
+async def come_alone(link: Link) -> None:
+    """Make calls one at a time, until the next one is expected to be alone, too."""
+    for _ in range(ALONE_CALLS):
+        call(link, "queue-0")
+        await turn()
+        link.heard([b"OK"])
+
+
 async def test_where_calls_come_one_at_a_time_none_waits_for_the_end_of_the_turn(link: Link, wire: ByHand) -> None:
-    call(link, "queue-1")
-    await turn()
-    link.heard([b"OK"])
+    await come_alone(link)
+    wire.written.clear()
     alone = call(link, "queue-2")
-    assert len(wire.written) == 2
+    assert len(wire.written) == 1
     call(link, "queue-3")
     call(link, "queue-4")
-    assert len(wire.written) == 2, "one is in flight, so these leave together"
+    assert len(wire.written) == 1, "one is in flight, so these leave together"
     await turn()
-    assert wire.commands == [["queue-1"], ["queue-2"], ["queue-3", "queue-4"]]
+    assert wire.commands == [["queue-2"], ["queue-3", "queue-4"]]
     link.heard([b"OK", 2])
     assert alone.outcome == [b"OK", 2]
     link.heard([[b"OK", 3], [b"OK", 4]])
     call(link, "queue-5")
-    assert len(wire.written) == 3, "the last ones were not alone"
+    assert len(wire.written) == 2, "the last ones were not alone"
     await turn()
-    assert len(wire.written) == 4
+    assert len(wire.written) == 3
 
 
 async def test_a_call_alone_waits_while_writing_is_paused(link: Link, wire: ByHand) -> None:
-    call(link, "queue-1")
-    await turn()
-    link.heard([b"OK"])
+    await come_alone(link)
+    wire.written.clear()
     link.pause_writing()
     call(link, "queue-2")
     await turn()
-    assert len(wire.written) == 1
+    assert not wire.written
     link.resume_writing()
     await turn()
-    assert wire.commands == [["queue-1"], ["queue-2"]]
+    assert wire.commands == [["queue-2"]]
 
 
 async def test_calls_gather_while_writing_is_paused(link: Link, wire: ByHand) -> None:

@@ -232,37 +232,41 @@ class Batcher(Generic[CallT, ResultT]):
 
     def _depart(self, hurry: bool = False) -> None:
         """Send what is to leave now; ``hurry``: whatever waits."""
-        if batch := self._begin(hurry):
-            self._start(batch)
+        self._start(self._take_all(hurry))
 
-    def _start(self, batch: Batch[CallT, ResultT]) -> None:
-        self._starting += 1
-        self._tasks.start(self._carry(batch), self._name)
+    def _start(self, batches: Sequence[Batch[CallT, ResultT]]) -> None:
+        for batch in batches:
+            self._starting += 1
+            self._tasks.start(self._carry(batch), self._name)
 
-    def _begin(self, hurry: bool = False) -> Batch[CallT, ResultT] | None:
-        """Take the batch that is to leave now, None if none is, and start those that are to leave beside it."""
+    def _begin(self) -> Batch[CallT, ResultT] | None:
+        """Take the batch that is to leave now, None if none is.  Several leave in the next turn of the event loop."""
+        batches = self._take_all()
+        if len(batches) == 1:
+            return batches[0]
+        self._start(batches)  # together, so that their callers come back together
+        return None
+
+    def _take_all(self, hurry: bool = False) -> Sequence[Batch[CallT, ResultT]]:
+        """Take the batches that are to leave now."""
         now, self._scheduled_at = self._scheduled_at or asyncio.get_running_loop().time(), None
         if self._hurry:
             self._hurry.cancel()
             self._hurry = None
         if self._waiting and self._waiting[0][-1] <= now - self._patience:
             self._turn_away(now - self._patience)
-        first: Batch[CallT, ResultT] | None = None
+        batches: list[Batch[CallT, ResultT]] = []
         while (
             self._waiting and not self._in_line and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it())
         ):
             if self._limit and not self._limit.begin(self._leave_line):
                 self._in_line = True
-                return first
-            batch = self._take()
+                return batches
+            batches.append(self._take())
             self._in_flight += 1
-            if first is None:
-                first = batch
-            else:
-                self._start(batch)
         if self._waiting and self._loop:
             self._hurry_up_later(self._loop)
-        return first
+        return batches
 
     def _leave_line(self) -> None:
         self._in_line = False

@@ -3,7 +3,7 @@
 Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, calls of a script for
 several queues as one command (``command.py``), and replies come in the order of the commands.  So a reply belongs to
 the command that has waited longest, and to it alone.  A call that finds nothing in flight does not wait for the end of
-the turn if the last call that left was the only one, too: where items come one at a time, no other joins it.
+the turn if the last ``ALONE_CALLS`` have left alone, too: where items come one at a time, no other joins it.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
@@ -40,6 +40,9 @@ READ_TURNS = 5
 
 READ_TURN_SECONDS = 0.001
 """Seconds between two of these turns; a turn that takes longer is waited for."""
+
+ALONE_CALLS = 10
+"""Calls that must have left alone, one after the other, before the next one does not wait for company."""
 
 LONGEST = 4
 """Time-outs for which a call waits, at most, while the server answers the calls before it."""
@@ -84,8 +87,8 @@ class Link(Receiver):
         self._watched = math.inf
         self._outgoing: list[Command] = []
         self._paused = False
-        self._is_calm = False
-        """Whether the last call that left was the only one: then the next one waits for no other to join it."""
+        self._alone = 0
+        """Calls that have left one at a time, with nothing else in flight, since the last one that had company."""
         self._wire = wire
         self._write = wire.start(self)
 
@@ -141,7 +144,7 @@ class Link(Receiver):
         command = Command(content, exchange, due)
         is_first = not self._waiting
         self._waiting.append(command)
-        if is_first and self._is_calm and not self._paused:
+        if is_first and self._alone >= ALONE_CALLS and not self._paused:
             self._write(command.packed())
         else:
             if not self._outgoing:
@@ -193,7 +196,7 @@ class Link(Receiver):
         # batches in flight, and their time-outs count.
         if not self._paused and self._outgoing and not self.lost:
             commands, self._outgoing = self._outgoing, []
-            self._is_calm = len(self._waiting) == 1 and not commands[0].is_combined
+            self._alone = self._alone + 1 if len(self._waiting) == 1 and not commands[0].is_combined else 0
             self._write(b"".join(map(Command.packed, commands)))
 
     def pause_writing(self) -> None:
