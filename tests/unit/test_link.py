@@ -10,7 +10,7 @@ import pytest
 
 from zkrq.protocol.replies import Status
 from zkrq.replication.command import ScriptCall, opening
-from zkrq.replication.exchange import Exchange, Round, TimedOut
+from zkrq.replication.exchange import PENDING, Exchange, Round, TimedOut
 from zkrq.replication.link import ALONE_CALLS, Link, ServerError
 from zkrq.replication.stream import ErrorReply, Receiver
 from zkrq.replication.wire import pack_words
@@ -119,6 +119,20 @@ async def test_a_call_alone_waits_while_writing_is_paused(link: Link, wire: ByHa
     link.resume_writing()
     await turn()
     assert wire.commands == [["queue-2"]]
+
+
+async def test_a_timer_that_finds_all_calls_answered_costs_no_further_turns(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("replies are waited for that have come")
+
+    monkeypatch.setattr(link, "_read_on", refuse)
+    call(link, "queue-1", timeout=0.01)
+    await turn()
+    link.heard([b"OK"])
+    await asyncio.sleep(0.03)
+    assert call(link, "queue-2").outcome is PENDING
 
 
 async def test_calls_gather_while_writing_is_paused(link: Link, wire: ByHand) -> None:

@@ -162,7 +162,12 @@ class Link(Receiver):
         self._watch = asyncio.get_running_loop().call_at(due, self._look)
 
     def _look(self) -> None:
-        self._read_on(asyncio.get_running_loop().time(), READ_TURNS)
+        now = asyncio.get_running_loop().time()
+        silent_at = self._answered_at + self._timeout
+        if any(self._due_at(command, silent_at) <= now for command in self._waiting):
+            self._read_on(now, READ_TURNS)
+        else:
+            self._expire(now)
 
     def _read_on(self, seen_at: float, turns: int) -> None:
         """Leave replies that have arrived these turns of the event loop, then time out the calls that were due."""
