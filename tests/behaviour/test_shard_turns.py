@@ -96,23 +96,23 @@ async def test_a_shard_that_does_not_answer_keeps_no_consumer_waiting(
 
 
 async def test_a_request_in_flight_is_late_for_a_shard_that_comes_later(
-    cluster: TestCluster, queue: zkrq.Queue[Any], own: Servers, monkeypatch: pytest.MonkeyPatch
+    own: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await cluster.drain_shard(SECOND)
-    own_supplier = supplier(queue, FIRST)
-
     async def hang(call: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(own_supplier._replicas, "decide", hang)  # pyright: ignore[reportPrivateUsage]
-    waiting = asyncio.create_task(queue.pop_one())
-    await until(lambda: own_supplier.standing.asking > 0)
-    await cluster.add_shard(SECOND, own.urls("redis-4", "redis-5", "redis-6"))
-    await until(lambda: own_supplier in queue._parts.line._suppliers[:2] and len(queue._parts.line._suppliers) == 2)  # pyright: ignore[reportPrivateUsage]
-    await own.clock.advance(2 * LATE_SECONDS)
-    assert own_supplier.standing.is_late
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    async with own.connect(first=3) as cluster:
+        queue = cluster.queue("jobs")
+        first = supplier(queue, FIRST)
+        monkeypatch.setattr(first._replicas, "decide", hang)  # pyright: ignore[reportPrivateUsage]
+        waiting = asyncio.create_task(queue.pop_one())
+        await until(lambda: first.standing.asking > 0)
+        await cluster.add_shard(SECOND, own.urls("redis-4", "redis-5", "redis-6"))
+        await until(lambda: len(queue._parts.shards) == 2)  # pyright: ignore[reportPrivateUsage]
+        await own.clock.advance(2 * LATE_SECONDS)
+        assert first.standing.is_late
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 async def test_a_slow_consumer_hears_of_a_shard_that_was_empty(
