@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 import zkrq
-from zkrq.consuming.supplier import Report, Supplier
-from zkrq.consuming.turns import PROBE_SECONDS
+from tests.harness import until
+from zkrq.consuming.supplier import Supplier
+from zkrq.consuming.turns import LATE_SECONDS, PROBE_SECONDS
 from zkrq.protocol.shards import FIRST, ShardName, shard_of
 from zkrq.testing import Servers, TestCluster, servers
 
 pytestmark = pytest.mark.anyio
-
-Asking = Callable[[int, Coroutine[object, object, Report]], Awaitable[Report]]
 
 SECOND = ShardName("b")
 
@@ -49,15 +48,13 @@ def requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[tu
     """The claim requests: to which shard, for how many items."""
     made = list[tuple[str, int]]()
     for name in (FIRST, SECOND):
-        ask: Asking = supplier(queue, name)._note_asking  # pyright: ignore[reportPrivateUsage]
+        begin = supplier(queue, name)._begin_asking  # pyright: ignore[reportPrivateUsage]
 
-        async def noted(
-            count: int, asking: Coroutine[object, object, Report], name: str = name, ask: Asking = ask
-        ) -> Report:
+        def noted(count: int, name: str = name, begin: Callable[[int], None] = begin) -> None:
             made.append((name, count))
-            return await ask(count, asking)
+            begin(count)
 
-        monkeypatch.setattr(supplier(queue, name), "_note_asking", noted)
+        monkeypatch.setattr(supplier(queue, name), "_begin_asking", noted)
     return made
 
 
@@ -90,12 +87,32 @@ async def test_a_shard_that_does_not_answer_keeps_no_consumer_waiting(
     assert await queue.pop_many(4)
     assert await queue.pop_many(4)
 
-    async def hang(order: object) -> None:
+    async def hang(call: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(supplier(queue, FIRST), "_claim", hang)
+    monkeypatch.setattr(supplier(queue, FIRST)._replicas, "decide", hang)  # pyright: ignore[reportPrivateUsage]
     taken = [await queue.pop_one() for _ in range(10)]
     assert {shard_of(claim.id) for claim in taken if claim} == {SECOND}
+
+
+async def test_a_request_in_flight_is_late_for_a_shard_that_comes_later(
+    own: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(call: object) -> None:
+        await asyncio.Event().wait()
+
+    async with own.connect(first=3) as cluster:
+        queue = cluster.queue("jobs")
+        first = supplier(queue, FIRST)
+        monkeypatch.setattr(first._replicas, "decide", hang)  # pyright: ignore[reportPrivateUsage]
+        waiting = asyncio.create_task(queue.pop_one())
+        await until(lambda: first.standing.asking > 0)
+        await cluster.add_shard(SECOND, own.urls("redis-4", "redis-5", "redis-6"))
+        await until(lambda: len(queue._parts.shards) == 2)  # pyright: ignore[reportPrivateUsage]
+        await own.clock.advance(2 * LATE_SECONDS)
+        assert first.standing.is_late
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
 
 async def test_a_slow_consumer_hears_of_a_shard_that_was_empty(

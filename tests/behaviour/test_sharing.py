@@ -12,7 +12,6 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.harness import HANG, settled, take, until
 from zkrq.consuming import line
-from zkrq.consuming.supplier import Order
 
 pytestmark = pytest.mark.anyio
 
@@ -42,13 +41,13 @@ async def start_waiting(queue: zkrq.Queue[Any]) -> asyncio.Task[zkrq.Claim[Any]]
 def claim_requests(queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many items each claim request of the queue's own process was for."""
     own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[Order], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    begin: Callable[[int], None] = own._begin_asking  # pyright: ignore[reportPrivateUsage]
 
-    async def counted(order: Order) -> Any:
-        counts.append(order.wanted)
-        return await claim(order)
+    def counted(count: int) -> None:
+        counts.append(count)
+        begin(count)
 
-    monkeypatch.setattr(own, "_claim", counted)
+    monkeypatch.setattr(own, "_begin_asking", counted)
     return counts
 
 
@@ -65,15 +64,15 @@ async def test_a_wake_up_is_passed_on_though_the_first_try_fails(
 ) -> None:
     assert await queue.pop_one(timeout=0.5) is None
     own, counts = queue._parts.shards[0].supplier, list[int]()  # pyright: ignore[reportPrivateUsage]
-    claim: Callable[[Order], Any] = own._claim  # pyright: ignore[reportPrivateUsage]
+    begin: Callable[[int], None] = own._begin_asking  # pyright: ignore[reportPrivateUsage]
 
-    async def fail_first(order: Order) -> Any:
-        counts.append(order.wanted)
+    def fail_first(count: int) -> None:
+        counts.append(count)
         if len(counts) == 1:
             raise zkrq.Unavailable("the view is changing")
-        return await claim(order)
+        begin(count)
 
-    monkeypatch.setattr(own, "_claim", fail_first)
+    monkeypatch.setattr(own, "_begin_asking", fail_first)
     async with connect() as other:
         waiting = await start_waiting(other.queue(queue.name))
         await queue.push("x")

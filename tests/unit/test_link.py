@@ -10,8 +10,8 @@ import pytest
 
 from zkrq.protocol.replies import Status
 from zkrq.replication.command import ScriptCall, opening
-from zkrq.replication.exchange import Exchange, Round, TimedOut
-from zkrq.replication.link import Link, ServerError
+from zkrq.replication.exchange import PENDING, Exchange, Round, TimedOut
+from zkrq.replication.link import ALONE_CALLS, Link, ServerError
 from zkrq.replication.stream import ErrorReply, Receiver
 from zkrq.replication.wire import pack_words
 
@@ -80,6 +80,59 @@ async def test_calls_of_one_turn_are_one_write(link: Link, wire: ByHand) -> None
     call(link, "queue-3")
     await turn()
     assert len(wire.written) == 2
+
+
+async def come_alone(link: Link) -> None:
+    """Make calls one at a time, until the next one is expected to be alone, too."""
+    for _ in range(ALONE_CALLS):
+        call(link, "queue-0")
+        await turn()
+        link.heard([b"OK"])
+
+
+async def test_where_calls_come_one_at_a_time_none_waits_for_the_end_of_the_turn(link: Link, wire: ByHand) -> None:
+    await come_alone(link)
+    wire.written.clear()
+    alone = call(link, "queue-2")
+    assert len(wire.written) == 1
+    call(link, "queue-3")
+    call(link, "queue-4")
+    assert len(wire.written) == 1, "one is in flight, so these leave together"
+    await turn()
+    assert wire.commands == [["queue-2"], ["queue-3", "queue-4"]]
+    link.heard([b"OK", 2])
+    assert alone.outcome == [b"OK", 2]
+    link.heard([[b"OK", 3], [b"OK", 4]])
+    call(link, "queue-5")
+    assert len(wire.written) == 2, "the last ones were not alone"
+    await turn()
+    assert len(wire.written) == 3
+
+
+async def test_a_call_alone_waits_while_writing_is_paused(link: Link, wire: ByHand) -> None:
+    await come_alone(link)
+    wire.written.clear()
+    link.pause_writing()
+    call(link, "queue-2")
+    await turn()
+    assert not wire.written
+    link.resume_writing()
+    await turn()
+    assert wire.commands == [["queue-2"]]
+
+
+async def test_a_timer_that_finds_all_calls_answered_costs_no_further_turns(
+    link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("replies are waited for that have come")
+
+    monkeypatch.setattr(link, "_read_on", refuse)
+    call(link, "queue-1", timeout=0.01)
+    await turn()
+    link.heard([b"OK"])
+    await asyncio.sleep(0.03)
+    assert call(link, "queue-2").outcome is PENDING
 
 
 async def test_calls_gather_while_writing_is_paused(link: Link, wire: ByHand) -> None:

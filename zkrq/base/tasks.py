@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -48,52 +49,39 @@ class Once:
 
 
 class Tasks:
-    """A task group for background work: ``async with`` owns it; a task that fails is logged and does not stop the
-    others.
+    """Own background tasks: ``async with`` ends those that are left.
 
-    The group lives in a task of its own, so that it may be entered and left in different tasks of the user.
+    A task that fails is logged and does not stop the others.  Unlike ``asyncio.TaskGroup``, this may be entered and
+    left in different tasks of the user.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._group: asyncio.TaskGroup | None = None
-        self._runner: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] | None = None
 
     async def __aenter__(self) -> Self:
-        opened = asyncio.get_running_loop().create_future()
-        self._runner = asyncio.create_task(self._run(opened), name=f"{self._name}: tasks")
-        try:
-            await opened
-        except BaseException:  # cancelled before it began
-            self._runner.cancel()
-            raise
+        self._tasks = set()
         return self
-
-    async def _run(self, opened: asyncio.Future[None]) -> None:
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            if not opened.done():
-                opened.set_result(None)
-            await asyncio.get_running_loop().create_future()  # until cancelled
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        runner, self._group = self._runner, None
-        if runner is None:
-            return
-        runner.cancel()
-        await wait_ended([runner], STOP_TIMEOUT)
-        if not runner.done():
+        tasks, self._tasks = tuple(self._tasks or ()), None
+        for task in tasks:
+            task.cancel()
+        await wait_ended(tasks, STOP_TIMEOUT)
+        if any(not task.done() for task in tasks):
             _log.error("%s: tasks did not end within %s s", self._name, STOP_TIMEOUT)
 
-    def start(self, work: Coroutine[object, object, T], name: str) -> asyncio.Task[T | None]:
-        """Run ``work`` until it ends or the group is left.  Raises ``Closed``."""
-        if self._group is None:
+    def start(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run ``work`` until it ends or this is left.  Raises ``Closed``."""
+        if self._tasks is None:
             work.close()
             raise Closed(f"{self._name} is closed")
-        name = f"{self._name}: {name}"
-        return self._group.create_task(_guard(work, name), name=name)
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._name}: {name}")
+        self._tasks.add(task)
+        task.add_done_callback(partial(_ended, self._tasks))
+        return task
 
     def supervise(self, work: Callable[[], Coroutine[object, object, None]], name: str) -> asyncio.Task[None]:
         """Run ``work`` until the group is left; start it again when it fails or returns."""
@@ -112,12 +100,10 @@ async def supervise(work: Callable[[], Coroutine[object, object, None]], name: s
         await asyncio.sleep(RESTART_PAUSE)
 
 
-async def _guard(work: Coroutine[object, object, T], name: str) -> T | None:
-    try:
-        return await work
-    except Exception:
-        _log.exception("%s failed", name)
-        return None
+def _ended(tasks: set[asyncio.Task[Any]], task: asyncio.Task[Any]) -> None:
+    tasks.discard(task)
+    if not task.cancelled() and (error := task.exception()):
+        _log.error("%s failed", task.get_name(), exc_info=error)
 
 
 async def together(awaitables: Iterable[Awaitable[T]]) -> list[T]:

@@ -7,7 +7,7 @@ import logging
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from zkrq.base.errors import OutcomeUnknown, ZkrqError
@@ -25,6 +25,7 @@ from zkrq.replication.batching import MAX_BATCH, MAX_BATCH_BYTES, Batcher, own
 if TYPE_CHECKING:
     from zkrq.consuming.context import QueueContext
     from zkrq.consuming.requests import Request
+    from zkrq.protocol.deciding import Decided
     from zkrq.replication.replicas import Replicas
 
 EXTEND_AT = 2 / 3
@@ -309,26 +310,30 @@ class Leases:
             for (grant, how), positions in groups.items()
         ]
         request = self._join(sum([returning for *_, returning in settlings])) if self._join else None
-        reply = await (self._take_turn(request, settlements) if request else self._settle(settlements))
-        # Not left for a call that may take them along: a few hundred of them would fill a server's memory.
-        if any(grant.is_large for grant, _ in groups):
-            self._replicas.drop_payloads_soon()
+        decided = await (self._take_turn(request, settlements) if request else self._settle(settlements))
+        reply = decided.reply
+        if request is None and reply.dropped_letters:
+            dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)
+            self._events.tell(dropped, logging.WARNING)
+        for grant, _ in groups:
+            if (
+                grant.is_large
+            ):  # not left for a call that may take them along: a few hundred would fill a server's memory
+                self._replicas.drop_payloads_soon()
+                break
         if not any(reply.lost):
             return [()] * len(settlings)
         lost = dict(zip(groups, reply.lost, strict=True))
         return [_refused(parts, how, lost) for parts, how, _, _ in settlings]
 
-    async def _settle(self, settlements: Sequence[Settlement]) -> SettleReply:
+    def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[Decided[SettleReply]]:
         """Settle, and claim nothing."""
         letters = self._dead_letters
-        call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements)
-        reply = (await self._replicas.decide(call)).reply
-        if reply.dropped_letters:
-            dropped = DeadLettersDropped(self.cluster, self.queue, reply.dropped_letters)
-            self._events.tell(dropped, logging.WARNING)
-        return reply
+        # It usually may trim; ``under`` says if not.
+        call = Settle(self.queue, letters.max_count or 0, letters.max_age_ms, settlements, trim=True)
+        return self._replicas.decide(call)
 
-    async def _take_turn(self, request: Request, settlements: Sequence[Settlement]) -> TurnReply:
+    async def _take_turn(self, request: Request, settlements: Sequence[Settlement]) -> Decided[TurnReply]:
         """Settle and claim in one decision.  Each part has its own verdict; an error concerns both."""
         try:
             decided = await self._replicas.decide(Turn.of(request.call, settlements))
@@ -339,7 +344,7 @@ class Leases:
             request.fail(OutcomeUnknown("closed in the middle"))
             raise
         request.land(decided)
-        return decided.reply
+        return decided
 
     def _report(
         self, settlings: Sequence[_Settling], seconds: Sequence[float], results: Sequence[Refused | Exception]

@@ -52,7 +52,7 @@ class Waiter(Generic[T]):
     """Suppliers that had nothing for it, or have failed.  None: none yet."""
 
 
-_WANT = attrgetter("want")
+_WANT, _PATIENT = attrgetter("want"), attrgetter("patient")
 
 
 class Line(Generic[T]):
@@ -70,7 +70,8 @@ class Line(Generic[T]):
         self._buffers: Sequence[deque[Claim[T]]] = ()
         self._asking: dict[Supplier[T], tuple[Waiter[T], ...]] = {}
         """Consumers that waited when the request in flight was ordered: they are told if it brings nothing."""
-        self._is_alone = True
+        self.has_others = False
+        """Whether there are several suppliers."""
         self._turn: Supplier[T]
         self._left = 0
         self._closed = False
@@ -80,12 +81,14 @@ class Line(Generic[T]):
         gone = [supplier for supplier in self._suppliers if supplier not in suppliers]
         self._suppliers = suppliers
         self._buffers = [supplier.buffer for supplier in suppliers]
-        self._is_alone = len(suppliers) == 1
-        self._turn, self._left = suppliers[0], sys.maxsize if self._is_alone else 0
+        self.has_others = len(suppliers) > 1
+        self._turn, self._left = suppliers[0], 0 if self.has_others else sys.maxsize
         self.pace.shards = len(suppliers)
         for supplier in gone:
             supplier.close()
             self._asking.pop(supplier, None)
+        for supplier in suppliers:
+            supplier.note_company()
         for waiter in tuple(self._waiters):
             self._end_if_over(waiter)
         if self._waiters:
@@ -125,7 +128,7 @@ class Line(Generic[T]):
         if self._waiters or self._closed:
             return None
         if not self._turn.buffer:
-            if self._is_alone or not self._begin_turn():
+            if not self.has_others or not self._begin_turn():
                 return None
         elif not self._left:
             self._begin_turn()
@@ -138,7 +141,7 @@ class Line(Generic[T]):
         drawn: list[Claim[T]] = []
         while len(drawn) < want and not self._waiters and not self._closed:
             if not self._turn.buffer:
-                if self._is_alone or not self._begin_turn():
+                if not self.has_others or not self._begin_turn():
                     break
             elif not self._left:
                 self._begin_turn()
@@ -343,7 +346,7 @@ class Line(Generic[T]):
         # Only consumers that wait now, because an answer that was decided before a consumer came says nothing about
         # what is ready for it.
         self._asking[supplier] = tuple(self._waiters)
-        listens = supplier.expected > 0 or any(waiter.patient for waiter in self._waiters)
+        listens = supplier.expected > 0 or any(map(_PATIENT, self._waiters))
         return Order(True, count, listens)
 
     def late(self, supplier: Supplier[T]) -> None:
@@ -352,26 +355,25 @@ class Line(Generic[T]):
 
     def report(self, supplier: Supplier[T], report: Report) -> float:
         """Hand out what was claimed.  Return the seconds until the next order, 0: immediately."""
-        now = asyncio.get_running_loop().time()
+        now, is_dry, next_ms = asyncio.get_running_loop().time(), report.is_dry, report.next_ms
         # If nothing was ahead before, consumers could take nothing: their pace is measured from now on.
         was_empty = self.ahead == report.items
         self.pace.note_claimed(now, items=report.items, size=report.size, buffer_was_empty=was_empty)
         asking = self._asking.pop(supplier, ())
-        next_ms = report.next_ms
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
         self._serve(supplier, fresh=True)
         if self.pace.limited:
             supplier.release(max(0, len(supplier.buffer) - supplier.expected))
         self.hand_back()
-        self._note(supplier, is_dry=report.is_dry)
+        self._note(supplier, is_dry=is_dry)
         # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.
-        if report.is_dry and report.listening:
+        if is_dry and report.listening:
             supplier.covered = -(-supplier.expected // self.pace.at_once)
         supplier.expected = 0
         # An item that is left will come with the next request.  Only an empty shard is an answer for callers that do
         # not wait.
-        if report.is_dry:
+        if is_dry:
             self._answer(asking, supplier)
         elif self._wanted_of(supplier):
             return 0.0
@@ -396,7 +398,7 @@ class Line(Generic[T]):
         # The next request leaves when half is left, so that its answer arrives before the rest is used up.
         supplier.low = -(-self.pace.target // 2) - (ahead - own)
         count = sum(map(_WANT, self._waiters)) + max(0, max(self.pace.target, supplier.expected) - ahead)
-        if count and not self._is_alone:
+        if count and self.has_others:
             at = self._suppliers.index(supplier)
             before, after = self._suppliers[:at], self._suppliers[at + 1 :]
             standings = [each.standing for each in before], [each.standing for each in after]
@@ -416,7 +418,7 @@ class Line(Generic[T]):
         """Return how many seconds after its last request, at most, this one is to look again."""
         if self.ahead > self.pace.fixed:
             longest = min(longest, AHEAD_SECONDS)
-        return min(longest, PROBE_SECONDS) if self._is_spared(supplier) else longest
+        return min(longest, PROBE_SECONDS) if self.has_others and self._is_spared(supplier) else longest
 
     def _hand_back_untaken(self, now: float) -> None:
         """Release items that the consumers will not take soon, because consumers of other processes may want them."""
@@ -430,7 +432,8 @@ class Line(Generic[T]):
         """Note whether items are left on a shard.  In any case it is another's turn; but shards that have nothing do
         not make each other look again, or two of them would never rest."""
         was_dry, supplier.standing.is_dry = supplier.standing.is_dry, is_dry
-        self._look_elsewhere(supplier, with_items=was_dry and is_dry)
+        if self.has_others:
+            self._look_elsewhere(supplier, with_items=was_dry and is_dry)
 
     def _look_elsewhere(self, supplier: Supplier[T], *, with_items: bool = False) -> None:
         """Let the others look what is to be claimed; ``with_items``: those that have some."""
@@ -452,7 +455,7 @@ class Line(Generic[T]):
                 waiter.future.set_result(drawn)
             self._waiters.popleft()
         # The supplier that has served goes to the end, so that shards take turns and none is asked for everything.
-        if not self._is_alone and supplier in self._suppliers:
+        if self.has_others and supplier in self._suppliers:
             self._suppliers = [*(other for other in self._suppliers if other is not supplier), supplier]
 
     def _answer(self, asking: Iterable[Waiter[T]], supplier: Supplier[T], error: ZkrqError | None = None) -> None:

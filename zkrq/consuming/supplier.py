@@ -21,14 +21,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
+from zkrq.base.alarm import NEXT_TURN, Alarm
 from zkrq.base.errors import ClaimLost, CodecError, ConfigError, Unavailable, ZkrqError
 from zkrq.base.events import DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.pauses import doubled
-from zkrq.base.tasks import wait_ended, wait_set
+from zkrq.base.tasks import wait_ended
 from zkrq.consuming.claims import Claim, lease_of
 from zkrq.consuming.lease import Grant
 from zkrq.consuming.requests import Answered, Request
@@ -95,6 +96,8 @@ class Demand(Protocol[T]):
     """What the consumers of a queue want of their suppliers: the part of a ``Line`` that a supplier uses."""
 
     pace: Pace
+    has_others: bool
+    """Whether there are several suppliers."""
 
     def order(self, supplier: Supplier[T], *, woken_alone: bool, returning: int = 0) -> Order:
         """Say what a supplier is to do next.  ``woken_alone``: it has to make a request, which wakes another process
@@ -149,7 +152,8 @@ class Supplier(Generic[T]):
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
         self._pace = demand.pace
         self._runner: asyncio.Task[None] | None = None
-        self._woken = asyncio.Event()
+        self._alarm = Alarm()
+        self._late: asyncio.TimerHandle | None = None
         self._woken_alone = self._passes_on = self._is_waiting = self._closed = False
         self._is_due = True
         """Whether the next order is to be asked for now ..."""
@@ -184,7 +188,7 @@ class Supplier(Generic[T]):
     def look(self) -> None:
         """Ask for the next order soon, and make a request if it says so."""
         self.is_looking = self._is_due = True
-        self._woken.set()
+        self._alarm.ring()
         if self._runner is None and not self._closed:
             self._pace.begin(asyncio.get_running_loop().time())
             self._runner = self._context.tasks.supervise(self._run, f"claim from {self._context.queue}")
@@ -196,7 +200,7 @@ class Supplier(Generic[T]):
             if self._runner is None:  # it rests, so another process is to be woken
                 self.look()
         self._is_due = True
-        self._woken.set()
+        self._alarm.ring()
 
     def rest(self) -> bool:
         """End the loop below unless there is work for it; return whether it has ended.  ``look`` begins it again.
@@ -210,11 +214,13 @@ class Supplier(Generic[T]):
             self._runner.cancel()
             self._runner = None
             self._is_waiting = False
+            self._alarm.stop()
         return True
 
     def close(self) -> None:
         """Make no more requests."""
         self._closed = True
+        self._alarm.stop()
         if self._runner:
             self._runner.cancel()
 
@@ -295,14 +301,13 @@ class Supplier(Generic[T]):
         while True:
             await self._wait_until_due()
             try:
-                if self._joined:
-                    report = await self._take_over(self._joined)
-                else:
-                    order = self._next_order()
-                    if not order.asks:
-                        self._due_at = loop.time() + order.pause
+                try:
+                    request = self._take_over() or await self._next_request()
+                    if request is None:
                         continue
-                    report = await self._request(order)
+                    report = await self._finish(request, request.answer or self._replicas.decide(request.call))
+                finally:
+                    self._end_asking()
             except ZkrqError as error:
                 failures += 1
                 self._woken_alone |= self._passes_on  # still to be passed on if no consumer waits by then
@@ -323,15 +328,13 @@ class Supplier(Generic[T]):
         """Wait until an order is due, or a request has joined settlements."""
         self._is_waiting = True
         while not (self._is_due or self._joined):
-            self._woken.clear()
-            pause = self._due_at - asyncio.get_running_loop().time()
-            if pause <= 0 or not await wait_set(self._woken, pause):
+            if self._due_at <= asyncio.get_running_loop().time() or not await self._alarm.until(self._due_at):
                 self._is_due = True
         # Settlements that leave in this turn of the event loop take the request along.
         for _ in range(JOIN_TURNS):
             if self._joined or not self._leases.is_leaving:
                 break
-            await asyncio.sleep(0)
+            await NEXT_TURN
         self._is_waiting = False
 
     def _next_order(self, returning: int = 0) -> Order:
@@ -365,36 +368,43 @@ class Supplier(Generic[T]):
         answer: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
         self._joined = self._make(owner, order, self._wakeups.channel if order.listens else "")._replace(answer=answer)
         self._leases.expect(self._joined.token)
-        self._woken.set()
+        self._alarm.ring()
         return self._joined
 
-    async def _take_over(self, request: Request) -> Report:
-        """Wait for the answer to a request that was sent together with settlements."""
-        assert request.answer is not None
-        self._joined = None
-        return await self._note_asking(request.call.count, self._finish(request, request.answer))
+    def _take_over(self) -> Request | None:
+        """Return the request that was sent together with settlements, if there is one."""
+        request, self._joined = self._joined, None
+        if request:
+            self._begin_asking(request.call.count)
+        return request
 
-    async def _request(self, order: Order) -> Report:
-        """Make a claim request."""
-        return await self._note_asking(order.wanted, self._claim(order))
+    def _begin_asking(self, count: int) -> None:
+        """Let other suppliers see what the request in flight is about."""
+        self.standing.asking, self.standing.asked_at = count, asyncio.get_running_loop().time()
+        self.note_company()
 
-    async def _note_asking(self, count: int, asking: Coroutine[object, object, Report]) -> Report:
-        """Wait for a request; meanwhile other suppliers see what it is about."""
-        loop, standing = asyncio.get_running_loop(), self.standing
-        standing.asking, standing.asked_at = count, loop.time()
-        late = loop.call_later(LATE_SECONDS, self._note_late)
-        try:
-            return await asking
-        finally:
-            late.cancel()
-            standing.asking, standing.is_late = 0, False
+    def note_company(self) -> None:
+        """See to it that other suppliers, if there are any, hear that the request in flight takes long."""
+        if self.standing.asking and not self._late and self._demand.has_others:
+            self._late = asyncio.get_running_loop().call_later(LATE_SECONDS, self._note_late)
 
     def _note_late(self) -> None:
         self.standing.is_late = True
         self._demand.late(self)
 
-    async def _claim(self, order: Order) -> Report:
-        """Make one claim request by itself, and put what it brings into the buffer."""
+    def _end_asking(self) -> None:
+        if self._late:
+            self._late.cancel()
+            self._late = None
+        self.standing.asking, self.standing.is_late = 0, False
+
+    async def _next_request(self) -> Request | None:
+        """Ask for the next order; return its request once that may be made, None if nothing is to be asked for."""
+        order = self._next_order()
+        if not order.asks:
+            self._due_at = asyncio.get_running_loop().time() + order.pause
+            return None
+        self._begin_asking(order.wanted)
         # A request that overtakes what is being handed back would get the items behind them, and the order would be
         # lost.
         if self._handed_back:
@@ -404,17 +414,19 @@ class Supplier(Generic[T]):
             self._declaration = None
         # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
         # consumer, and any client would give it away.
-        owner = await self._identity.get()
+        owner = self._identity.owner or await self._identity.get()
         waiter = ""
         if order.listens:
-            self._wakeups.answer_to(owner)
             primary = self._replicas.primary(self._context.queue)
-            if await self._wakeups.listen(primary):
+            if not self._wakeups.hears(primary, owner):
+                self._wakeups.answer_to(owner)
+                await self._wakeups.listen(primary)
+            if self._wakeups.hears(primary, owner):
                 waiter = self._wakeups.channel
         request = self._make(owner, order, waiter)
         # A cancellation travels on another connection and may overtake the answer.  From here on it is remembered.
         self._leases.expect(request.token)
-        return await self._finish(request, self._replicas.decide(request.call))
+        return request
 
     def _make(self, owner: str, order: Order, waiter: str) -> Request:
         """Return the next request of an owner."""
@@ -431,6 +443,7 @@ class Supplier(Generic[T]):
             expired=(State.DEAD if letters.expired else State.GONE).value,
             dead_max=letters.max_count or 0,
             dead_age_ms=letters.max_age_ms,
+            trim=True,  # as it usually may; ``under`` says if not
         )
         return Request(call, asyncio.get_running_loop().time())
 

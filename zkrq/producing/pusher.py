@@ -12,6 +12,7 @@ import asyncio
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -120,11 +121,13 @@ class Pusher(Generic[T]):
         if isinstance(items, Sequence):
             payloads = list(payloads)  # finds a bad item before the first one is written
         receipts = PackedReceipts()
-        in_flight: deque[tuple[Chunk, asyncio.Task[Sequence[Results] | None]]] = deque()
+        in_flight: deque[tuple[Chunk, asyncio.Task[Sequence[Results]]]] = deque()
 
         async def land() -> None:
             chunk, task = in_flight[0]
-            results = await asyncio.shield(task)
+            results: Sequence[Results] = ()
+            with suppress(Exception):  # no error of a push, which is a result; it was logged
+                results = await asyncio.shield(task)
             in_flight.popleft()
             ended = results or [[_interrupted(id) if id else Closed() for id in ids] for ids in chunk.ids]
             for ids, part in zip(chunk.ids, ended, strict=True):

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, TypeVar
 from zkrq.protocol.calls import Broadcast, Call, Room
 from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
+    LOOK,
     Answers,
     Ask,
     Begin,
     CheckTime,
     Effort,
     Evict,
-    Look,
     Misplaced,
     NothingDone,
     Operation,
@@ -86,7 +86,7 @@ class Attempts:
 
     def until_done(self, effort: Effort, attempt: Callable[[View], Operation[Answers]]) -> Operation[None]:
         """Make attempts, each under the view that the last one's answers led to, until all answers are OK."""
-        view: View = yield Look()  # every push, claim and ack passes here; see steps.py
+        view: View = yield LOOK  # every push, claim and ack passes here; see steps.py
         while True:
             answers = yield from attempt(view)
             if effort.note(answers):

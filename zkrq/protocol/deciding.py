@@ -39,9 +39,10 @@ from zkrq.protocol.steps import (
     full_members,
     place,
 )
+from zkrq.protocol.view import ServerId
 
 if TYPE_CHECKING:
-    from zkrq.protocol.view import Life, ServerId, View
+    from zkrq.protocol.view import Life, View
 
 R = TypeVar("R")
 """A reply's type."""
@@ -73,6 +74,8 @@ class SoFar:
 
     def __init__(self, puts: Sequence[Put]) -> None:
         self.effort = Effort()
+        self.primary = ServerId("")
+        """The server that decides in the present attempt."""
         self.payloads = {put.id.encode(): put.payload for put in puts}
         """Of new items that the call decides about, by bundle; none if it is no push."""
         self.carried: dict[bytes, bytes] = {}
@@ -112,11 +115,11 @@ class Deciding(Attempts):
                 if obstacles.full and not so_far.effort.touched:
                     yield from self.check_room(view, obstacles.full)
             again = so_far.effort.touched
+            primary = so_far.primary = view.primary(call.queue)
             answers = yield from self.have_decided(view, call, so_far)
-            primary = view.primary(call.queue)
             answer = answers[primary]
             again = again or answer.repeated
-            if answer.verdict is not Verdict.DONE:
+            if answer.status is not Status.OK:
                 return answers
             reply = call.read(answer.body)
             records = call.decided(reply, view.epoch)
@@ -147,14 +150,16 @@ class Deciding(Attempts):
 
     def have_decided(self, view: View, call: Decision[R], so_far: SoFar) -> Operation[Answers]:
         """Let the primary decide.  Raises ``Fenced``, ``NothingDone``."""
-        effort, primary = so_far.effort, view.primary(call.queue)
+        effort, primary = so_far.effort, so_far.primary
         sent = call.under(trim=self.may_trim(view), again=effort.touched)
         answers: Answers = yield Ask(view.epoch, {primary: view.members[primary]}, sent)
         effort.note(answers)
         if so_far.payloads and full_members(view, answers):
             yield Hurry(FULL_RETRY_SECONDS)
         answer = answers[primary]
-        if answer.repeated or (answer.may_have_happened and answer.status is not Status.OK):
+        if answer.status is Status.OK and not answer.repeated:
+            return answers
+        if answer.may_have_happened:
             so_far.unanswered.add((primary, view.members[primary]))
         if answer.status is Status.FENCED:
             raise Fenced
@@ -170,7 +175,7 @@ class Deciding(Attempts):
         Return all answers of the attempt, and, by bundle, where some server holds a greater version that says
         otherwise.
         """
-        queue, primary = call.queue, view.primary(call.queue)
+        queue, primary = call.queue, so_far.primary
         # Even if nothing was decided ("not found", "full"), because the others know whether this is still the primary.
         told = records or call.fenced or so_far.carried or call.always_told
         others = {id: life for id, life in self.receivers(view).items() if id != primary} if told else {}

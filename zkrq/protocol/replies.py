@@ -178,25 +178,20 @@ def read_reply(reply: object, script: str) -> Answer:
         if known is not None:
             status, name, shape = known
             body = tuple(words[1:])
-            if _has_shape(body, shape):
-                return Answer(status, body, name)
+            if len(body) == len(shape):
+                for value, (width, kinds) in zip(body, shape, strict=True):
+                    if isinstance(value, list) != bool(width):
+                        break
+                    if width and value and (len(value) % width or (kinds and not _are(value, width, kinds))):
+                        break
+                else:
+                    return Answer(status, body, name)
     return Answer(Status.BROKEN, (), f"{script} gave an unknown reply: {reply!r:.200}")
 
 
-def _has_shape(body: Sequence[Any], shape: Shape) -> bool:
-    if len(body) != len(shape):
-        return False
-    for value, (width, kinds) in zip(body, shape, strict=True):
-        if isinstance(value, list) != bool(width):
-            return False
-        if width:
-            elements: list[Any] = value
-            if len(elements) % width:
-                return False
-            for at, kind in enumerate(kinds if elements else ()):
-                if kind and not {kind}.issuperset(map(type, elements[at::width])):
-                    return False
-    return True
+def _are(elements: Sequence[Any], width: int, kinds: Sequence[type | None]) -> bool:
+    """Tell whether the elements of a list are of these kinds, in turn."""
+    return all(kind is None or {kind}.issuperset(map(type, elements[at::width])) for at, kind in enumerate(kinds))
 
 
 def denial(server: str, answer: Answer) -> str:

@@ -66,6 +66,10 @@ class Look(Step[View]):
     """Get the view that this client knows."""
 
 
+LOOK = Look()
+"""For every push, claim and ack, which begin with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckTime(Step[None]):
     """Continue only if time is left.  ``TimeUp`` is thrown if none is."""

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
+from zkrq.base.alarm import NEXT_TURN
 from zkrq.base.errors import Closed, OutcomeUnknown, Unavailable
 
 if TYPE_CHECKING:
@@ -72,6 +73,11 @@ class InFlightLimit:
         self._in_flight = 0
         self._line: deque[Callable[[], None]] = deque()
         self._late: asyncio.TimerHandle | None = None
+
+    @property
+    def is_used(self) -> bool:
+        """Whether batches are in flight."""
+        return self._in_flight > 0
 
     def begin(self, go_on: Callable[[], None]) -> bool:
         """Count one more batch.  False: it may not leave now, and ``go_on`` is called when it may be tried again."""
@@ -146,11 +152,13 @@ class Batcher(Generic[CallT, ResultT]):
         self._bytes = 0
         self._in_flight = 0
         self._starting = 0  # batches that were taken and have not been sent yet
-        self._scheduled_at: float | None = None  # when calls are to leave at the end of this turn of the loop
+        self._scheduled_at: float | None = (
+            None  # when a task was begun that takes what waits in the next turn of the loop
+        )
         self._hurry: asyncio.TimerHandle | None = None
         self._closed = False
-        self._landed = asyncio.Event()
-        self._landed.set()
+        self._emptied: asyncio.Event | None = None
+        """Set when nothing is in flight any more, once it is waited for."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, call: CallT, size: int = 1) -> asyncio.Future[ResultT]:
@@ -170,7 +178,8 @@ class Batcher(Generic[CallT, ResultT]):
             # The first call of an idle queue leaves immediately: a lone caller does not wait.  The others wait for
             # the batch in flight, which costs them at most the time of one.
             if self._is_worth_it():
-                self._schedule(loop, now)
+                self._tasks.start(self._carry(None), self._name)
+                self._scheduled_at = now
             elif self._hurry is None:
                 self._hurry_up_later(loop)
         return future
@@ -202,7 +211,9 @@ class Batcher(Generic[CallT, ResultT]):
     async def aclose(self) -> None:
         """Stop, and wait for the batches in flight."""
         self.stop()
-        await self._landed.wait()
+        if self._in_flight:
+            self._emptied = self._emptied or asyncio.Event()
+            await self._emptied.wait()
 
     def _is_worth_it(self) -> bool:
         """Whether the waiting calls should leave now."""
@@ -214,34 +225,48 @@ class Batcher(Generic[CallT, ResultT]):
             )
         )
 
-    def _schedule(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        self._scheduled_at = now
-        loop.call_soon(self._depart)
-
     def _hurry_up_later(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._in_flight < MAX_IN_FLIGHT and not self._in_line:
             since = self._waiting[0][-1]
             self._hurry = loop.call_at(since + FURTHER_SECONDS, self._depart, True)
 
     def _depart(self, hurry: bool = False) -> None:
-        self._scheduled_at = None
+        """Send what is to leave now; ``hurry``: whatever waits."""
+        self._start(self._take_all(hurry))
+
+    def _start(self, batches: Sequence[Batch[CallT, ResultT]]) -> None:
+        for batch in batches:
+            self._starting += 1
+            self._tasks.start(self._carry(batch), self._name)
+
+    def _begin(self) -> Batch[CallT, ResultT] | None:
+        """Take the batch that is to leave now, None if none is.  Several leave in the next turn of the event loop."""
+        batches = self._take_all()
+        if len(batches) == 1:
+            return batches[0]
+        self._start(batches)  # together, so that their callers come back together
+        return None
+
+    def _take_all(self, hurry: bool = False) -> Sequence[Batch[CallT, ResultT]]:
+        """Take the batches that are to leave now."""
+        now, self._scheduled_at = self._scheduled_at or asyncio.get_running_loop().time(), None
         if self._hurry:
             self._hurry.cancel()
             self._hurry = None
-        self._turn_away()
-        if self._in_line:
-            return
-        while self._waiting and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it()):
+        if self._waiting and self._waiting[0][-1] <= now - self._patience:
+            self._turn_away(now - self._patience)
+        batches: list[Batch[CallT, ResultT]] = []
+        while (
+            self._waiting and not self._in_line and self._in_flight < MAX_IN_FLIGHT and (hurry or self._is_worth_it())
+        ):
             if self._limit and not self._limit.begin(self._leave_line):
                 self._in_line = True
-                return
-            batch = self._take()
+                return batches
+            batches.append(self._take())
             self._in_flight += 1
-            self._starting += 1
-            self._landed.clear()
-            self._tasks.start(self._carry_out(batch), self._name)
         if self._waiting and self._loop:
             self._hurry_up_later(self._loop)
+        return batches
 
     def _leave_line(self) -> None:
         self._in_line = False
@@ -265,9 +290,8 @@ class Batcher(Generic[CallT, ResultT]):
             batch.append((call, future, since))
         return batch
 
-    def _turn_away(self) -> None:
-        """Fail the calls that have waited for too long; they are in order of arrival."""
-        latest = asyncio.get_running_loop().time() - self._patience
+    def _turn_away(self, latest: float) -> None:
+        """Fail the calls that have waited for too long, since this moment; they are in order of arrival."""
         while self._waiting and self._waiting[0][-1] <= latest:
             call, future, size, since = self._waiting.popleft()
             self._bytes -= size
@@ -277,32 +301,49 @@ class Batcher(Generic[CallT, ResultT]):
             if self._watched:
                 self._report([(call, future, since)], [error])
 
-    async def _carry_out(self, batch: Batch[CallT, ResultT]) -> None:
-        results: Sequence[ResultT | Exception] = ()
-        self._starting -= 1
-        try:
-            results = await self._send([call for call, _, _ in batch])
-        except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
-            results = [own(error) for _ in batch]
-        finally:
-            self._in_flight -= 1
-            if self._limit:
-                self._limit.end()
-            if not results:
-                results = [OutcomeUnknown("closed in the middle") for _ in batch]
-            for (_, future, _), result in zip(batch, results, strict=True):
-                if future.done():
-                    continue
-                if isinstance(result, Exception):
-                    future.set_exception(result)
-                else:
-                    future.set_result(result)
-            if self._watched:
-                self._report(batch, results)
-            if not self._in_flight:
-                self._landed.set()
-            if self._scheduled_at is None and self._loop:  # after the callers that were answered here
-                self._schedule(self._loop, self._loop.time())
+    async def _carry(self, batch: Batch[CallT, ResultT] | None) -> None:
+        """Carry out a batch, None: what waits now; then those that follow it, as long as calls are to leave."""
+        if batch:
+            self._starting -= 1
+        else:
+            # Where other batchers have batches in flight, callers of several are answered in one turn of the event
+            # loop.  One turn later all of them have made their next calls, and these leave together.
+            if self._limit and self._limit.is_used:
+                await NEXT_TURN
+            batch = self._begin()
+        while batch:
+            results: Sequence[ResultT | Exception] = ()
+            try:
+                results = await self._send([call for call, _, _ in batch])
+            except Exception as error:  # each caller gets an error of its own, because a traceback is not shared
+                results = [own(error) for _ in batch]
+            finally:
+                self._land(batch, results or [OutcomeUnknown("closed in the middle") for _ in batch])
+            if self._scheduled_at is not None:
+                return  # another task has begun to do what follows
+            # Callers that were answered here make their next calls first.
+            self._scheduled_at = asyncio.get_running_loop().time()
+            await NEXT_TURN
+            if self._limit and self._limit.is_used:
+                await NEXT_TURN
+            batch = self._begin()
+
+    def _land(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
+        """Answer the callers of a batch that has landed."""
+        self._in_flight -= 1
+        for (_, future, _), result in zip(batch, results, strict=True):
+            if future.done():
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+        if self._limit:
+            self._limit.end()
+        if self._watched:
+            self._report(batch, results)
+        if self._emptied and not self._in_flight:
+            self._emptied.set()
 
     def _report(self, batch: Batch[CallT, ResultT], results: Sequence[ResultT | Exception]) -> None:
         if self._on_landed and self._loop:

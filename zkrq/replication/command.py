@@ -93,6 +93,11 @@ class Command:
         self._weight += call.weight or 0
         self._bytes += len(call.arguments.body)
 
+    @property
+    def is_combined(self) -> bool:
+        """Whether it is several calls."""
+        return len(self._calls) > 1
+
     def must_precede(self, call: ScriptCall) -> bool:
         """Tell whether the call may not overtake this: both are for one queue, or this is about the server."""
         return "" in self._queues or call.opening.queue in self._queues

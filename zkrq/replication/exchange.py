@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 
@@ -24,11 +25,23 @@ class Round:
     ``landed`` is done when all have their replies, or as soon as one call has an outcome that is not a reply.
     """
 
-    __slots__ = ("landed", "left")
+    __slots__ = ("_flushes", "landed", "left")
 
     def __init__(self) -> None:
         self.left = 0
+        self._flushes: list[Callable[[], None]] = []
         self.landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def flush_soon(self, flush: Callable[[], None]) -> None:
+        """Call this at the end of the turn of the event loop: one call-back serves all connections of the round."""
+        if not self._flushes:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._flushes.append(flush)
+
+    def _flush(self) -> None:
+        flushes, self._flushes = self._flushes, []
+        for flush in flushes:
+            flush()
 
 
 PENDING: Final = object()

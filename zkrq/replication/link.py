@@ -2,7 +2,8 @@
 
 Calls are pipelined: everything sent in one turn of the event loop goes out in one system call, calls of a script for
 several queues as one command (``command.py``), and replies come in the order of the commands.  So a reply belongs to
-the command that has waited longest, and to it alone.
+the command that has waited longest, and to it alone.  A call that finds nothing in flight does not wait for the end of
+the turn if the last ``ALONE_CALLS`` have left alone, too: where items come one at a time, no other joins it.
 
 **Time-outs belong to the connection.**  One timer serves all calls in flight.  When it fires, replies that have arrived
 are read first.  A process whose event loop was blocked finds the time over and the replies in the socket; a time-out
@@ -39,6 +40,9 @@ READ_TURNS = 5
 
 READ_TURN_SECONDS = 0.001
 """Seconds between two of these turns; a turn that takes longer is waited for."""
+
+ALONE_CALLS = 10
+"""Calls that must have left alone, one after the other, before the next one does not wait for company."""
 
 LONGEST = 4
 """Time-outs for which a call waits, at most, while the server answers the calls before it."""
@@ -83,6 +87,8 @@ class Link(Receiver):
         self._watched = math.inf
         self._outgoing: list[Command] = []
         self._paused = False
+        self._alone = 0
+        """Calls that have left one at a time, with nothing else in flight, since the last one that had company."""
         self._wire = wire
         self._write = wire.start(self)
 
@@ -105,18 +111,17 @@ class Link(Receiver):
         connection ends, ``TimedOut`` after ``due`` by ``loop.time()``.  Raises ``ServerError`` on a connection
         that has ended.
         """
-        if self.lost:
-            raise self.lost
-        for command in islice(reversed(self._outgoing), COMBINED_CALLS):
-            if command.takes(call):
-                command.add(call, exchange)
-                exchange.outcome, exchange.round = PENDING, round
-                round.left += 1
-                return
-            # Calls for one queue keep their order, because a script reads the clock once and later calls rely on
-            # earlier ones.
-            if command.must_precede(call):
-                break
+        if self._outgoing and not self.lost:
+            for command in islice(reversed(self._outgoing), COMBINED_CALLS):
+                if command.takes(call):
+                    command.add(call, exchange)
+                    exchange.outcome, exchange.round = PENDING, round
+                    round.left += 1
+                    return
+                # Calls for one queue keep their order, because a script reads the clock once and later calls rely on
+                # earlier ones.
+                if command.must_precede(call):
+                    break
         self._send(call, exchange, round, due)
 
     def load(self, library: str) -> None:
@@ -137,10 +142,14 @@ class Link(Receiver):
         exchange.outcome, exchange.round = PENDING, round
         round.left += 1
         command = Command(content, exchange, due)
+        is_first = not self._waiting
         self._waiting.append(command)
-        if not self._outgoing:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._outgoing.append(command)
+        if is_first and self._alone >= ALONE_CALLS and not self._paused:
+            self._write(command.packed())
+        else:
+            if not self._outgoing:
+                round.flush_soon(self._flush)
+            self._outgoing.append(command)
         # One timer for all calls: it is set to the earliest, and set again when it fires.
         if due < self._watched:
             self._watch_until(due)
@@ -153,7 +162,12 @@ class Link(Receiver):
         self._watch = asyncio.get_running_loop().call_at(due, self._look)
 
     def _look(self) -> None:
-        self._read_on(asyncio.get_running_loop().time(), READ_TURNS)
+        now = asyncio.get_running_loop().time()
+        silent_at = self._answered_at + self._timeout
+        if any(self._due_at(command, silent_at) <= now for command in self._waiting):
+            self._read_on(now, READ_TURNS)
+        else:
+            self._expire(now)
 
     def _read_on(self, seen_at: float, turns: int) -> None:
         """Leave replies that have arrived these turns of the event loop, then time out the calls that were due."""
@@ -187,6 +201,7 @@ class Link(Receiver):
         # batches in flight, and their time-outs count.
         if not self._paused and self._outgoing and not self.lost:
             commands, self._outgoing = self._outgoing, []
+            self._alone = self._alone + 1 if len(self._waiting) == 1 and not commands[0].is_combined else 0
             self._write(b"".join(map(Command.packed, commands)))
 
     def pause_writing(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from zkrq.protocol.operations import OPERATIONS, Operations
@@ -32,14 +32,16 @@ class Replicas:
         self.run, self.repair = runner.run, runner.repair
         self.drop_payloads_soon = runner.cutter.hurry
 
-    async def push_plain(self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True) -> Pushes:
+    def push_plain(
+        self, queue: str, puts: Sequence[Put], *, map_number: int = 0, patient: bool = True
+    ) -> Awaitable[Pushes]:
         """Apply new items on every server.
 
         ``map_number``: number of the shard map by which they were placed here.  ``patient``: False: they can go
         elsewhere.
         Raises ``NotEnoughReplicas``, ``Unavailable`` if nothing was written; ``MapChanged`` of these.
         """
-        return await self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
+        return self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
 
     async def push_decided(
         self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
@@ -48,13 +50,13 @@ class Replicas:
         pushing = self._operations.push_decided(queue, max_size, puts, replace=replace, map_number=map_number)
         return await self.run(pushing)
 
-    async def decide(self, call: Decision[R]) -> Decided[R]:
+    def decide(self, call: Decision[R]) -> Awaitable[Decided[R]]:
         """Let the primary decide, and every other server apply the decision.
 
         Raises ``Unavailable`` if nothing happened, ``OutcomeUnknown`` if it may have, ``ClaimLost`` if the owner was
         fenced.
         """
-        return await self.run(self._operations.decide(call))
+        return self.run(self._operations.decide(call))
 
     async def fence(self, queue: str, owner: str) -> int:
         """Declare an owner dead on every server and requeue its claims; return the number of items.

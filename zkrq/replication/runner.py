@@ -272,22 +272,28 @@ class Runner:
         extra = {"cluster": self._namespace} | ({"server": step.server} if step.server else {})
         _log.log(logging.WARNING if step.warns else logging.INFO, "%s", step.text, extra=extra)
 
-    async def _ask(self, step: Ask) -> Answers:
+    def _ask(self, step: Ask) -> Awaitable[Answers]:
+        # No coroutine of its own, which would be resumed with each answer.
         call = step.call
         if isinstance(call, Carrying):
             call = self.cutter.load(call, step.lives)
         if isinstance(call, Clocked):
-            return await self._ask_with_clock(step, call)
-        answers = await self._send(step, call)
+            return self._ask_with_clock(step, call)
         if isinstance(call, NEEDS_MEMORY):
-            self._obstacles.note_room(self.membership.view, answers)
-        return answers
+            return self._ask_with_room(step, call)
+        return self._send(step, call)
 
     def _send(self, step: Ask, call: Call[Any]) -> Awaitable[Answers]:
         fleet = self.membership.fleet
         if step.anew:
             return fleet.ask_anew(step.epoch, step.lives, call)
         return fleet.ask(step.epoch, step.lives, call, once=step.once)
+
+    async def _ask_with_room(self, step: Ask, call: Call[Any]) -> Answers:
+        """Make a call, and note which servers have room for it."""
+        answers = await self._send(step, call)
+        self._obstacles.note_room(self.membership.view, answers)
+        return answers
 
     async def _ask_with_clock(self, step: Ask, call: Clocked[Any]) -> Answers:
         """Make a call with the expected time of the server's clock, so that the server notices if its clock was set."""

@@ -20,6 +20,7 @@ from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
+from zkrq.consuming.lease import Verb
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
 if TYPE_CHECKING:
@@ -118,7 +119,8 @@ class Delivery:
         outcomes = [Outcome(ending_of(claim), self._error_of(claim, error), took) for claim in self.claims]
         for outcome in outcomes:
             handling.tally.add(outcome.ending)
-        self._log(error, outcomes)
+        if error or not _ALL_ACKED.issuperset([outcome.ending for outcome in outcomes]):
+            self._log(error, outcomes)
         for claim, outcome in zip(self.claims, outcomes, strict=True) if handling.after else ():
             await self._run_hook(handling.after and partial(handling.after, claim, outcome))
         if cancelled:
@@ -131,9 +133,9 @@ class Delivery:
         claim = self.claims[0]
         return claim if claim.settled is None else None
 
-    async def _ack(self) -> None:
+    def _ack(self) -> Coroutine[Any, Any, None]:
         """Ack what the handler has not settled, as long as it holds."""
-        await ack_while_held(self.claims[0])
+        return ack_while_held(self.claims[0])
 
     def _error_of(self, claim: Claim[Any], error: BaseException | None) -> BaseException | None:
         """Return the error that concerns a claim: the loss of another one of its batch does not."""
@@ -142,19 +144,18 @@ class Delivery:
 
     async def _handle(self, work: object) -> None:
         """Call the handler within its time limit.  Its exception is also stored in ``_failure``."""
-        task = asyncio.current_task()
-        assert task is not None
-        limit = asyncio.timeout(self._handling.time_limit)
+        handling = self._handling
+        call = (
+            self._call_in_thread if handling.in_thread else cast("Callable[[object], Awaitable[object]]", handling.call)
+        )
         try:
             try:
-                async with limit:
-                    await self._call(work)
-            except TimeoutError as error:
-                if limit.expired() and error.__cause__ is not None:
-                    reason = f"the handler was stopped at its time limit of {self._handling.time_limit:g} s"
-                    raise TimeoutError(reason) from None
-                raise
+                await (
+                    call(work) if handling.time_limit is None else self._within_limit(call, work, handling.time_limit)
+                )
             except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                assert task is not None
                 if task.cancelling():
                     raise
                 raise RuntimeError("the handler cancelled itself") from error
@@ -162,11 +163,19 @@ class Delivery:
             self._failure = error
             raise
 
-    async def _call(self, work: object) -> None:
-        """Call the handler, on the event loop or in a thread."""
-        if not self._handling.in_thread:
-            await cast("Awaitable[object]", self._handling.call(work))
-            return
+    async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> None:
+        """Call the handler, and cancel it after these seconds.  Then raises ``TimeoutError``."""
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                await call(work)
+        except TimeoutError as error:
+            if limit.expired() and error.__cause__ is not None:
+                raise TimeoutError(f"the handler was stopped at its time limit of {seconds:g} s") from None
+            raise
+
+    async def _call_in_thread(self, work: object) -> None:
+        """Call the handler in a thread."""
         scope = anyio.CancelScope()
 
         async def in_thread() -> object:
@@ -235,10 +244,17 @@ async def is_answered(settling: Awaitable[object]) -> bool:
     return True
 
 
-def ack_while_held(claim: Claim[Any]) -> Coroutine[Any, Any, None]:
+async def ack_while_held(claim: Claim[Any]) -> None:
     """Ack as ``settle_while_held`` does."""
-    return settle_while_held(claim, lambda claim: claim.ack())
+    lease = lease_of(claim)
+    while lease.settled is None:
+        try:
+            await lease.settle(Verb.ACK)
+        except (ConfigError, OutcomeUnknown, Unavailable):
+            await asyncio.sleep(ACK_PAUSE)
 
+
+_ALL_ACKED = {Ending.ACKED}
 
 _CONSEQUENCES = {
     Ending.ACKED: "but it was acked",

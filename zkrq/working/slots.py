@@ -53,7 +53,7 @@ class Slots:
     @property
     def free(self) -> int:
         """Number of slots that no queue occupies."""
-        return self.count - sum(share.occupied for share in self._shares)
+        return self.count - sum([share.occupied for share in self._shares])
 
     def whole_share(self, share: Share) -> int:
         """Return the whole slots in a queue's share of all slots."""
@@ -101,6 +101,8 @@ class Slots:
 
 def next_share(wanting: Sequence[Share], count: int) -> Share:
     """Choose which queue gets a free slot of ``count``: the least served one of those below their share."""
+    if len(wanting) == 1:
+        return wanting[0]
     total = sum(share.weight for share in wanting)
     below = [share for share in wanting if share.occupied * total < count * share.weight]
     return min(below or wanting, key=lambda share: share.served)

@@ -84,15 +84,12 @@ class _Served:
     share: Share
     woken: asyncio.Event
     """Set when the queue was granted a slot."""
-    batch: int | None = None
-    """Items that the handler takes together, at most; None: it takes one."""
+    size: int = 1
+    """Items for one slot: those that the handler takes together, at most."""
+    in_batches: bool = False
+    """Whether the handler takes batches."""
     within: float = 0.0
     """Seconds that a batch waits for more items."""
-
-    @property
-    def size(self) -> int:
-        """Items for one slot."""
-        return self.batch or 1
 
     @property
     def most_slots(self) -> int:
@@ -213,7 +210,7 @@ class Worker:
         handling = Handling(call, in_thread, limit, *hooks, log, name_of(handler))
         woken = asyncio.Event()
         share = self._slots.add(weight, woken.set)
-        self._served.append(_Served(queue, handling, share, woken, None if batch is None else size, seconds))
+        self._served.append(_Served(queue, handling, share, woken, size, batch is not None, seconds))
         return self
 
     def statistics(self) -> WorkerStatistics:
@@ -439,7 +436,7 @@ class Worker:
             self._start(served, claims[at : at + served.size])
 
     def _start(self, served: _Served, claims: Sequence[Claim[Any]]) -> None:
-        kind = Delivery if served.batch is None else BatchDelivery
+        kind = BatchDelivery if served.in_batches else Delivery
         delivery = kind(served.handling, claims, self._limiter, lambda: self._handled(served, delivery))
         self._started += 1
         served.handling.tally.running += len(claims)

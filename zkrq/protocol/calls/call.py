@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields
 from functools import cache
 from itertools import chain
 from operator import attrgetter
@@ -121,9 +121,23 @@ class Call(Generic[R_co]):
         calls for other queues."""
         return None
 
+    def changed(self, **changes: object) -> Self:
+        """Return the same call with other values of these fields, as ``dataclasses.replace`` does in three times the
+        time."""
+        kind: Any = type(self)
+        names, get = _fields(kind)
+        return kind(**{**dict(zip(names, get(self), strict=True)), **changes})
+
     @abstractmethod
     def read(self, body: Body) -> R_co:
         """Read the values after OK."""
+
+
+@cache
+def _fields(kind: Any) -> tuple[Sequence[str], Callable[[object], tuple[Any, ...]]]:
+    """Return the names of the fields of a kind of call, at least two, and a function that gets their values."""
+    names = [each.name for each in fields(kind)]
+    return names, cast("Callable[[object], tuple[Any, ...]]", attrgetter(*names))
 
 
 @cache
@@ -161,7 +175,7 @@ class Carrying(Call[R_co]):
 
     def with_cuts(self, cuts: bytes) -> Self:
         """Return the same call with something to drop."""
-        return replace(self, cuts=cuts)  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+        return self.changed(cuts=cuts)
 
 
 class Paged(Protocol):
@@ -178,7 +192,7 @@ class Paging(Call[R_co]):
 
     def at(self, cursor: bytes) -> Self:
         """Return the same call for the page that begins there."""
-        return cast("Self", replace(cast("Any", self), cursor=cursor))
+        return self.changed(cursor=cursor)
 
     def after(self, page: Paged) -> Self | None:
         """Return the same call for the page after this one, None if this is the last one."""
@@ -239,7 +253,7 @@ class Trimming(Decision[R]):
     trim: bool
 
     def under(self, *, trim: bool, again: bool) -> Self:
-        return replace(self, trim=trim) if trim != self.trim else self  # pyright: ignore[reportArgumentType, reportUnknownVariableType]
+        return self.changed(trim=trim) if trim != self.trim else self
 
 
 class Names(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -60,7 +60,7 @@ class _Request(Trimming[R], Clocked[R], Combining[R]):
         return self.count
 
     def at_clock(self, expected: Expected) -> Self:
-        return replace(self, clock=expected.clock_us, known_ms=expected.known_ms)
+        return self.changed(clock=expected.clock_us, known_ms=expected.known_ms)
 
     def clock_of(self, body: Body) -> int:
         return body[3]

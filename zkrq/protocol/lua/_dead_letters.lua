@@ -3,6 +3,7 @@
 
 -- Return how many were dropped, and whether there may be more to drop.
 local function drop_dead_letters(dead_max, dead_age_ms)
+  if number('dead') == 0 then return 0, false end
   local LETTERS_MAX = 700 -- dropped in one call: more than one call can bury, so the queue never exceeds its limit
   local excess, entries = tonumber(dead_max) > 0 and redis.call('ZCARD', dead) - dead_max or 0, {}
   if excess > 0 then

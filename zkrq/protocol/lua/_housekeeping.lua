@@ -12,6 +12,9 @@ local function keep_house(since_us, known_ms, expired)
   local HOUSEKEEPING_MAX = 100 -- bundles with expired claims, and due entries, processed in one call
   local held_back, held_back_until_us = 0, math.huge
   local now_text = text_of(now_us)
+  local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
+  -- Usually there is nothing to do, and what follows is not even made.
+  if not over[1] and redis.call('EXISTS', scheduled, expiring) == 0 then return held_back, held_back_until_us end
   -- The clock may have jumped after a claim was made and before this client came to know the clock, so that neither it nor
   -- the server has noticed.  Until the others have looked, such a claim expires as much later as that jump can be long.
 
@@ -30,7 +33,6 @@ local function keep_house(since_us, known_ms, expired)
   end
 
   local function requeue_expired()
-    local over = redis.call('ZRANGEBYSCORE', claimed, '-inf', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
     if not over[1] then return end
     local later = {}
     each_in(claimed, over, 'C', nil, function(r)
@@ -82,11 +84,11 @@ local function keep_house(since_us, known_ms, expired)
 
   -- Only queued items expire: claimed ones keep their place until they would be delivered again.
   local function drop_expired()
-    local over = redis.call('ZRANGEBYSCORE', expiring, '0', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
-    each_in(expiring, over, '[QR]', nil, function(r, _, entry)
+    local ended = redis.call('ZRANGEBYSCORE', expiring, '0', now_text, 'LIMIT', '0', HOUSEKEEPING_MAX)
+    each_in(expiring, ended, '[QR]', nil, function(r, _, entry)
       if has_expired(r) then expire(r, 1, expired) else redis.call('ZREM', expiring, entry) end
     end)
-    if #over > 0 then commit() end
+    if #ended > 0 then commit() end
   end
 
   requeue_expired()

@@ -321,6 +321,7 @@ do
   end
 
   function commit()
+    if not order[1] and not next(entering) and not next(leaving) and not next(new) then return write_numbers() end
     for _, r in ipairs(order) do
       if r.changed then
         if r.decided then conclude(r) end
