@@ -189,6 +189,7 @@ class Put(NamedTuple):
     key: str = ""
     ttl_ms: float | None = None
     above_n: int = 1
+    group: str | None = None
 
     @property
     def call(self) -> calls.Put:
@@ -196,7 +197,13 @@ class Put(NamedTuple):
         pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
         size = None if isinstance(self.payload, bytes) else len(self.payload)
         record = fresh(
-            self.priority, pushed_at_ms, size=size, delay_ms=self.delay_ms, key=self.key, ttl_ms=self.ttl_ms or 0
+            self.priority,
+            pushed_at_ms,
+            size=size,
+            delay_ms=self.delay_ms,
+            key=self.key,
+            ttl_ms=self.ttl_ms or 0,
+            group=self.group,
         )
         return calls.Put(self.id, above(record, self.above_n), joined(self.payload))
 
@@ -422,6 +429,8 @@ class Contents(NamedTuple):
     entries: dict[str, set[bytes]]
     """Of each index, as they are."""
     counters: dict[str, int]
+    members: set[bytes]
+    groups: dict[str, bytes]
 
     @property
     def paused(self) -> bool:
@@ -482,6 +491,40 @@ class Contents(NamedTuple):
             yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
         yield from self._index_faults()
 
+    def _group_faults(self) -> Iterator[str]:
+        due: dict[str, set[bytes]] = {}
+        claims = Counter[str]()
+        for id, bundle in self.bundles.items():
+            if bundle.group is not None:
+                claims[bundle.group] += bundle.states.count("C")
+                entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
+                entries += [id.encode()] if "Q" in bundle.states else []
+                due.setdefault(bundle.group, set()).update(
+                    member_of(bundle, entry) for entry in entries if entry not in self.entries["scheduled"]
+                )
+        for group, demanded in due.items():
+            length = len(group.encode()) + 1
+            state = self.groups.get(group, bytes(5))
+            first = group.encode() + b"\0" + state[5:] if state[5:] else None
+            members = {member for member in self.members if member.startswith(group.encode() + b"\0")}
+            in_line = {member for member in demanded if member[length + RANK_BYTES :] in self.entries["ready"]}
+            least = {min(demanded)} if demanded else set[bytes]()
+            if len(in_line) != bool(demanded) or not in_line <= least or in_line != ({first} if first else set()):
+                yield f"of group {group!r} {in_line} stand in line, the first of {demanded} should; it says {first}"
+            if members != demanded - in_line or (members and not state[4]):
+                yield f"group {group!r} has members {members}, not {demanded - in_line}; it says {state[4]}"
+            if int.from_bytes(state[:4], "little") != claims[group]:
+                yield f"{claims[group]} items of group {group!r} are claimed, it says {state[:4]!r}"
+        used = {group for group, demanded in due.items() if demanded or claims[group]}
+        if used != self.groups.keys():
+            yield f"groups {used} have items, it says {set(self.groups)}"
+        in_line = sum(len(state) > 5 for state in self.groups.values())
+        if in_line != self.counters["in_line"]:
+            yield f"{in_line} groups are in line, the counter says {self.counters['in_line']}"
+        blocked = sum(len(state) == 5 and state[4] == 1 for state in self.groups.values())
+        if blocked != self.counters["blocked"]:
+            yield f"{blocked} groups are blocked, the counter says {self.counters['blocked']}"
+
     def _claimed_in(self, id: str) -> list[str]:
         bundle = self.bundles[id]
         return [item for item, state in zip(ids_of(id, bundle), bundle.states, strict=True) if state == "C"]
@@ -496,9 +539,11 @@ class Contents(NamedTuple):
             for position, state in enumerate(bundle.states):
                 if state in "RD":
                     (queued if state == "R" else dead).add(entry_of(id, position))
-        both = self.entries["ready"] & self.entries["scheduled"]
-        if both or self.entries["ready"] | self.entries["scheduled"] != queued:
-            yield f"{queued} are queued, the indexes have {self.entries['ready']}, {self.entries['scheduled']}"
+        in_line, later = self.entries["ready"], self.entries["scheduled"]
+        behind = {member.split(b"\0", 1)[1][RANK_BYTES:] for member in self.members}
+        if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
+            yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
+        yield from self._group_faults()
         for name, demanded in (("claimed", claimed), ("dead", dead)):
             if self.entries[name] != demanded:
                 yield f"{demanded} are {name}, the index has {self.entries[name]}"
@@ -508,7 +553,7 @@ class Contents(NamedTuple):
             "claimed": states.count("C"),
             "dead": states.count("D"),
         }
-        if counted != self.counters:
+        if counted != {name: self.counters[name] for name in COUNTERS}:
             yield f"counted: {counted}, the counters say {self.counters}"
         # Keys name the items that are queued or claimed, and ``expiring`` those of them that have a time to live.
         lasting = self.ids(State.QUEUED) | self.ids(State.CLAIMED)
@@ -521,6 +566,17 @@ class Contents(NamedTuple):
         mortal = {id for id in lasting if self.records[id].expires_us}
         if mortal != self.expiring.keys():
             yield f"{mortal} have a time to live, the index has {self.expiring}"
+
+
+RANK_BYTES = 10
+
+
+def member_of(bundle: Bundle, entry: bytes) -> bytes:
+    """How ``members`` names an entry of a group."""
+    assert bundle.group is not None
+    kind = b"\0" if entry[-2:-1] == b"\0" else b"\1"
+    rank = bytes([9 - bundle.priority]) + struct.pack(">d", bundle.order or bundle.pushed_at_ms) + kind
+    return bundle.group.encode() + b"\0" + rank + entry
 
 
 def ids_of(id: str, bundle: Bundle) -> list[str]:
@@ -938,13 +994,14 @@ class OneServer(Connection):
     # -- looking inside ----------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        records, payloads, notes, tombstones, keys, expiring, holdings, lead, *indexes = self.pipeline(
-            *(("HGETALL", self.key(name)) for name in ("records", "payloads", "notes")),
+        records, payloads, notes, groups, tombstones, keys, expiring, holdings, members, lead, *indexes = self.pipeline(
+            *(("HGETALL", self.key(name)) for name in ("records", "payloads", "notes", "groups")),
             ("LRANGE", self.key("tombstones"), 0, -1),
             ("HGETALL", self.key("keys")),
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
             ("ZRANGE", self.key("holdings"), 0, -1),
-            ("HMGET", self.key("lead"), *COUNTERS),
+            ("ZRANGE", self.key("members"), 0, -1),
+            ("HMGET", self.key("lead"), *COUNTERS, "in_line", "blocked"),
             *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in INDEXES),
         )
         stored = dict(_pairs(records))
@@ -985,8 +1042,11 @@ class OneServer(Connection):
             left_payloads=left,
             entries={name: set(_scores(index)) for name, index in zip(INDEXES, indexes, strict=True)},
             counters={
-                name: int(count or 0) for name, count in zip(COUNTERS, cast("list[bytes | None]", lead), strict=True)
+                name: int(count or 0)
+                for name, count in zip((*COUNTERS, "in_line", "blocked"), cast("list[bytes | None]", lead), strict=True)
             },
+            members=set(cast("list[bytes]", members)),
+            groups=dict(_pairs(groups)),
         )
 
     def record(self, id: str) -> ItemRecord:

@@ -13,6 +13,7 @@ SURFACE: dict[type, set[str]] = {
         "deadline",
         "extend",
         "failures",
+        "group",
         "headers",
         "holds",
         "id",

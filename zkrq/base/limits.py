@@ -1,4 +1,4 @@
-"""Limit what a queue keeps."""
+"""Limit what a queue keeps, and share it between groups."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ class DeadLetters:
     def max_age_ms(self) -> int:
         """``max_age`` in milliseconds, 0 if it is None."""
         return 0 if self.max_age is None else max(1, round(check_duration("max_age", self.max_age) * 1000))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Declare that all items of a queue are in groups: those that are pushed without a ``group`` are one of their own.
+
+    Without this option such items stand in line one by one, and each counts as much as a whole group.  Give all
+    producers of the queue the same option.
+    """

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
-from zkrq.base.checks import check_id, check_rate
+from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.client.inspection import Inspection, may_have, read_statistics
 from zkrq.protocol import calls
@@ -94,25 +94,28 @@ class Administration(Inspection[T]):
         """Pause or resume one shard."""
         await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
-    async def clear(self) -> int:
+    async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
+
+        ``group``: only those of this group, None: all.
 
         Items pushed after the start of this call stay, so it ends even while producers push.  The start is taken from
         the clock of this process or that of the queue's primary, whichever is later; an item whose producer's clock
         is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
+        only = calls.only_of(None if group is None else check_group(group))
         self._parts.check_open()
         before_ms = clock.now_ms()
-        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms)))
+        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms, only)))
 
-    async def _clear(self, replicas: Replicas, before_ms: int) -> int:
+    async def _clear(self, replicas: Replicas, before_ms: int, only: str = "") -> int:
         """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
         removed, cursor = 0, b""
         while True:
             leading = replicas.primary(self.name)
             call = _new_call()
-            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor))
+            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor, only))
             removed += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
             if replicas.primary(self.name) != leading:

@@ -166,6 +166,7 @@ class Api:
             priority=push.priority,
             ttl=push.ttl,
             headers=push.headers,
+            group=push.group,
         )
 
     # -- claim -----------------------------------------------------------------------------------------------------

@@ -70,11 +70,23 @@ from zkrq.protocol.calls.rows import (
     Put,
     bundle_and_position,
     item_id,
+    only_of,
     pack_gone,
     read_notes,
     stored_at,
 )
-from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
+from zkrq.protocol.calls.scrubbing import (
+    Affirm,
+    Compare,
+    Differences,
+    Forward,
+    Heads,
+    HeadsReply,
+    LinesPage,
+    RepairLines,
+    Trim,
+    TrimReply,
+)
 from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
@@ -120,6 +132,7 @@ __all__ = [
     "Heads",
     "HeadsReply",
     "Install",
+    "LinesPage",
     "Metadata",
     "MetadataReply",
     "Names",
@@ -141,6 +154,7 @@ __all__ = [
     "Records",
     "Redrive",
     "RedriveReply",
+    "RepairLines",
     "Reserve",
     "Retire",
     "Room",
@@ -160,6 +174,7 @@ __all__ = [
     "Word",
     "bundle_and_position",
     "item_id",
+    "only_of",
     "pack_gone",
     "read_notes",
     "runs",

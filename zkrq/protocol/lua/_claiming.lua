@@ -93,7 +93,7 @@ do
     end
     if waits then
       redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
-      append(leaving, ready, entry)
+      if r.group then leave_line(r, entry) else append(leaving, ready, entry) end
     end
   end
 
@@ -105,7 +105,7 @@ do
     local has = has_payloads(request, r)
     if request.is_cut then return true end
     if not has then return wait_for_push(request, r, position, entry) end
-    if r.marks > 0 and has_expired(r) then
+    if has_tail(r) and has_expired(r) then
       request.removed_count = request.removed_count + 1
       return expire(r, 1, request.expired)
     end
@@ -118,8 +118,26 @@ do
     end
   end
 
-  local function hand_out_ready(request)
-    local function visit(r, position, entry) return hand_out(request, r, position, entry) end
+  -- Hand out a group's share, beginning with its entry in line.  True: no further one fits.
+  local function hand_out_share(request, r, position, entry)
+    local most = request.count
+    request.has_groups = true
+    request.share = request.share or math.ceil((most - request.handed_count) / redis.call('ZCARD', ready))
+    request.count = math.min(most, request.handed_count + request.share)
+    if not hand_out(request, r, position, entry) then
+      each_member(r.group, request.count - request.handed_count, function(next_r, next_position, next_entry)
+        return hand_out(request, next_r, next_position, next_entry)
+      end)
+    end
+    request.count = most
+    return request.is_cut or request.handed_count == most
+  end
+
+  -- Hand out the entries of ready, each once.
+  local function hand_out_line(request)
+    local function visit(r, position, entry)
+      return (r.group and hand_out_share or hand_out)(request, r, position, entry)
+    end
     local at, page = 0, PAGE_LEAST
     repeat
       page = math.min(page, request.count - request.handed_count)
@@ -128,6 +146,18 @@ do
       if #entries == 0 or is_done then return end
       at, page = at + #entries - removed, 2 * page
     until request.handed_count == request.count
+  end
+
+  -- A group that has more than its share goes to the end of the line: what is left of the room is shared again.
+  local function hand_out_ready(request)
+    local done
+    repeat
+      done, request.share, request.has_groups = request.handed_count + request.removed_count, nil, false
+      hand_out_line(request)
+      local is_over = not request.has_groups or request.is_cut or request.handed_count == request.count
+        or request.handed_count + request.removed_count == done
+      if not is_over then commit() end
+    until is_over
   end
 
   -- Hand out the items of a run again, or of them those whose payloads are there.
@@ -180,29 +210,32 @@ do
   end
 end
 
--- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
-local function next_ready_ms(request, left)
-  if request.is_paused then return -1 end
-  if left > 0 then return 0 end
-  local held_back = request.held_back
-  local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
-  local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
-  each_priority(scheduled, function(priority, score)
-    local due_us = due_of(priority, score)
-    if not soonest_us or due_us < soonest_us then soonest_us = due_us end
-  end)
-  return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
-end
-
--- After commit: have the waiter wait, or another one be woken.  Return next_ms.
-local function wait_or_wake(request, waiter)
-  if waiter ~= '' and request.handed_count < request.count and not request.is_cut then
-    forget_before(waiting, now_ms - WAITER_MEMORY_MS)
-    redis.call('ZADD', waiting, now_ms, waiter)
+local wait_or_wake
+do
+  -- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
+  local function next_ready_ms(request, left)
+    if request.is_paused then return -1 end
+    if left > 0 then return 0 end
+    local held_back = request.held_back
+    local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
+    local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
+    each_priority(scheduled, function(priority, score)
+      local due_us = due_of(priority, score)
+      if not soonest_us or due_us < soonest_us then soonest_us = due_us end
+    end)
+    return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
   end
-  local left = redis.call('ZCARD', ready)
-  -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
-  -- that may not be due yet, and then the next waiter learns when it is.
-  if request.count == 0 or (request.is_cut or request.handed_count == request.count) and left > 0 then wake(1) end
-  return next_ready_ms(request, left)
+
+  -- After commit: have the waiter wait, or another one be woken.  Return next_ms.
+  function wait_or_wake(request, waiter)
+    if waiter ~= '' and request.handed_count < request.count and not request.is_cut then
+      forget_before(waiting, now_ms - WAITER_MEMORY_MS)
+      redis.call('ZADD', waiting, now_ms, waiter)
+    end
+    local left = redis.call('ZCARD', ready)
+    -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
+    -- that may not be due yet, and then the next waiter learns when it is.
+    if request.count == 0 or (request.is_cut or request.handed_count == request.count) and left > 0 then wake(1) end
+    return next_ready_ms(request, left)
+  end
 end

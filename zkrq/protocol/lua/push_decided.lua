@@ -8,7 +8,7 @@
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size / id record payload
 -- reply: OK [outcome; by position: + new, K known: it was there before, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
@@ -97,7 +97,7 @@ local function operation(again, queue, put_window_ms, max_size)
       return 'D'
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
-    local taken = r.marks >= KEYED and is_taken((read_tail(r.tail)))
+    local taken = has_key(r) and is_taken((read_tail(r.tail)))
     if taken then
       tell_as_is(taken)
       return refuse('=' .. taken.bundle)

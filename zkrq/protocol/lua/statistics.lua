@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- purpose: sum up a queue: its items by state, whether it is paused, how long its oldest ready item has been due (-1:
 -- none; more than that if EXPIRED_MAX expired ones stand before it), how many items have a key or a time to live, how many tombstones there are,
--- how many items have been removed since the queue was made, whether it was deleted and no item has come since.
--- KEYS: server records ready scheduled tombstones keys expiring lead
+-- how many items have been removed since the queue was made, whether it was deleted and no item has come since; how many
+-- groups have items that are due or claimed, how many of them stand in line, and how many are kept out of it.
+-- KEYS: server records ready scheduled groups tombstones keys expiring lead
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted
+-- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted groups_used in_line blocked
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation()
@@ -31,5 +32,6 @@ local function operation()
   end
   local is_deleted = paused + number('removed') + number('queued') + held + died == 0 and redis.call('HEXISTS', records, DELETED)
   return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
-    redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0}
+    redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0, redis.call('HLEN', groups),
+    number('in_line'), number('blocked')}
 end
