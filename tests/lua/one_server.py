@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import hiredis
 
+from tests.lines import entry_in, entry_of, faults_of_groups
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
@@ -491,40 +492,6 @@ class Contents(NamedTuple):
             yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
         yield from self._index_faults()
 
-    def _group_faults(self) -> Iterator[str]:
-        due: dict[str, set[bytes]] = {}
-        claims = Counter[str]()
-        for id, bundle in self.bundles.items():
-            if bundle.group is not None:
-                claims[bundle.group] += bundle.states.count("C")
-                entries = [entry_of(id, at) for at, state in enumerate(bundle.states) if state == "R"]
-                entries += [id.encode()] if "Q" in bundle.states else []
-                due.setdefault(bundle.group, set()).update(
-                    member_of(bundle, entry) for entry in entries if entry not in self.entries["scheduled"]
-                )
-        for group, demanded in due.items():
-            length = len(group.encode()) + 1
-            state = self.groups.get(group, bytes(5))
-            first = group.encode() + b"\0" + state[5:] if state[5:] else None
-            members = {member for member in self.members if member.startswith(group.encode() + b"\0")}
-            in_line = {member for member in demanded if member[length + RANK_BYTES :] in self.entries["ready"]}
-            least = {min(demanded)} if demanded else set[bytes]()
-            if len(in_line) != bool(demanded) or not in_line <= least or in_line != ({first} if first else set()):
-                yield f"of group {group!r} {in_line} stand in line, the first of {demanded} should; it says {first}"
-            if members != demanded - in_line or (members and not state[4]):
-                yield f"group {group!r} has members {members}, not {demanded - in_line}; it says {state[4]}"
-            if int.from_bytes(state[:4], "little") != claims[group]:
-                yield f"{claims[group]} items of group {group!r} are claimed, it says {state[:4]!r}"
-        used = {group for group, demanded in due.items() if demanded or claims[group]}
-        if used != self.groups.keys():
-            yield f"groups {used} have items, it says {set(self.groups)}"
-        in_line = sum(len(state) > 5 for state in self.groups.values())
-        if in_line != self.counters["in_line"]:
-            yield f"{in_line} groups are in line, the counter says {self.counters['in_line']}"
-        blocked = sum(len(state) == 5 and state[4] == 1 for state in self.groups.values())
-        if blocked != self.counters["blocked"]:
-            yield f"{blocked} groups are blocked, the counter says {self.counters['blocked']}"
-
     def _claimed_in(self, id: str) -> list[str]:
         bundle = self.bundles[id]
         return [item for item, state in zip(ids_of(id, bundle), bundle.states, strict=True) if state == "C"]
@@ -540,10 +507,10 @@ class Contents(NamedTuple):
                 if state in "RD":
                     (queued if state == "R" else dead).add(entry_of(id, position))
         in_line, later = self.entries["ready"], self.entries["scheduled"]
-        behind = {member.split(b"\0", 1)[1][RANK_BYTES:] for member in self.members}
+        behind = set(map(entry_in, self.members))
         if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
             yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
-        yield from self._group_faults()
+        yield from faults_of_groups(self.bundles, in_line, later, self.members, self.groups, self.counters)
         for name, demanded in (("claimed", claimed), ("dead", dead)):
             if self.entries[name] != demanded:
                 yield f"{demanded} are {name}, the index has {self.entries[name]}"
@@ -568,25 +535,9 @@ class Contents(NamedTuple):
             yield f"{mortal} have a time to live, the index has {self.expiring}"
 
 
-RANK_BYTES = 10
-
-
-def member_of(bundle: Bundle, entry: bytes) -> bytes:
-    """How ``members`` names an entry of a group."""
-    assert bundle.group is not None
-    kind = b"\0" if entry[-2:-1] == b"\0" else b"\1"
-    rank = bytes([9 - bundle.priority]) + struct.pack(">d", bundle.order or bundle.pushed_at_ms) + kind
-    return bundle.group.encode() + b"\0" + rank + entry
-
-
 def ids_of(id: str, bundle: Bundle) -> list[str]:
     """The ids of a bundle's items."""
     return [id] if bundle.is_alone else [calls.item_id(id, at) for at in range(len(bundle.states))]
-
-
-def entry_of(bundle: str, position: int = 0) -> bytes:
-    """How indexes name an item with a moment of its own."""
-    return bundle.encode() + bytes((0, position + 1))
 
 
 @cache

@@ -34,6 +34,10 @@ class Setting:
     """Seconds between two pushes that recur, 0: none do."""
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
+    groups: int = 0
+    """Into how many groups items are pushed, 0: into none."""
+    all_grouped: bool = False
+    """Whether items without a group are one of their own."""
 
     @property
     def drops_letters(self) -> bool:
@@ -99,4 +103,6 @@ def draw(chance: random.Random) -> Setting:
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
         deletes=chance.random() < 0.25,
+        groups=chance.choices((0, 1, 3, 8), (5, 1, 3, 1))[0],
+        all_grouped=chance.random() < 0.3,
     )

@@ -130,7 +130,7 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten({"r.marks >= KEYED and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+    return _rewritten({"has_key(r) and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -202,6 +202,16 @@ def settling_takes_neighbours_along() -> AbstractContextManager[object]:
     return _rewritten({"verb.settle(r, run_from, run_to, row, ms, text)": whole_row}, "settle", "turn")
 
 
+def groups_are_not_put_back_in_line() -> AbstractContextManager[object]:
+    """When a group had its turn, its next entry goes to the end of the line."""
+    return _rewritten({"local best, has_more = choose(line, first, more)": "local best, has_more = first, more"})
+
+
+def a_group_keeps_its_turn() -> AbstractContextManager[object]:
+    """The next entry of a group stands behind those of all other groups."""
+    return _rewritten({"redis.call('ZSCORE', ready, entry_in(was)) or end_of_line(best)": "nil or text_of(0)"})
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it."""
@@ -232,6 +242,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(order_is_turned_round, "none", first=3),
         Variant(a_wrong_password_evicts, "own"),
         Variant(settling_takes_neighbours_along, "none", first=2),
+        Variant(groups_are_not_put_back_in_line, "none"),
+        Variant(a_group_keeps_its_turn, "none"),
     )
 }
 

@@ -23,6 +23,7 @@ from zkrq import (
     ClaimLost,
     Closed,
     ConfigError,
+    Groups,
     NotEnoughReplicas,
     OutcomeUnknown,
     Queue,
@@ -161,6 +162,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
+                groups=Groups() if lane.setting.all_grouped else None,
             )
         except Closed:
             return None

@@ -66,7 +66,7 @@ do
 
   function count_claims(group, by)
     local line = line_of(group)
-    line.claims = line.claims + by
+    line.claims, line.had_turn = line.claims + by, line.had_turn or by > 0
   end
 
   -- Compare bytes, as Redis does in members; how Lua compares texts depends on the locale.
@@ -143,9 +143,10 @@ do
       has_more = true
     end
     if moves then
-      -- What comes before the first takes over its place, or a group that has urgent items again and again would wait for ever.
-      local score = first and first ~= best and string.byte(first) == string.byte(best)
-        and redis.call('ZSCORE', ready, entry_in(first)) or end_of_line(best)
+      -- A group goes to the end of the line only when it had its turn.  If something comes before its first entry, or that
+      -- is cancelled or expires, the next one takes over the place.
+      local score = was and was ~= best and not line.had_turn and string.byte(was) == string.byte(best)
+        and redis.call('ZSCORE', ready, entry_in(was)) or end_of_line(best)
       append(entering, ready, score, entry_in(best))
       if more and first ~= best then append(leaving, members, line.group .. '\0' .. best) end
     end
