@@ -243,7 +243,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(a_wrong_password_evicts, "own"),
         Variant(settling_takes_neighbours_along, "none", first=2),
         Variant(groups_are_not_put_back_in_line, "none"),
-        Variant(a_group_keeps_its_turn, "none"),
+        Variant(a_group_keeps_its_turn, "none", first=37),
     )
 }
 
