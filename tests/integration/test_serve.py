@@ -101,7 +101,14 @@ async def test_bytes_are_base64_in_both_directions(stage: Stage, payload: bytes)
 async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
     for new in (True, False):
         receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()
-        assert receipt == {"id": "order-1", "replicas": 3, "duplicate": False, "done": False, "new": new}
+        assert receipt == {
+            "id": "order-1",
+            "replicas": 3,
+            "duplicate": False,
+            "done": False,
+            "new": new,
+            "replaced": [],
+        }
     assert (await stage.queue.size()).ready == 1
     await (await take(stage.queue)).ack()
     receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()

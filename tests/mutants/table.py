@@ -100,8 +100,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "row-is-dropped-too-early",
         _LUA + "_bundle.lua",
-        "if string.find(r.named, name, 1, true) then",
-        "if is_live(r, row) then",
+        "if string.find(r.named, name, 1, true) or",
+        "if is_live(r, row) or",
         "a repeated settling finds what it has done",
         Suite("tests/lua/test_bundles.py", "tests/lua/test_histories.py"),
     ),
@@ -319,8 +319,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "full-queue-takes-one-more",
         _LUA + "push_decided.lua",
-        "if most > 0 and size >= most then",
-        "if most > 0 and size > most then",
+        "if most > 0 and size >= most + #rivals then",
+        "if most > 0 and size > most + #rivals then",
         "a queue holds no more than max_size",
         Suite("tests/lua/test_limits.py", "tests/lua/test_push.py"),
     ),

@@ -205,6 +205,8 @@ class Push:
     begun_at: float
     rivals: Standing
     """Others with its key."""
+    replaceable: Sequence[Item] = ()
+    """Those in whose place it may be put."""
 
 
 class Pauses:
@@ -355,14 +357,20 @@ class Ledger:
         """How many items may have been queued, scheduled or claimed at some moment from then until now."""
         return sum(item.may_be_there and not item.was_gone(begun_at) for item in self.items.values())
 
-    def begin_push(self, item: Item) -> Push:
+    def begin_push(self, item: Item, *, replaces: bool = False) -> Push:
         rivals = [(rival, begun) for rival, begun in self.standing(item.key) if rival is not item] if item.key else []
+        replaceable: Sequence[Item] = ()
+        if replaces:
+            rivals = []
+            replaceable = [each for each in self.items.values() if each.key == item.key and each is not item]
+            for each in replaceable:
+                self.begin_removal(each)
         item.begun_at = min(item.begun_at, self._loop.now)
         item.open_pushes += 1
         self._may_be_reborn(item)
         item.open_calls += 1
         self.excess += 1
-        return Push(item, self._loop.now, rivals)
+        return Push(item, self._loop.now, rivals, replaceable)
 
     def pushed(self, push: Push, receipt: Receipt) -> None:
         """It returned."""
@@ -376,6 +384,7 @@ class Ledger:
             return
         self.name(item, receipt.id)
         self._check_new(push, receipt)
+        self._check_replaced(push, receipt)
         # Pushed again after an unknown outcome it is known by its id, though by now it may have been delivered, or have
         # expired, and another one may have been given the key.
         rivals = () if item.deliveries or self._loop.now >= item.expires_at else self.still(push.rivals)
@@ -384,6 +393,17 @@ class Ledger:
             self.violation(f"key given twice: {item.key} to {text}")
         if item.confirmed_at is None:
             item.confirmed_at = self._loop.now
+
+    def _check_replaced(self, push: Push, receipt: Receipt) -> None:
+        """Exactly the items that it names are gone because of it."""
+        replaced = [self.by_id[id] for id in receipt.replaced if id in self.by_id]
+        self.counts["replaced items"] += len(receipt.replaced)
+        if strangers := [each.label for each in replaced if each.key != push.item.key]:
+            self.violation(f"replaced others: {push.item.label} of key {push.item.key} replaced {strangers}")
+        for each in push.replaceable:
+            self.end_removal(each, Outcome.DONE)
+        for each in replaced:
+            self.cancelled(each, was_held=False)
 
     def _check_new(self, push: Push, receipt: Receipt) -> None:
         """One push has put it there, unless a deletion has taken it away meanwhile; nobody is told of another one."""
@@ -405,6 +425,8 @@ class Ledger:
         push.item.open_pushes -= 1
         push.item.pushing -= 1
         push.item.open_calls -= 1
+        for each in push.replaceable:
+            self.end_removal(each, outcome)
         if isinstance(error, QueueFull):
             self.counts["queue full"] += 1
             if (there := self.there_since(push.begun_at)) < (self._max_size or math.inf):

@@ -115,6 +115,12 @@ class Load:
     def draw_holding(self) -> Word:
         return self.rng.randint(0, 1)
 
+    def draw_topic(self) -> Word:
+        return "topic"
+
+    def draw_body(self) -> Word:
+        return b"message"
+
     def draw_queue(self) -> Word:
         return self.queue
 
@@ -165,6 +171,9 @@ class Load:
         return self.rng.choice([0, 0, 3])
 
     def draw_again(self) -> Word:
+        return self.rng.randint(0, 1)
+
+    def draw_replacing(self) -> Word:
         return self.rng.randint(0, 1)
 
     def draw_wanted(self) -> Word:

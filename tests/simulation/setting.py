@@ -20,7 +20,8 @@ _POLICIES = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live."""
+    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live;
+    ``replacing``: which part of those with a key takes the place of queued items."""
 
     keys: tuple[str, ...]
     keyed: float
@@ -32,6 +33,7 @@ class Setting:
     deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
+    replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
     groups: int = 0
@@ -103,6 +105,7 @@ def draw(chance: random.Random) -> Setting:
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
         deletes=chance.random() < 0.25,
+        replacing=chance.choice((0.0, 0.0, 0.3, 0.6)),
         groups=chance.choices((0, 1, 3, 8), (5, 1, 3, 1))[0],
         all_grouped=chance.random() < 0.3,
     )

@@ -289,6 +289,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "push_decided": {
         "": asking(calls.PushDecided("q", 10**6, new())),
         "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
+        "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
@@ -304,6 +305,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     },
     "repair_lines": {how: asking(calls.RepairLines("grouped", how.encode())) for how in ("0", "m")},
     "retire": {"": asking(calls.Retire("q", "ann"))},
+    "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {

@@ -130,7 +130,13 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten({"has_key(r) and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+    return _rewritten({"replacing == '0' and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+
+
+def what_was_replaced_is_forgotten() -> AbstractContextManager[object]:
+    """A push that is repeated tells every server, and its caller, in whose place its item was put."""
+    told = " .. replaced_by(before, put_window_ms)"
+    return _rewritten({f"'K'{told}": "'K'", f"'D'{told}": "'D'"}, "push_decided")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -142,7 +148,7 @@ def keys_are_kept_for_ever() -> AbstractContextManager[object]:
 
 def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
     """A push into a queue with a limit is refused when it is full."""
-    return _rewritten({"if most > 0 and size >= most then": "if false then"}, "push_decided")
+    return _rewritten({"if most > 0 and size >= most + #rivals then": "if false then"}, "push_decided")
 
 
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
@@ -234,6 +240,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
         Variant(keys_are_kept_for_ever),
+        Variant(what_was_replaced_is_forgotten),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=420),

@@ -14,7 +14,7 @@ from zkrq.consuming.batch import ack_together, check_batch
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.producing.options import read_options
+from zkrq.producing.options import read_options, replacing
 from zkrq.working.worker import work
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Queue(Administration[T]):
         *,
         id: str | None = None,
         key: str | None = None,
+        replace: bool = False,
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int = 0,
@@ -61,12 +62,15 @@ class Queue(Administration[T]):
         ``delay`` (seconds) or ``at`` (a moment): when the item may first be delivered, None: immediately.
         ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
         None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
-        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
-        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once, and at most
-        one receipt says that it is ``new``.  The receipt is ``done`` if the item was already removed; 600 seconds after
-        its removal, the id can be used for a new item.  ``headers``: short texts beside the item, by name, for
-        ``claim.headers``; None: none.  ``group``: the tenant, user or job that the item belongs to, any text of at most
-        200 bytes: groups take turns, however many items one of them has (see the page "Groups"); None: none.
+        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.
+        ``replace``: the item is pushed in the place of queued and scheduled ones with its key, which the receipt names
+        as ``replaced``; it keeps their place in line unless it has a ``delay``.  One that is claimed goes on, and this
+        one is delivered as well.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
+        the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
+        already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
+        beside the item, by name, for ``claim.headers``; None: none.  ``group``: the tenant, user or job that the item
+        belongs to, any text of at most 200 bytes: groups take turns, however many items one of them has (see the page
+        "Groups"); None: none.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
@@ -80,7 +84,8 @@ class Queue(Administration[T]):
             seen = self._observers.begin_push(self.name, item, id, headers)
             headers = seen.headers
         try:
-            call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers, group))
+            options = read_options(delay, at, priority, key, ttl, headers, group)
+            call, pushed = self._pusher.begin(item, id, replacing(options) if replace else options)
             try:
                 receipt = await pushed
             except OutcomeUnknown as error:

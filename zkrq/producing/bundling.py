@@ -144,6 +144,6 @@ def _bundle(calls: Sequence[Push], ending: str) -> Put:
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, group = options
+    priority, delay_ms, key, ttl_ms, _, group, _ = options
     record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
     return Put(id, record, join((payload,)))

@@ -56,6 +56,7 @@ MOVES: Mapping[State, Mapping[str, State]] = {
         "claim": State.CLAIMED,
         "clear": State.GONE,
         "cancel": State.GONE,
+        "replace": State.GONE,
         "drop": State.GONE,
         "exhaust": State.DEAD,
         "expire": State.GONE,

@@ -162,6 +162,7 @@ class Api:
             payload,
             id=push.id,
             key=push.key,
+            replace=push.replace,
             delay=push.delay or None,
             priority=push.priority,
             ttl=push.ttl,

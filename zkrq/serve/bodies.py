@@ -132,6 +132,11 @@ class Push(_Request):
     key: Id | None = Field(
         None, description="While another item with this key is queued, scheduled or claimed, nothing is pushed."
     )
+    replace: bool = Field(
+        False,
+        description="With `key`: the item is pushed in the place of queued and scheduled ones with this key. One that "
+        "is claimed goes on, and this one is delivered as well. Left out: false.",
+    )
     delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered; left out: 0.")
     priority: int = Field(
         0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first; left out: 0."
@@ -152,6 +157,8 @@ class Push(_Request):
             raise ValueError("exactly one of item and base64 is expected")
         if self.ttl is not None and self.ttl <= self.delay:
             raise ValueError("ttl is not longer than delay: never delivered")
+        if self.replace and self.key is None:
+            raise ValueError("replace needs a key")
         return self
 
     def payload(self) -> bytes:
@@ -247,6 +254,7 @@ class Pushed(BaseModel):
         description="Whether this push put the item into the queue; false also if an item with this id is there "
         "already. null: not known, because a server died or a connection broke, and the push was repeated."
     )
+    replaced: list[str] = Field(description="Ids of the queued items in whose place this one was pushed.")
 
 
 class Problem(BaseModel):

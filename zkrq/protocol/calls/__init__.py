@@ -87,7 +87,7 @@ from zkrq.protocol.calls.scrubbing import (
     Trim,
     TrimReply,
 )
-from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
+from zkrq.protocol.calls.servers import Broadcast, Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
     "CLAIMED",
@@ -99,6 +99,7 @@ __all__ = [
     "ApplyNew",
     "ApplyReply",
     "Body",
+    "Broadcast",
     "Call",
     "Cancel",
     "CancelReply",

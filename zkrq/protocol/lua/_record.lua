@@ -16,6 +16,7 @@ local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), has
 local EXPIRES = 1
 local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
 local PAUSE, DELETED = '\1pause', '\1deleted' -- no item has such an id
+local REPLACED = '=' -- before the ids of items in the row of the one in their place (push_decided.lua)
 local ALIVE = '[QRCDP]'
 local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 -- the bytes of Q, R, C, D, X, F
 

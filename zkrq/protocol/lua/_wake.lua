@@ -1,11 +1,10 @@
 -- purpose: wake waiting consumers when items are ready.  A waiter is one client's channel; each is woken once, and only
 -- as many as there are items.  If nothing listens on a channel, its client has died, and the next one is woken.
 
--- Return the number of listeners; false if the caller's user may not publish: a lost wake-up costs time, but no call
+-- Return the number of listeners; nil if the caller's user may not publish: a lost wake-up costs time, but no call
 -- fails.
 local function publish(channel, text)
-  local told = redis.pcall('PUBLISH', channel, text)
-  return type(told) == 'number' and told
+  return tonumber(redis.pcall('PUBLISH', channel, text))
 end
 
 local function wake(items)
