@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Groups
+from zkrq.base.limits import DeadLetters, Groups, Limits
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
@@ -108,6 +108,9 @@ class QueueSettings:
     max_payload_bytes: int = 1 << 20
     """Greatest size of one encoded item, in bytes."""
 
+    limits: Limits | None = None
+    """Limits of the queue over all processes, which this one declares; None: it declares nothing."""
+
     groups: Groups | None = None
     """Whether items without a group are a group of their own; None: each stands in line by itself."""
 
@@ -118,6 +121,7 @@ class QueueSettings:
             check_count("max_size", self.max_size, least=1)
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
+        check_kind("limits", self.limits, Limits)
         check_kind("groups", self.groups, Groups)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
@@ -144,6 +148,7 @@ class QueueOptions(TypedDict, total=False):
     dead_letters: DeadLetters | None
     max_size: int | None
     max_payload_bytes: int
+    limits: Limits | None
     groups: Groups | None
 
 

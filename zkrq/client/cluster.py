@@ -120,12 +120,15 @@ class Cluster:
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
         ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
         claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
-        an encoded item, default 1 MiB.  ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one
+        an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of claims begun in a time, over all
+        workers and processes, None (the default): whatever other programs have declared; see ``Limits``.
+        ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one
         group of their own, None (the default): each stands in line by itself.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.
+        this process: give all processes the same ones.  But ``limits`` belong to the queue: they are stored with it
+        before the first push or claim of this process, hold for all, and outlive it; the last declaration counts.
         """
         self._client.check_open()
         check_name("the queue's name", name)

@@ -60,8 +60,10 @@ class Count(Call[Counts]):
 class StatisticsReply(NamedTuple):
     """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
     ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there.
-    ``deleted``: whether the queue was deleted, and no item has come since.  ``groups``: those with items that are due
-    or claimed; ``in_line`` and ``blocked``: those of them that wait for their turn, or for the end of a claim."""
+    ``deleted``: whether the queue was deleted, and no item has come since.  ``limits``: see ``lua/_limits.lua``;
+    ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends.  ``groups``: those with
+    items that are due or claimed; ``in_line`` and ``blocked``: those of them that wait for their turn, or for the end
+    of a claim."""
 
     ready: int
     scheduled: int
@@ -75,6 +77,8 @@ class StatisticsReply(NamedTuple):
     tombstones: int
     removed: int
     deleted: int
+    limits: bytes
+    claim_ms: int
     groups: int
     in_line: int
     blocked: int

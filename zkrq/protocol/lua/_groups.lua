@@ -5,28 +5,7 @@
 -- rank and entry of its first.  A group of which nothing is claimed and nothing is due is not named there.
 -- A group's place in line is this server's own; the score says since when the group has it.  All else follows from the
 -- records.  A call notes what comes and leaves, and line_up (in commit) writes what follows from it once for each group.
-local read_state, entry_in, entry_of_member
-do
-  local RANK_BYTES, STATE_BYTES = 10, 5
-
-  -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first.
-  function read_state(state)
-    if not state then return 0, false, nil end
-    local claims, may_have = struct.unpack('<I4B', state)
-    return claims, may_have == 1, #state > STATE_BYTES and string.sub(state, STATE_BYTES + 1) or nil
-  end
-
-  -- Return the entry after its rank.
-  function entry_in(placed)
-    return string.sub(placed, RANK_BYTES + 1)
-  end
-
-  function entry_of_member(member)
-    return entry_in(string.sub(member, string.find(member, '\0', 1, true) + 1))
-  end
-end
-
-local join_line, leave_line, remove_from_line, count_claims, line_up, repair_line
+local grouping = {} -- one name for all, because Lua allows 200 in a library
 do
   local function line_of(group)
     local line = lines.of[group]
@@ -44,29 +23,30 @@ do
   end
 
   -- An entry is due and queued, wherever it was before.
-  function join_line(r, entry)
+  function grouping.join(r, entry)
     local came = line_of(r.group).came
     came[#came + 1] = placed(r, entry)
   end
 
   -- An entry is no longer due, or no longer queued.
-  function leave_line(r, entry)
+  function grouping.leave(r, entry)
     local line = line_of(r.group)
     if not line.left[entry] then line.left_count = line.left_count + 1 end
     line.left[entry] = placed(r, entry)
   end
 
   -- The same, written immediately; b: the bundle as it was.
-  function remove_from_line(b, entry)
-    leave_line(b, entry)
+  function grouping.remove(b, entry)
+    grouping.leave(b, entry)
     lines.settled[entry] = true
     redis.call('ZREM', ready, entry)
     redis.call('ZREM', members, b.group .. '\0' .. placed(b, entry))
   end
 
-  function count_claims(group, by)
+  -- begins: whether claims begin, so that the group has had its turn.
+  function grouping.count_claims(group, by, begins)
     local line = line_of(group)
-    line.claims, line.had_turn = line.claims + by, line.had_turn or by > 0
+    line.claims, line.had_turn = line.claims + by, line.had_turn or begins
   end
 
   -- Compare bytes, as Redis does in members; how Lua compares texts depends on the locale.
@@ -93,7 +73,7 @@ do
     local first
     for _, member in ipairs(found) do
       local place = string.sub(member, #line.group + 2)
-      if line.left[entry_in(place)] ~= place then
+      if line.left[places.entry_in(place)] ~= place then
         if first then return first, true end
         first = place
       end
@@ -106,7 +86,7 @@ do
     local best, may_have = first, has_more
     if not best and has_more then best, may_have = first_member(line) end
     for _, place in ipairs(line.came) do
-      if line.left[entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
+      if line.left[places.entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
         best, may_have = place, has_more
       end
     end
@@ -114,7 +94,7 @@ do
   end
 
   local function line_up_group(line, known)
-    local claims, more, was = read_state(known)
+    local claims, more, was = places.read_state(known)
     local first, was_blocked = was, more and not was
     for entry, place in pairs(line.left) do
       if place == was then
@@ -128,7 +108,7 @@ do
     local best, has_more = choose(line, first, more)
     local moves = best ~= first
     for _, place in ipairs(line.came) do
-      if line.left[entry_in(place)] == place then
+      if line.left[places.entry_in(place)] == place then
         -- neither due nor queued any more
       elseif place == best then
         moves = true -- to the end of the line, if it was the first before
@@ -139,15 +119,15 @@ do
     end
     if first and first ~= best then
       append(entering, members, '0', line.group .. '\0' .. first)
-      append(leaving, ready, entry_in(first))
+      append(leaving, ready, places.entry_in(first))
       has_more = true
     end
     if moves then
       -- A group goes to the end of the line only when it had its turn.  If something comes before its first entry, or that
       -- is cancelled or expires, the next one takes over the place.
       local score = was and was ~= best and not line.had_turn and string.byte(was) == string.byte(best)
-        and redis.call('ZSCORE', ready, entry_in(was)) or end_of_line(best)
-      append(entering, ready, score, entry_in(best))
+        and redis.call('ZSCORE', ready, places.entry_in(was)) or end_of_line(best)
+      append(entering, ready, score, places.entry_in(best))
       if more and first ~= best then append(leaving, members, line.group .. '\0' .. best) end
     end
     tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
@@ -170,10 +150,10 @@ do
 
   -- Compare what groups says of one with ready and members (state: nil if it says nothing).  If they contradict each other,
   -- have the line written again, and return true.
-  function repair_line(group, state)
-    local claims, knows_members, first = read_state(state)
+  function grouping.repair(group, state)
+    local claims, knows_members, first = places.read_state(state)
     local has_members = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, 1)[1]
-    local entry = first and entry_in(first)
+    local entry = first and places.entry_in(first)
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
     if not first and not has_members and claims > 0 then return false end
@@ -188,7 +168,7 @@ do
   end
 
   -- Write what follows for the groups of which entries came or left, or of which claims began or ended.
-  function line_up()
+  function grouping.line_up()
     local names = {}
     for i, line in ipairs(lines) do names[i] = line.group end
     local known = redis.call('HMGET', groups, unpack(names))

@@ -27,11 +27,11 @@ end
 local function enter(r, entry, due_us, was_queued)
   if not r.group then return enter_queue(entry, r.priority, due_us, was_queued) end
   if due_us <= now_us then
-    join_line(r, entry)
+    grouping.join(r, entry)
     if was_queued then append(leaving, scheduled, entry) end
   else
     append(entering, scheduled, text_of(rank(r.priority, math.min(due_us, LAST_MOMENT))), entry)
-    if was_queued then leave_line(r, entry) end
+    if was_queued then grouping.leave(r, entry) end
   end
 end
 
@@ -77,7 +77,7 @@ do
 
   -- is_ready: the call found the entry in ready.  Otherwise it may be in either: a due item is promoted by a claim alone.
   local function leave(r, entry, is_ready)
-    if r.group then leave_line(r, entry) else append(leaving, ready, entry) end
+    if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
     if not is_ready then append(leaving, scheduled, entry) end
   end
 
@@ -177,7 +177,7 @@ do
 
   local function count_all_claims(r, by)
     if r.group and string.find(r.states, 'C', 1, true) then
-      count_claims(r.group, by * select(2, string.gsub(r.states, 'C', '')))
+      grouping.count_claims(r.group, by * select(2, string.gsub(r.states, 'C', '')))
     end
   end
 
@@ -186,7 +186,7 @@ do
   local function change_group(b, r)
     each_queued(b, r.bundle, function(entry)
       redis.call('ZREM', scheduled, entry)
-      if b.group then remove_from_line(b, entry) else redis.call('ZREM', ready, entry) end
+      if b.group then grouping.remove(b, entry) else redis.call('ZREM', ready, entry) end
     end)
     each_queued(r, r.bundle, function(entry, position)
       enter(r, entry, stands_at(r, position and own_of(r, position) or r.due), false)
@@ -213,13 +213,18 @@ do
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
-      if old_state == CLAIMED then
-        ended[token_at(b, old_row)] = true
-        if r.group and r.group == b.group then count_claims(r.group, -size) end
+      local old_token = old_state == CLAIMED and token_at(b, old_row)
+      local token = state == CLAIMED and token_at(r, row)
+      if old_token then ended[old_token] = true end
+      if token then
+        began[token] = true
+        if token ~= old_token then tally.begun = tally.begun + size end
+      elseif old_token then
+        freed = freed + size
       end
-      if state == CLAIMED then
-        began[token_at(r, row)] = true
-        if r.group and r.group == b.group then count_claims(r.group, size) end
+      if r.group and r.group == b.group then
+        if token ~= old_token and token then grouping.count_claims(r.group, old_token and 0 or size, true) end
+        if old_token and not token then grouping.count_claims(r.group, -size) end
       end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
@@ -255,8 +260,9 @@ do
     if has_tail(r) then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
-    -- The record of a pause is never dropped, because its versions would start again.
-    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
+    if r.bundle == LIMITS then limits.note(r) end
+    -- The records of a pause and of limits are never dropped, because their versions would start again.
+    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
@@ -269,12 +275,12 @@ end
 
 -- Call visit(r, position, entry) with each bundle, or item with a moment of its own (position), that entries of an index
 -- name, until it returns true: then return that.  shared, own: in which states the index names a bundle, and an item; an
--- entry whose item has left them is removed.  Return also how many were.  entry_in: reads
+-- entry whose item has left them is removed.  Return also how many were.  name_of: reads
 -- the entry from what the index has, as in members.
-local function each_in(index, entries, shared, own, visit, entry_in)
+local function each_in(index, entries, shared, own, visit, name_of)
   if not entries[1] then return false, 0 end
   local bundles, positions = {}, {}
-  for i, entry in ipairs(entries) do bundles[i], positions[i] = read_entry(entry_in and entry_in(entry) or entry) end
+  for i, entry in ipairs(entries) do bundles[i], positions[i] = read_entry(name_of and name_of(entry) or entry) end
   local held, removed = redis.call('HMGET', records, unpack(bundles)), 0
   for i, entry in ipairs(entries) do
     local position = positions[i]
@@ -285,7 +291,7 @@ local function each_in(index, entries, shared, own, visit, entry_in)
       if visit(r, position, entry) then return true, removed end
     else
       redis.call('ZREM', index, entry)
-      if index == ready and r and r.group then leave_line(r, entry) end
+      if index == ready and r and r.group then grouping.leave(r, entry) end
       removed = removed + 1
     end
   end
@@ -297,8 +303,8 @@ local function each_member(group, count, visit)
   local first, behind = '[' .. group .. '\0', '(' .. group .. '\1'
   local entries = count > 0 and redis.call('ZRANGEBYLEX', members, first, behind, 'LIMIT', 0, count) or {}
   each_in(members, entries, 'Q', 'R', function(r, position, member)
-    return visit(r, position, entry_of_member(member))
-  end, entry_of_member)
+    return visit(r, position, places.entry_of_member(member))
+  end, places.entry_of_member)
 end
 
 -- Have all indexes written again, whatever they say of a bundle.
@@ -344,7 +350,7 @@ do
         r.changed, r.begun, r.before = false, false, nil
       end
     end
-    if lines[1] then line_up() end
+    if lines[1] then grouping.line_up() end
     write('HSET', payloads, new.payloads)
     write('HSET', notes, new.notes)
     for index, values in pairs(entering) do write('ZADD', index, values) end
@@ -356,6 +362,7 @@ do
     write('RPUSH', tombstones, new.tombstones)
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)
+    if tally.begun > 0 then limits.count_begun(tally.begun) end
     add_number('dead', tally[DEAD] or 0)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)

@@ -71,7 +71,7 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
   local function clear_members(passed)
     local from = passed ~= '' and '(' .. passed or group and '[' .. group .. '\0' or '-'
     local found = redis.call('ZRANGEBYLEX', members, from, group and '(' .. group .. '\1' or '+', 'LIMIT', 0, room)
-    each_in(members, found, 'Q', 'R', function(r, position) visit(r, position) end, entry_of_member)
+    each_in(members, found, 'Q', 'R', function(r, position) visit(r, position) end, places.entry_of_member)
     room = room - #found
     return found[#found] or passed
   end
@@ -90,8 +90,8 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor, on
     end
     if at == 'r' and room > 0 then
       if group then
-        local _, _, first_placed = read_state(redis.call('HGET', groups, group))
-        each_in(ready, {first_placed and entry_in(first_placed)}, 'Q', 'R', function(r, position) visit_first(r, position) end)
+        local _, _, first_placed = places.read_state(redis.call('HGET', groups, group))
+        each_in(ready, {first_placed and places.entry_in(first_placed)}, 'Q', 'R', function(r, position) visit_first(r, position) end)
       else
         score, passed = clear(ready, score, passed)
       end

@@ -13,7 +13,7 @@ local function operation(cursor)
   local repaired, next_cursor = 0, '0'
 
   local function look_at(group, state)
-    if repair_line(group, state) then repaired = repaired + 1 end
+    if grouping.repair(group, state) then repaired = repaired + 1 end
   end
 
   if string.sub(cursor, 1, 1) ~= 'm' then
