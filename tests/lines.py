@@ -40,8 +40,13 @@ def faults_of_groups(
     members: Set[bytes],
     groups: Mapping[str, bytes],
     lead: Mapping[str, int],
+    *,
+    limited: bool = False,
 ) -> Iterator[str]:
-    """Where groups, members, ready, the counters and the records contradict each other."""
+    """Where groups, members, ready, the counters and the records contradict each other.
+
+    ``limited``: groups have a limit, so one of which items are claimed may be kept out of the line.
+    """
     due: dict[str, set[bytes]] = {}
     claims = Counter[str]()
     for id, bundle in bundles.items():
@@ -56,7 +61,10 @@ def faults_of_groups(
         first = group.encode() + b"\0" + state[STATE_BYTES:] if state[STATE_BYTES:] else None
         named = {member for member in members if member.startswith(group.encode() + b"\0")}
         in_line = {member for member in demanded if entry_in(member) in ready}
-        if in_line != ({min(demanded)} if demanded else set()) or in_line != ({first} if first else set()):
+        is_blocked = limited and claims[group] > 0 and not in_line and not first
+        if not is_blocked and (
+            in_line != ({min(demanded)} if demanded else set()) or in_line != ({first} if first else set())
+        ):
             yield f"of group {group!r} {in_line} stand in line, the first of {demanded} should; it says {first}"
         if named != demanded - in_line or (named and not state[STATE_BYTES - 1]):
             yield f"group {group!r} has members {named}, not {demanded - in_line}; it says {state[STATE_BYTES - 1]}"

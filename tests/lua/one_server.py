@@ -432,6 +432,7 @@ class Contents(NamedTuple):
     counters: dict[str, int]
     members: set[bytes]
     groups: dict[str, bytes]
+    limited: bool
 
     @property
     def paused(self) -> bool:
@@ -512,7 +513,9 @@ class Contents(NamedTuple):
         behind = set(map(entry_in, self.members))
         if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
             yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
-        yield from faults_of_groups(self.bundles, in_line, later, self.members, self.groups, self.counters)
+        yield from faults_of_groups(
+            self.bundles, in_line, later, self.members, self.groups, self.counters, limited=self.limited
+        )
         for name, demanded in (("claimed", claimed), ("dead", dead)):
             if self.entries[name] != demanded:
                 yield f"{demanded} are {name}, the index has {self.entries[name]}"
@@ -1007,6 +1010,7 @@ class OneServer(Connection):
             },
             members=set(cast("list[bytes]", members)),
             groups=dict(_pairs(groups)),
+            limited=self.command("HGET", self.key("lead"), "limits") not in (None, b""),
         )
 
     def record(self, id: str) -> ItemRecord:

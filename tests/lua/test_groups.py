@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lua.one_server import BUNDLE, OneServer, Put
+from tests.lua.one_server import BUNDLE, LIMITS, OneServer, Put
 from zkrq.protocol import calls
 from zkrq.protocol.calls import only_of
 
@@ -197,3 +197,106 @@ def test_many_groups_are_looked_at_page_by_page(server: OneServer) -> None:
     assert repaired(server) == 350
     assert server.contents().faults == []
     assert repaired(server) == 0
+
+
+# -- concurrency -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limited(server: OneServer) -> OneServer:
+    """Two items of each group at once."""
+    server.declare("concurrency=2", "groups")
+    return server
+
+
+def test_no_more_of_a_group_are_claimed_than_its_limit(limited: OneServer) -> None:
+    put_group(limited, "a", *(f"a{n}" for n in range(5)))
+    put_group(limited, "b", "b0", "b1", "b2")
+    limited.put("alone")
+    claimed = limited.claim(count=9)
+    assert sorted(claimed.ids) == ["a0", "a1", "alone", "b0", "b1"]
+    contents = limited.contents()
+    assert (contents.faults, set(contents.ready)) == ([], set())
+    told = limited.statistics()
+    assert (told.groups, told.in_line, told.blocked) == (2, 0, 2)
+    assert limited.claim("bob", count=9).ids == []
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "release", "bury"])
+def test_the_end_of_a_claim_lets_the_next_one_in_and_wakes_a_waiter(limited: OneServer, verb: str) -> None:
+    put_group(limited, "a", *(f"a{n}" for n in range(4)))
+    claimed = limited.claim(count=9)
+    with limited.listen("channel") as waiting:
+        assert limited.claim("bob", count=9, waiter="channel").ids == []
+        limited.settle(claimed.decided["a0"].settle(verb, 60_000, "why"))
+        assert waiting.heard()
+    assert limited.contents().faults == []
+    assert limited.claim("bob", count=9).ids == ["a0" if verb == "release" else "a2"]
+
+
+def test_a_bundle_counts_item_by_item(limited: OneServer) -> None:
+    limited.put(Put(BUNDLE, [b"1", b"2", b"3", b"4", b"5"], group="a"))
+    claimed = limited.claim(count=9)
+    assert len(claimed.ids) == 2
+    limited.settle(claimed.decided[BUNDLE].settle("ack", positions=[0]))
+    assert limited.contents().faults == []
+    assert len(limited.claim("bob", count=9).ids) == 1
+
+
+def test_a_fenced_owner_frees_its_slots(limited: OneServer) -> None:
+    put_group(limited, "a", "a0", "a1", "a2")
+    limited.claim("ann", count=9)
+    limited.fence("ann")
+    assert limited.contents().faults == []
+    assert limited.claim("bob", count=9).ids == ["a0", "a1"]
+
+
+def test_a_follower_counts_what_it_is_told(limited: OneServer) -> None:
+    put_group(limited, "a", *(f"a{n}" for n in range(4)))
+    record = limited.affirm(LIMITS)
+    claimed = limited.claim(count=9)
+    with OneServer(limited.host, limited.port, database=1) as follower:
+        follower.enrol()
+        follower.apply(*(each.apply() for each in record.values()))
+        put_group(follower, "a", *(f"a{n}" for n in range(4)))
+        follower.apply(*(each.apply() for each in claimed.decided.values()))
+        assert follower.contents().faults == []
+        assert follower.claim("bob", count=9).ids == []
+
+
+def test_a_lower_limit_takes_nothing_back_and_a_higher_one_comes_with_the_next_end(limited: OneServer) -> None:
+    put_group(limited, "a", *(f"a{n}" for n in range(8)))
+    claimed = limited.claim(count=1)
+    limited.declare("concurrency=1", "groups")
+    assert limited.claim("bob", count=9).ids == []
+    assert limited.contents().faults == []
+    limited.declare("concurrency=3", "groups")
+    limited.settle(claimed.only.settle("ack"))
+    assert limited.claim("bob", count=9).ids == ["a1", "a2", "a3"]
+    limited.declare("", "groups")
+    assert repaired(limited) == 1
+    assert limited.claim("eve", count=9).ids == ["a4", "a5", "a6", "a7"]
+
+
+def test_a_blocked_group_needs_no_repair(limited: OneServer) -> None:
+    put_group(limited, "a", "a0", "a1", "a2")
+    limited.claim(count=9)
+    assert repaired(limited) == 0
+
+
+def test_what_several_primaries_gave_a_request_is_taken_back_beyond_the_limit(limited: OneServer) -> None:
+    """An evicted primary gave it a0 and a1, which only this server has heard of; the next one gave it others."""
+    put_group(limited, "a", *(f"a{n}" for n in range(4)))
+    first = limited.claim("ann", count=2, seq=1)
+    assert first.ids == ["a0", "a1"]
+    limited.declare("", "groups")
+    others = limited.claim("ann", count=2, seq=2)
+    for id in others.ids:
+        limited.change(id, lambda bundle: bundle._replace(rows=[row._replace(seq=1) for row in bundle.rows]))
+        limited.command("ZREM", limited.key("holdings"), f"ann/2\0{id}")
+        limited.command("ZADD", limited.key("holdings"), 0, f"ann/1\0{id}")
+    limited.command("HSET", limited.key("owners"), "ann", 1)
+    limited.declare("concurrency=2", "groups")
+    limited.epoch = 2
+    assert len(limited.claim("ann", count=9, seq=1).ids) == 2
+    assert limited.contents().faults == []

@@ -250,6 +250,7 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
         set(indexes["members"]),
         {group.decode(): state for group, state in groups.items()},
         {name: int(lead.get(name.encode(), b"0")) for name in ("in_line", "blocked")},
+        limited=bool(lead.get(b"limits")),
     )
     for name, states in {"queued": State.QUEUED + REQUEUED, "claimed": State.CLAIMED, "dead": State.DEAD}.items():
         there = sum(counts[state] for state in states)

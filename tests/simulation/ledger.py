@@ -283,6 +283,7 @@ class Ledger:
         removed when something else happened to it than its caller was told."""
         self.limits = Limits()
         """Those that every client declares before its first claim."""
+        self.group_limit: int | None = None
         self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
         """By the view's register and its epoch, in which one server counts: the requests that were given something."""
         self.requests: list[Request] = []
@@ -610,6 +611,7 @@ class Ledger:
         holder = Holder(claim, process)
         item.holders.append(holder)
         self._check_concurrency(what)
+        self._check_group(item, what)
         return item, holder
 
     def _check_concurrency(self, what: str) -> None:
@@ -625,6 +627,21 @@ class Ledger:
         self.counts["deliveries at the limit"] += len(held) == most
         if len(held) > most:
             self.violation(f"more than {most} at once: {what}, while {len(held) - 1} others are held")
+
+    def _check_group(self, item: Item, what: str) -> None:
+        """No more of a group are held at once than its limit, but by consumers that others have declared dead."""
+        if (most := self.group_limit) is None or item.group is None:
+            return
+        held = [
+            holder
+            for other in self.items.values()
+            if other.group == item.group
+            for holder in other.holders
+            if self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
+        ]
+        self.counts["deliveries at the limit of a group"] += len(held) == most
+        if len(held) > most:
+            self.violation(f"more than {most} of group {item.group!r} at once: {what}, {len(held) - 1} others are held")
 
     def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
         """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less

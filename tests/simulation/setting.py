@@ -44,6 +44,8 @@ class Setting:
     """Into how many groups items are pushed, 0: into none."""
     all_grouped: bool = False
     """Whether items without a group are one of their own."""
+    group_limit: int | None = None
+    """Items of each group claimed at once."""
 
     @property
     def drops_letters(self) -> bool:
@@ -115,4 +117,8 @@ def draw(chance: random.Random) -> Setting:
     )
     # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
-    return drawn if drawn.deletes else replace(drawn, limits=limits)
+    group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
+    if drawn.deletes:
+        return drawn
+    is_grouped = drawn.all_grouped or group_limit is not None
+    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)

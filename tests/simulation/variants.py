@@ -156,6 +156,13 @@ def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
     return _rewritten({"local slots = at_once - number('claimed')": "local slots = math.huge"})
 
 
+def more_of_a_group_are_claimed_than_its_limit() -> AbstractContextManager[object]:
+    """No more items of a group are claimed at once than its limit."""
+    return _rewritten(
+        {"if claims < most then best": "if true then best", "grouping.slots_of(r.group)))": "math.huge))"}
+    )
+
+
 def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
     """No more claims begin in a time than the limit of the queue."""
     return _rewritten({"return slots, most - sum_of(counts), ": "return slots, math.huge, "})
@@ -253,6 +260,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(what_was_replaced_is_forgotten),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),
+        Variant(more_of_a_group_are_claimed_than_its_limit, "none", first=8),
         Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=420),

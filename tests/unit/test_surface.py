@@ -52,6 +52,7 @@ SURFACE: dict[type, set[str]] = {
         "redrive",
         "resume",
         "scan",
+        "set_groups",
         "set_limits",
         "size",
         "statistics",

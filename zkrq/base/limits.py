@@ -104,4 +104,34 @@ class Groups:
 
     Without this option such items stand in line one by one, and each counts as much as a whole group.  Give all
     producers of the queue the same option.
+
+    ``concurrency``: items of each group that are claimed at once, at most, over all workers and processes; None: this
+    program declares no such limit.  Like ``Limits`` it belongs to the queue: the last declaration holds for all.
+    Raises ``ConfigError`` for bad values.
     """
+
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, least=1, most=CONCURRENCY_MAX)
+
+    def __str__(self) -> str:
+        return "no limits of groups" if self.concurrency is None else f"{self.concurrency:,} at once in each group"
+
+    @property
+    def settings(self) -> str:
+        """As they are stored (``lua/_limits.lua``)."""
+        return "" if self.concurrency is None else f"concurrency={self.concurrency}"
+
+    @staticmethod
+    def read(text: str) -> Groups:
+        """Read the limits of groups in a queue's record; what another version has added is left out."""
+        own = re.search(r"(?:^| )groups:(\S*)", text)
+        return Groups.of(own[1] if own else "")
+
+    @staticmethod
+    def of(settings: str) -> Groups:
+        """Read limits of groups as they are stored."""
+        concurrency = re.search(r"(?:^|,)concurrency=(\d+)", settings)
+        return Groups(int(concurrency[1]) if concurrency else None)

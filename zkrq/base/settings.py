@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
@@ -112,7 +112,8 @@ class QueueSettings:
     """Limits of the queue over all processes, which this one declares; None: it declares nothing."""
 
     groups: Groups | None = None
-    """Whether items without a group are a group of their own; None: each stands in line by itself."""
+    """Whether items without a group are a group of their own, and how many items of each group are claimed at once;
+    None: each item without a group stands in line by itself."""
 
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
@@ -123,6 +124,17 @@ class QueueSettings:
         check_kind("dead_letters", self.dead_letters, DeadLetters)
         check_kind("limits", self.limits, Limits)
         check_kind("groups", self.groups, Groups)
+
+    @property
+    def declared(self) -> Sequence[Limits | Groups]:
+        """What this process declares of the queue for all processes."""
+        groups = self.groups if self.groups and self.groups.concurrency else None
+        return [each for each in (self.limits, groups) if each is not None]
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether this process declares limits of the queue or of its groups."""
+        return bool(self.declared)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from zkrq.base import clock
 from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.client.inspection import Inspection, Limits, may_have, read_statistics
+from zkrq.client.inspection import Groups, Inspection, Limits, may_have, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -105,6 +105,17 @@ class Administration(Inspection[T]):
             raise ConfigError(f"limits must be a Limits, not {type(limits).__name__}; Limits() takes them away")
         self._parts.check_open()
         await self._parts.context.declare_limits(limits)
+
+    async def set_groups(self, groups: Groups) -> None:
+        """Give each group of the queue these limits, over all workers and processes; ``Groups()`` takes them away.
+
+        They hold until somebody declares others.  A lower limit takes no claim away, and a higher one reaches a group
+        when its next claim ends.  Raises as ``set_limits`` does.
+        """
+        if not isinstance(groups, Groups):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"groups must be a Groups, not {type(groups).__name__}; Groups() takes the limits away")
+        self._parts.check_open()
+        await self._parts.context.declare_limits(groups)
 
     async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import Limits
+from zkrq.base.limits import Groups, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, items_of
@@ -58,7 +58,8 @@ class Statistics(NamedTuple):
     ``limits``: those that hold now.  ``claimable_in``: seconds until they let another claim begin: 0: now; None: when a
     claim ends.
     ``groups``: groups with items that are ready or claimed, a group on several shards once for each.  Of these
-    ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim.
+    ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim; ``group_limits``: those of
+    each group.
     """
 
     sizes: Sizes
@@ -74,6 +75,7 @@ class Statistics(NamedTuple):
     groups: int = 0
     groups_in_line: int = 0
     groups_blocked: int = 0
+    group_limits: Groups = Groups()
     limits: Limits = Limits()
     claimable_in: float | None = 0.0
 
@@ -289,6 +291,7 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         groups=told.groups,
         groups_in_line=told.in_line,
         groups_blocked=told.blocked,
+        group_limits=Groups.read(told.limits.decode()),
     )
 
 

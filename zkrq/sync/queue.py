@@ -177,6 +177,7 @@ class Queue(Generic[T]):
     pause = blocking(queue.Queue[T].pause)
     resume = blocking(queue.Queue[T].resume)
     set_limits = blocking(queue.Queue[T].set_limits)
+    set_groups = blocking(queue.Queue[T].set_groups)
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)

@@ -124,8 +124,8 @@ do
     local most = request.most
     request.has_groups = true
     request.share = request.share or math.ceil((most - request.handed_count) / redis.call('ZCARD', ready))
-    request.most = math.min(most, request.handed_count + request.share)
-    if not hand_out(request, r, position, entry) then
+    request.most = math.min(most, request.handed_count + math.min(request.share, grouping.slots_of(r.group)))
+    if request.most > request.handed_count and not hand_out(request, r, position, entry) then
       each_member(r.group, request.most - request.handed_count, function(next_r, next_position, next_entry)
         return hand_out(request, next_r, next_position, next_entry)
       end)
@@ -189,6 +189,14 @@ do
     return too_many
   end
 
+  -- The same for the limit of its group, of which as many were taken back as taken says.
+  local function take_back_of_group(r, token, taken)
+    local over = -grouping.slots_of(r.group) - (taken[r.group] or 0)
+    if over > 0 and over < math.huge then
+      taken[r.group] = (taken[r.group] or 0) + over - take_back(r, token, over)
+    end
+  end
+
   local function over_the_limits()
     if not limits.is_set() then return 0 end
     local slots, starts = limits.left()
@@ -197,12 +205,13 @@ do
 
   -- Hand out the remaining claims that this request was given before.
   local function hand_out_again(request)
-    local token, lease_ms, too_many = request.token, request.lease_ms, over_the_limits()
+    local token, lease_ms, too_many, taken = request.token, request.lease_ms, over_the_limits(), {}
     local begin_at = token .. '\0'
     local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
     for _, entry in ipairs(entries) do
       local r = open(string.sub(entry, #begin_at + 1))
       if r then too_many = take_back(r, token, too_many) end
+      if r and r.group then take_back_of_group(r, token, taken) end
       local is_whole = r and has_payloads(request, r)
       if r and r.whole and not request.is_cut then
         local mine = false

@@ -3,6 +3,8 @@
 -- priority and order (standing_of), then items with a moment of their own before bundles; Redis orders them by these bytes.
 -- groups maps a group to its number of claimed items (four bytes), whether members may have entries of it (a byte), and
 -- rank and entry of its first.  A group of which nothing is claimed and nothing is due is not named there.
+-- A group of which as many items are claimed as its limit allows has no entry in ready, but all in members: it is blocked,
+-- and costs the requests of others nothing.  When a claim ends, its next entry goes to the end of the line.
 -- A group's place in line is this server's own; the score says since when the group has it.  All else follows from the
 -- records.  A call notes what comes and leaves, and line_up (in commit) writes what follows from it once for each group.
 local grouping = {} -- one name for all, because Lua allows 200 in a library
@@ -93,7 +95,7 @@ do
     return best, may_have
   end
 
-  local function line_up_group(line, known)
+  local function line_up_group(line, known, most)
     local claims, more, was = places.read_state(known)
     local first, was_blocked = was, more and not was
     for entry, place in pairs(line.left) do
@@ -105,8 +107,10 @@ do
       end
     end
     more = more or line.has_members
-    local best, has_more = choose(line, first, more)
-    local moves = best ~= first
+    claims = math.max(0, claims + line.claims)
+    local best, has_more = nil, more
+    if claims < most then best, has_more = choose(line, first, more) end
+    local moves = best and best ~= first
     for _, place in ipairs(line.came) do
       if line.left[places.entry_in(place)] == place then
         -- neither due nor queued any more
@@ -132,12 +136,21 @@ do
     end
     tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
     tally.blocked = tally.blocked + (has_more and not best and 1 or 0) - (was_blocked and 1 or 0)
-    claims = claims + line.claims
     if best or has_more or claims > 0 then
-      append(new, 'groups', line.group, struct.pack('<I4B', math.max(0, claims), has_more and 1 or 0) .. (best or ''))
+      append(new, 'groups', line.group, struct.pack('<I4B', claims, has_more and 1 or 0) .. (best or ''))
     elseif known then
       append(new, 'old_groups', line.group)
     end
+  end
+
+  -- Return how many more items of a group may be claimed.  If none may, although the group is in line, the limit was
+  -- lowered: then the line is written again.
+  function grouping.slots_of(group)
+    local most = limits.of_each_group()
+    if most == math.huge then return most end
+    local slots = most - places.read_state(redis.call('HGET', groups, group))
+    if slots <= 0 then line_of(group) end
+    return slots
   end
 
   local function is_queued(group, entry)
@@ -156,7 +169,7 @@ do
     local entry = first and places.entry_in(first)
     local stays = entry and is_queued(group, entry)
     if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
-    if not first and not has_members and claims > 0 then return false end
+    if not first and claims > 0 and (not has_members or knows_members and claims >= limits.of_each_group()) then return false end
     local line = line_of(group)
     line.has_members = has_members ~= nil
     if stays then
@@ -172,7 +185,8 @@ do
     local names = {}
     for i, line in ipairs(lines) do names[i] = line.group end
     local known = redis.call('HMGET', groups, unpack(names))
-    for i, line in ipairs(lines) do line_up_group(line, known[i]) end
+    local most = limits.of_each_group()
+    for i, line in ipairs(lines) do line_up_group(line, known[i], most) end
     add_number('in_line', tally.in_line)
     add_number('blocked', tally.blocked)
     if tally.line_us then set_number('line_us', text_of(tally.line_us)) end
