@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 import zkrq
+from tests.behaviour.helpers import working
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +95,55 @@ async def test_what_fails_comes_back_to_its_group(queue: zkrq.Queue[Any]) -> Non
     await claim.bury("why")
     assert await queue.redrive() == 1
     assert await drain(queue, 9) == ["a0", "a1"]
+
+
+async def test_no_more_of_a_group_are_worked_on_than_its_limit(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(concurrency=2))
+    await queue.push_many([f"a{n}" for n in range(20)], group="a")
+    await queue.push_many([f"b{n}" for n in range(3)], group="b")
+    await queue.push_many([f"x{n}" for n in range(3)])
+    running: Counter[str | None] = Counter()
+    most: Counter[str | None] = Counter()
+    done: list[str] = []
+    everything = asyncio.Event()
+
+    async def handle(item: str, claim: zkrq.Claim[str]) -> None:
+        running[claim.group] += 1
+        most[claim.group] = max(most[claim.group], running[claim.group])
+        await asyncio.sleep(0.01)
+        running[claim.group] -= 1
+        done.append(item)
+        if len(done) == 26:
+            everything.set()
+
+    async with working(queue, handle, concurrency=10):
+        await everything.wait()
+    assert most == {"a": 2, "b": 2, None: 2}
+    assert len(set(done)) == 26
+
+
+async def test_a_blocked_group_keeps_nobody_waiting(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(concurrency=1))
+    await queue.push_many(["a0", "a1", "a2"], group="a")
+    await queue.push("b0", group="b")
+    first = await queue.pop_many(9, timeout=0)
+    assert {claim.item for claim in first} == {"a0", "b0"}
+    told = await queue.statistics()
+    assert (told.groups_blocked, told.groups_in_line, told.group_limits) == (1, 0, zkrq.Groups(concurrency=1))
+    waiting = asyncio.create_task(queue.pop_one(timeout=30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await next(claim for claim in first if claim.item == "a0").ack()
+    claim = await waiting
+    assert claim
+    assert claim.item == "a1"
+    await queue.set_groups(zkrq.Groups())
+    await claim.ack()
+    assert await queue.clear() == 1
+    assert await queue.ack_many(first) == []
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1_000_001, 1.5, True])
+def test_bad_limits_of_groups_are_refused(concurrency: Any) -> None:
+    with pytest.raises(zkrq.ConfigError, match="concurrency"):
+        zkrq.Groups(concurrency=concurrency)
