@@ -300,3 +300,15 @@ def test_what_several_primaries_gave_a_request_is_taken_back_beyond_the_limit(li
     limited.epoch = 2
     assert len(limited.claim("ann", count=9, seq=1).ids) == 2
     assert limited.contents().faults == []
+
+
+@pytest.mark.parametrize("verb", ["extend", "ack", "nack", "release"])
+def test_the_end_of_a_claim_costs_no_place_in_line(server: OneServer, verb: str) -> None:
+    server.put(Put(BUNDLE, [b"1", b"2", b"3", b"4"], group="a"))
+    put_group(server, "b", "b1", "b2", "b3")
+    first, second = server.claim(count=2), server.claim("bob", count=2)
+    assert [*first.ids, *second.ids] == [f"{BUNDLE}~00", "b1", f"{BUNDLE}~01", "b2"]
+    server.settle(first.decided[BUNDLE].settle(verb, 60_000, "why", positions=[0]))
+    assert server.contents().faults == []
+    assert server.claim(count=1).ids == [f"{BUNDLE}~{'00' if verb == 'release' else '02'}"]
+    assert server.claim(count=1).ids == ["b3"]

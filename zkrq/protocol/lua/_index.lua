@@ -197,7 +197,7 @@ do
 
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
-    local b, began, ended = r.before or NOTHING, {}, {}
+    local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
     r.is_elsewhere = (b.group or r.group) and b.standing ~= standing_of(r) and string.find(b.states, '[QR]')
     if r.is_elsewhere then change_group(b, r) end
     if b.group ~= r.group then
@@ -223,8 +223,12 @@ do
         freed = freed + size
       end
       if r.group and r.group == b.group then
-        if token ~= old_token and token then grouping.count_claims(r.group, old_token and 0 or size, true) end
-        if old_token and not token then grouping.count_claims(r.group, -size) end
+        if token and token ~= old_token then
+          has_turn = true
+          grouping.count_claims(r.group, old_token and 0 or size, true)
+        elseif old_token and not token then
+          grouping.count_claims(r.group, -size)
+        end
       end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
@@ -237,7 +241,7 @@ do
       -- done
     elseif queued then
       -- A bundle of a group of which a part is claimed goes to the end of the line.
-      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority or r.group and next(began) then
+      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority or has_turn then
         enter(r, r.bundle, stands_at(r, r.due), was_queued)
       end
     elseif was_queued then
