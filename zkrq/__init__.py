@@ -52,7 +52,7 @@ from zkrq.base.events import (
     WakeupsRefused,
 )
 from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters, Limits
+from zkrq.base.limits import DeadLetters, Groups, Limits
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -111,6 +111,7 @@ __all__ = [
     "Ending",
     "Event",
     "Flow",
+    "Groups",
     "Handler",
     "Headers",
     "Health",

@@ -179,6 +179,7 @@ class ZkrqBroker(AsyncBroker):
             message.message,
             priority=_read(labels, "priority", int) or 0,
             ttl=_read(labels, "ttl", float),
+            group=_read(labels, "group", str),
             headers={
                 **(_read(labels, "headers", _read_headers) or {}),
                 TASK_ID: message.task_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import AsyncExitStack
 
 import pytest
@@ -54,3 +55,30 @@ async def test_limits_hold_while_the_primary_is_killed(servers: local.Servers) -
     assert most == AT_ONCE, "no more, and all slots were used"
     for first, behind in zip(starts, starts[IN_A_SECOND + AT_ONCE :], strict=False):
         assert behind - first >= 1.0
+
+
+async def test_the_limit_of_each_group_holds_while_the_primary_is_killed(servers: local.Servers) -> None:
+    namespace, running, most = new_namespace(), Counter[str | None](), Counter[str | None]()
+    done = set[int]()
+
+    async def handle(item: int, claim: zkrq.Claim[int]) -> None:
+        running[claim.group] += 1
+        most[claim.group] = max(most[claim.group], running[claim.group])
+        await asyncio.sleep(0.02)
+        running[claim.group] -= 1
+        done.add(item)
+
+    async with AsyncExitStack() as stack:
+        clusters = [await stack.enter_async_context(over_zookeeper(servers, namespace)) for _ in range(4)]
+        queue = clusters[0].queue("emails", groups=zkrq.Groups(concurrency=2))
+        for tenant in range(4):
+            await queue.push_many(range(tenant * 100, tenant * 100 + 60), group=f"tenant-{tenant}")
+        group = await stack.enter_async_context(asyncio.TaskGroup())
+        workers = [group.create_task(each.queue("emails").work(handle, concurrency=8)) for each in clusters]
+        await until(lambda: len(done) > 60)
+        leading = clusters[0].view.primary("emails")
+        await next(server for server in servers.redis if server.name == leading).kill()
+        await until(lambda: len(done) == 240)
+        for worker in workers:
+            worker.cancel()
+    assert most == {f"tenant-{tenant}": 2 for tenant in range(4)}, "no more, and all slots were used"

@@ -102,7 +102,14 @@ def on(servers: local.Servers, namespace: str, code: str) -> str:
     return pointed(code, list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace)
 
 
-@runs("groups.md", "emails = cluster.queue(")
+@runs("groups.md", 'emails = cluster.queue("emails", groups')
+async def test_each_group_is_limited(cluster: zkrq.Cluster, code: str) -> None:
+    await execute(code, cluster=cluster, zkrq=zkrq)
+    told = await cluster.queue("emails").statistics()
+    assert (told.group_limits, told.groups) == (zkrq.Groups(), 1)
+
+
+@runs("groups.md", 'emails = cluster.queue("emails", limits')
 async def test_a_queue_is_limited(cluster: zkrq.Cluster, code: str, capsys: pytest.CaptureFixture[str]) -> None:
     await execute(code, cluster=cluster, zkrq=zkrq)
     assert capsys.readouterr().out == "100 at once, 50 in 1 s\n"

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import hiredis
 
+from tests.lines import entry_in, entry_of, faults_of_groups
 from zkrq.protocol import calls
 from zkrq.protocol.keys import key, script_keys
 from zkrq.protocol.payloads import join, payload_at, split
@@ -189,6 +190,7 @@ class Put(NamedTuple):
     key: str = ""
     ttl_ms: float | None = None
     above_n: int = 1
+    group: str | None = None
 
     @property
     def call(self) -> calls.Put:
@@ -196,7 +198,13 @@ class Put(NamedTuple):
         pushed_at_ms = int(time.time() * 1000) if self.pushed_at_ms is None else self.pushed_at_ms
         size = None if isinstance(self.payload, bytes) else len(self.payload)
         record = fresh(
-            self.priority, pushed_at_ms, size=size, delay_ms=self.delay_ms, key=self.key, ttl_ms=self.ttl_ms or 0
+            self.priority,
+            pushed_at_ms,
+            size=size,
+            delay_ms=self.delay_ms,
+            key=self.key,
+            ttl_ms=self.ttl_ms or 0,
+            group=self.group,
         )
         return calls.Put(self.id, above(record, self.above_n), joined(self.payload))
 
@@ -422,6 +430,9 @@ class Contents(NamedTuple):
     entries: dict[str, set[bytes]]
     """Of each index, as they are."""
     counters: dict[str, int]
+    members: set[bytes]
+    groups: dict[str, bytes]
+    limited: bool
 
     @property
     def paused(self) -> bool:
@@ -498,9 +509,13 @@ class Contents(NamedTuple):
             for position, state in enumerate(bundle.states):
                 if state in "RD":
                     (queued if state == "R" else dead).add(entry_of(id, position))
-        both = self.entries["ready"] & self.entries["scheduled"]
-        if both or self.entries["ready"] | self.entries["scheduled"] != queued:
-            yield f"{queued} are queued, the indexes have {self.entries['ready']}, {self.entries['scheduled']}"
+        in_line, later = self.entries["ready"], self.entries["scheduled"]
+        behind = set(map(entry_in, self.members))
+        if in_line & later or (in_line | later) & behind or in_line | later | behind != queued:
+            yield f"{queued} are queued, the indexes have {in_line}, {behind}, {later}"
+        yield from faults_of_groups(
+            self.bundles, in_line, later, self.members, self.groups, self.counters, limited=self.limited
+        )
         for name, demanded in (("claimed", claimed), ("dead", dead)):
             if self.entries[name] != demanded:
                 yield f"{demanded} are {name}, the index has {self.entries[name]}"
@@ -510,7 +525,7 @@ class Contents(NamedTuple):
             "claimed": states.count("C"),
             "dead": states.count("D"),
         }
-        if counted != self.counters:
+        if counted != {name: self.counters[name] for name in COUNTERS}:
             yield f"counted: {counted}, the counters say {self.counters}"
         # Keys name the items that are queued or claimed, and ``expiring`` those of them that have a time to live.
         lasting = self.ids(State.QUEUED) | self.ids(State.CLAIMED)
@@ -528,11 +543,6 @@ class Contents(NamedTuple):
 def ids_of(id: str, bundle: Bundle) -> list[str]:
     """The ids of a bundle's items."""
     return [id] if bundle.is_alone else [calls.item_id(id, at) for at in range(len(bundle.states))]
-
-
-def entry_of(bundle: str, position: int = 0) -> bytes:
-    """How indexes name an item with a moment of its own."""
-    return bundle.encode() + bytes((0, position + 1))
 
 
 @cache
@@ -947,13 +957,14 @@ class OneServer(Connection):
     # -- looking inside ----------------------------------------------------------------------------------------------
 
     def contents(self) -> Contents:
-        records, payloads, notes, tombstones, keys, expiring, holdings, lead, *indexes = self.pipeline(
-            *(("HGETALL", self.key(name)) for name in ("records", "payloads", "notes")),
+        records, payloads, notes, groups, tombstones, keys, expiring, holdings, members, lead, *indexes = self.pipeline(
+            *(("HGETALL", self.key(name)) for name in ("records", "payloads", "notes", "groups")),
             ("LRANGE", self.key("tombstones"), 0, -1),
             ("HGETALL", self.key("keys")),
             ("ZRANGE", self.key("expiring"), 0, -1, "WITHSCORES"),
             ("ZRANGE", self.key("holdings"), 0, -1),
-            ("HMGET", self.key("lead"), *COUNTERS),
+            ("ZRANGE", self.key("members"), 0, -1),
+            ("HMGET", self.key("lead"), *COUNTERS, "in_line", "blocked"),
             *(("ZRANGE", self.key(name), 0, -1, "WITHSCORES") for name in INDEXES),
         )
         stored = dict(_pairs(records))
@@ -994,8 +1005,12 @@ class OneServer(Connection):
             left_payloads=left,
             entries={name: set(_scores(index)) for name, index in zip(INDEXES, indexes, strict=True)},
             counters={
-                name: int(count or 0) for name, count in zip(COUNTERS, cast("list[bytes | None]", lead), strict=True)
+                name: int(count or 0)
+                for name, count in zip((*COUNTERS, "in_line", "blocked"), cast("list[bytes | None]", lead), strict=True)
             },
+            members=set(cast("list[bytes]", members)),
+            groups=dict(_pairs(groups)),
+            limited=self.command("HGET", self.key("lead"), "limits") not in (None, b""),
         )
 
     def record(self, id: str) -> ItemRecord:

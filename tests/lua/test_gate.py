@@ -51,6 +51,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Queues(),
         calls.Read("q", ["id"]),
         calls.Redrive("q", 0, 0, "", ["id"]),
+        calls.RepairLines("q"),
         calls.Retire("q", "ann"),
         calls.Room(),
         calls.Seal(),

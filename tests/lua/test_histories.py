@@ -31,6 +31,7 @@ class Step(NamedTuple):
 
 KEYS = ("", "k1", "k2")  # several items may have the same one: what two primaries decided can come together
 TTLS = (0, 3_600_000_000)
+GROUPS = (None, None, "", "g", "h")
 ROWS = (Row("ann", 1, 60_000), Row("bob", 7, 60_000), Row("ann", 2, 60_000))
 
 
@@ -52,11 +53,13 @@ def histories(draw: st.DrawFn, *, revivals: bool = False) -> list[Step]:
         ttl_us = draw(st.sampled_from(TTLS)) if is_alone else 0
         bundle = Bundle(
             FIRST, "Q" * size, [0] * size, [0] * size, key=key, expires_us=ttl_us, ttl_us=ttl_us, is_alone=is_alone
-        )
+        )._replace(group=draw(st.sampled_from(GROUPS)), priority=draw(st.integers(0, 1)))
         for _ in range(draw(st.integers(0, 7))):
             steps.append(Step(id, bundle, draw(st.sampled_from([-5_000, 0, 60_000]))))
             epoch = draw(st.integers(max(1, bundle.version.epoch), bundle.version.epoch + 2))
             may_revive = revivals and epoch > bundle.version.epoch
+            if epoch > bundle.version.epoch:  # another primary may have taken a push of this id into another group
+                bundle = bundle._replace(group=draw(st.sampled_from((bundle.group, bundle.group, *GROUPS))))
             bundle = draw(decisions(bundle._replace(version=Version(epoch, bundle.version.n + 1)), may_revive))
     version = Version(draw(st.integers(1, 3)), 1)
     for n in range(draw(st.integers(0, 4))):
@@ -140,7 +143,8 @@ def pushes(history: list[Step]) -> list[Put]:
     """The pushes of the bundles that a history tells of."""
     items = {step.id: step.bundle for step in history if step.id != PAUSE}
     return [
-        Put(id, payload_of(id), key=bundle.key, ttl_ms=bundle.ttl_us / 1000) for id, bundle in sorted(items.items())
+        Put(id, payload_of(id), 0, bundle.priority, key=bundle.key, ttl_ms=bundle.ttl_us / 1000, group=bundle.group)
+        for id, bundle in sorted(items.items())
     ]
 
 

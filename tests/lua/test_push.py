@@ -19,7 +19,7 @@ def push_one(server: OneServer, put: Put, **options: int) -> str:
 
 
 def keyed(id: str, key: str = "k", **fields: int) -> Put:
-    return Put(id, id.encode(), key=key, **fields)
+    return Put(id, id.encode(), key=key)._replace(**fields)
 
 
 def push_and_claim(server: OneServer, *puts: Put) -> Decided:

@@ -1054,6 +1054,7 @@ def fill_every_key(server: OneServer) -> None:
     one_of_each(server)
     server.fence("zoe")
     server.push(Put("keyed", b"K", key="k", ttl_ms=60_000))
+    server.put(Put("first", group="g"), Put("second", group="g"))
     server.command("ZADD", server.key("waiting"), server.now_ms(), "eve")
 
 

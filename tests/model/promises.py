@@ -9,7 +9,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 from tests.model.bundle import CLAIMED, DEAD, Draft
-from tests.model.scripts import QUEUE, Clock, Item, Token, handed, owner_of, place_of
+from tests.model.scripts import QUEUE, Clock, Item, Token, group_of, handed, owner_of, place_of
 from tests.model.server import Server, items_of
 from zkrq.protocol.calls import Claim, Fence, Redrive
 from zkrq.protocol.clocks import PUT_WINDOW_MS
@@ -31,6 +31,7 @@ class Promise(enum.Enum):
     HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
     OVER_THE_LIMIT = "more held at once than the limit"
+    OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
 
 
 class Broken(Exception):
@@ -100,6 +101,12 @@ class Ledger:
             self.counts["holds at the limit"] += held == limit
             if held > limit:
                 raise Broken(Promise.OVER_THE_LIMIT, f"item {item} to token {token}: {held} are held")
+        if limit := self.clock.group_limit:
+            group = group_of(place_of(item)[0])
+            held = sum(len(tokens) for other, tokens in self.holders.items() if group_of(place_of(other)[0]) == group)
+            self.counts["holds at the limit of a group"] += held == limit
+            if held > limit:
+                raise Broken(Promise.OVER_THE_LIMIT_OF_A_GROUP, f"item {item} to token {token}: {held} are held")
 
     def let_go(self, item: Item, token: Token) -> None:
         self.holders[same(item)].discard(token)
@@ -243,7 +250,7 @@ class Ledger:
             for position, state in enumerate(draft.states)
         )
         self.lapsed.update(self.tokens)
-        self.clock.limit = 0
+        self.clock.limit = self.clock.group_limit = 0
         for token in sorted(known):
             primary.ask(Fence(QUEUE, owner_of(token)))
         dead = [

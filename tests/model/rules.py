@@ -230,6 +230,16 @@ class Rule(enum.Enum):
         "a repeated request gets no more than the limit of what several primaries have given it",
         "the one before had decided about some items, as not every server has heard, and the next one about others",
     )
+    GROUP_COUNTS_CLAIMED = (
+        0,
+        "a claim request gets no more of a group than its limit leaves of the items that are claimed",
+        "more items of a group are held at once than its limit",
+    )
+    REPEATED_WITHIN_THE_GROUP = (
+        0,
+        "a repeated request gets no more of a group than its limit of what several primaries have given it",
+        "the one before had decided about some items of the group, and the next one about others",
+    )
 
     SILENCE_NEEDS_STANDING = (
         0,
@@ -385,7 +395,12 @@ ALL_RULES: Rules = frozenset(Rule)
 SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
 """Rules about several shards."""
 
-LIMIT_RULES = [Rule.LIMIT_COUNTS_CLAIMED, Rule.REPEATED_WITHIN_THE_LIMIT]
+LIMIT_RULES = [
+    Rule.LIMIT_COUNTS_CLAIMED,
+    Rule.REPEATED_WITHIN_THE_LIMIT,
+    Rule.GROUP_COUNTS_CLAIMED,
+    Rule.REPEATED_WITHIN_THE_GROUP,
+]
 """Rules about queues with a limit."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]

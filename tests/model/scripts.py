@@ -81,6 +81,11 @@ def handed(reply: calls.ClaimReply | calls.TurnReply) -> Iterator[tuple[Item, It
             yield item, id, position, payload
 
 
+def group_of(bundle: Item) -> int:
+    """The group of a bundle, which follows from its id here."""
+    return sum(bundle) % 2
+
+
 def ok(*body: object) -> Answer:
     return Answer(Status.OK, body)
 
@@ -94,6 +99,8 @@ class Clock:
     old: set[float] = field(default_factory=set[float])
     limit: int = 0
     """Of the queue, as every server knows it: items claimed at once, 0: none."""
+    group_limit: int = 0
+    """The same of each group."""
 
 
 @dataclass(slots=True)
@@ -312,6 +319,13 @@ class Scripts:
             return SLOTS_MAX
         return self.clock.limit - sum(draft.states.count(CLAIMED) for draft in work.open_all())
 
+    def _slots_of(self, work: _Work, bundle: Item) -> int:
+        """Return how many more items of the group of a bundle may be claimed; negative: too many are."""
+        if not self.clock.group_limit:
+            return SLOTS_MAX
+        mates = (draft for draft in work.open_all() if group_of(draft.id) == group_of(bundle))
+        return self.clock.group_limit - sum(draft.states.count(CLAIMED) for draft in mates)
+
     def _hand(self, handed: list[object], draft: Draft, run: range) -> None:
         parts = taken_apart(self.held.payloads[draft.id])
         part = put_together([parts[at] if at < len(parts) else None for at in run])
@@ -319,14 +333,15 @@ class Scripts:
 
     def _hand_out_again(self, work: _Work, token: Token, handed: list[object], too_many: int) -> None:
         for draft in work.open_all():
-            if too_many and not work.is_of_this_epoch(draft):
+            over = max(0, -self._slots_of(work, draft.id)) if Rule.REPEATED_WITHIN_THE_GROUP in self.on else 0
+            if (too_many or over) and not work.is_of_this_epoch(draft):
                 for run in draft.under(lambda row: row.token == token):
-                    some = run[:too_many]
+                    some = run[: max(too_many, over)]
                     if some:
                         work.touch(draft)
                         draft.count_attempts(some, -1)
                         draft.requeue(some)
-                        too_many -= len(some)
+                        too_many, over = max(0, too_many - len(some)), max(0, over - len(some))
             mine, whole = draft.under(lambda row: row.token == token), self.held.payloads.get(draft.id)
             if mine and self.lacks_payloads(draft.id, draft):
                 mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
@@ -349,7 +364,7 @@ class Scripts:
                         work.touch(draft)
                         draft.remove(run)
                         draft.set(run, GONE, 0)
-                elif left:
+                elif left and (Rule.GROUP_COUNTS_CLAIMED not in self.on or self._slots_of(work, draft.id) > 0):
                     work.touch(draft)
                     row = row or draft.add_row(call.owner, call.seq)
                     self._hand(handed, draft, run)
@@ -450,7 +465,11 @@ class Scripts:
         ready, claimed, dead = (sum(map(states.count, those)) for those in (WAITING, CLAIMED, DEAD))
         gone = [bundle for bundle in bundles if not bundle.is_alive and bundle.pushed_at_ms not in self.clock.old]
         tombstones = len(gone) if Rule.REMEMBERED_IDS_KEEP_A_HOME in self.on else 0
-        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0)
+        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0, 0, 0, 0)
+
+    def repair_lines(self, epoch: int, call: calls.RepairLines) -> Answer:
+        """What is claimed next is whatever a record says, so no line is ever lost."""
+        return ok(b"0", 0)
 
     # -- applying ----------------------------------------------------------------------------------------------------
 

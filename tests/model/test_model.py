@@ -353,6 +353,7 @@ def limited() -> Findings:
 def test_no_promise_is_broken_with_a_limit(limited: Findings) -> None:
     assert not limited.broken, limited.first
     assert limited.counts["holds at the limit"] > SCHEDULES
+    assert limited.counts["holds at the limit of a group"] > SCHEDULES
 
 
 @pytest.mark.chaos
@@ -366,6 +367,12 @@ def test_without_counting_what_is_claimed_more_are_held_than_the_limit() -> None
     """The other rule needs two primaries that die within one request: ``lua/test_queue_limits.py`` shows it."""
     findings = explore(range(SOON), off=[Rule.LIMIT_COUNTS_CLAIMED], limited=True, only_first=True)
     assert findings.violations.keys() == {Promise.OVER_THE_LIMIT}
+
+
+def test_without_counting_what_is_claimed_of_a_group_more_are_held_than_its_limit() -> None:
+    """What a repeated request may keep shows ``lua/test_groups.py``, as for the limit of the queue."""
+    findings = explore(range(SOON), off=[Rule.GROUP_COUNTS_CLAIMED], limited=True, only_first=True)
+    assert findings.violations.keys() == {Promise.OVER_THE_LIMIT_OF_A_GROUP}
 
 
 def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:

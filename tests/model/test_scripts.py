@@ -187,6 +187,7 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Claims: lambda reply: dict.fromkeys(reply.names),
     calls.Statistics: lambda reply: (reply.ready + reply.scheduled, reply.claimed, reply.dead, reply.paused),
     calls.Retire: nothing,
+    calls.RepairLines: nothing,
     calls.Apply: lambda reply: (reply.superseded, list(reply.bare)),
     calls.ApplyNew: lambda reply: (reply.superseded, list(reply.bare)),
     calls.Cut: nothing,

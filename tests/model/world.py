@@ -39,8 +39,8 @@ class Trouble(enum.Enum):
     CLOSED = "it lets nobody in"
 
 
-LIMIT = 3
-"""Items claimed at once, where the queue has a limit: a request asks for up to four."""
+LIMIT, GROUP_LIMIT = 3, 2
+"""Items claimed at once, of the queue and of each group, where it has limits: a request asks for up to four."""
 
 
 @dataclass
@@ -90,7 +90,7 @@ class World:
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
         self.blackouts = seed % 2 == 1
-        clock = Clock(limit=LIMIT if limited else 0)
+        clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
         self.ledger = Ledger(clock)
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.

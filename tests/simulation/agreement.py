@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from tests.lines import entry_in, faults_of_groups
 from tests.simulation.ledger import Item, Ledger, id_at
 from tests.simulation.world import NAMESPACE, Lane, World
 from zkrq.protocol.clocks import PUT_WINDOW
@@ -222,12 +223,13 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
                     pass
             if bundle.expires_us and state in "QRC":
                 homes["expiring"].add(id)
-    indexes = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", *homes)}
-    queued = (indexes["ready"].keys(), indexes["scheduled"].keys())
-    for entry in sorted(queued[0] & queued[1]):
-        yield f"{entry!r} is ready and scheduled"
+    indexes = {name: _content(world, lane, server, name) for name in ("ready", "scheduled", "members", *homes)}
+    queued = (indexes["ready"].keys(), indexes["scheduled"].keys(), set(map(entry_in, indexes["members"])))
+    for one, other in itertools.combinations(queued, 2):
+        for entry in sorted(one & other):
+            yield f"{entry!r} stands in two of ready, scheduled and members"
     for name, entries in homes.items():
-        named = queued[0] | queued[1] if name == "queued" else indexes[name].keys()
+        named = queued[0] | queued[1] | queued[2] if name == "queued" else indexes[name].keys()
         for entry in sorted(entries ^ named):
             yield f"{entry!r} {'is missing in' if entry in entries else 'stands for nothing in'} the index {name}"
     for id in sorted(homes["claimed"]):
@@ -240,6 +242,16 @@ def _disorder_of_indexes(world: World, lane: Lane, server: str, records: Mapping
         if lane.ledger.found.calm and looked_at_us > first_us + shift_us + LATE_US:
             yield f"{id!r} has a claim that ends {looked_at_us - first_us - shift_us:.0f} us before it is looked at"
     lead = cast("dict[bytes, bytes]", _content(world, lane, server, "lead"))
+    groups = cast("dict[bytes, bytes]", _content(world, lane, server, "groups"))
+    yield from faults_of_groups(
+        {id.decode(): stored.bundle for id, stored in records.items()},
+        set(queued[0]),
+        set(queued[1]),
+        set(indexes["members"]),
+        {group.decode(): state for group, state in groups.items()},
+        {name: int(lead.get(name.encode(), b"0")) for name in ("in_line", "blocked")},
+        limited=bool(lead.get(b"limits")),
+    )
     for name, states in {"queued": State.QUEUED + REQUEUED, "claimed": State.CLAIMED, "dead": State.DEAD}.items():
         there = sum(counts[state] for state in states)
         if (counted := int(lead.get(name.encode(), b"0"))) != there:
@@ -290,6 +302,16 @@ def leftovers(world: World) -> Iterator[str]:
         for name, needed in {"records": {*letters, PAUSE, LIMITS}, "payloads": letters, "owners": alive}.items():
             if more := _content(world, lane, server, name).keys() - needed:
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {sorted(more)[:3]}"
-        for name in ("tombstones", "keys", "expiring", "claimed", "scheduled", "ready", "holdings"):
+        for name in (
+            "tombstones",
+            "keys",
+            "expiring",
+            "claimed",
+            "scheduled",
+            "ready",
+            "members",
+            "groups",
+            "holdings",
+        ):
             if more := _content(world, lane, server, name):
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {more!r:.100}"

@@ -100,6 +100,8 @@ class Item:
     """Seconds by which servers' clocks have been set since it was pushed."""
     delay: float = 0.0
     priority: int = 0
+    group: str | None = None
+    """None: it stands in line by itself."""
     removal_at: float = math.inf
     """When the first removal was begun."""
     due: float = 0.0
@@ -281,6 +283,7 @@ class Ledger:
         removed when something else happened to it than its caller was told."""
         self.limits = Limits()
         """Those that every client declares before its first claim."""
+        self.group_limit: int | None = None
         self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
         """By the view's register and its epoch, in which one server counts: the requests that were given something."""
         self.requests: list[Request] = []
@@ -295,9 +298,17 @@ class Ledger:
         self.sharded = sharded
 
     def new_item(
-        self, label: str, *, delay: float = 0.0, priority: int = 0, key: str = "", ttl: float | None = None
+        self,
+        label: str,
+        *,
+        delay: float = 0.0,
+        priority: int = 0,
+        key: str = "",
+        ttl: float | None = None,
+        group: str | None = None,
     ) -> Item:
         item = self.items[label] = Item(label, key, ttl, delay=delay, priority=priority, due=self._loop.now + delay)
+        item.group = group
         return item
 
     def recurring(self, moment: datetime) -> str:
@@ -600,6 +611,7 @@ class Ledger:
         holder = Holder(claim, process)
         item.holders.append(holder)
         self._check_concurrency(what)
+        self._check_group(item, what)
         return item, holder
 
     def _check_concurrency(self, what: str) -> None:
@@ -615,6 +627,21 @@ class Ledger:
         self.counts["deliveries at the limit"] += len(held) == most
         if len(held) > most:
             self.violation(f"more than {most} at once: {what}, while {len(held) - 1} others are held")
+
+    def _check_group(self, item: Item, what: str) -> None:
+        """No more of a group are held at once than its limit, but by consumers that others have declared dead."""
+        if (most := self.group_limit) is None or item.group is None:
+            return
+        held = [
+            holder
+            for other in self.items.values()
+            if other.group == item.group
+            for holder in other.holders
+            if self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
+        ]
+        self.counts["deliveries at the limit of a group"] += len(held) == most
+        if len(held) > most:
+            self.violation(f"more than {most} of group {item.group!r} at once: {what}, {len(held) - 1} others are held")
 
     def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
         """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less
@@ -679,12 +706,67 @@ class Ledger:
             for id in request.ids:
                 first.setdefault(id, request)
         for request in self.requests:
-            before = [other for other in self.requests if other.asked_at <= request.answered_at]
-            if request.calm and all(
-                other.answered_at < math.inf and not (other.moved and other.answered_at >= request.asked_at)
-                for other in before
-            ):
+            if self._is_calm(request):
                 self._check_order_of(request, first)
+
+    def _is_calm(self, request: Request) -> bool:
+        """Whether nothing had gone wrong by the time of its answer."""
+        before = [other for other in self.requests if other.asked_at <= request.answered_at]
+        return request.calm and all(
+            other.answered_at < math.inf and not (other.moved and other.answered_at >= request.asked_at)
+            for other in before
+        )
+
+    def check_turns(self) -> None:
+        """While nothing had gone wrong, no group had two turns while another one that was in line, with an item of no
+        lower priority, had none."""
+        first: dict[str, Request] = {}
+        for request in self.requests:
+            for id in request.ids:
+                first.setdefault(id, request)
+        served: dict[tuple[str, str], Request] = {}
+        for request in sorted(self.requests, key=lambda request: request.answered_at):
+            for group, priority in self._turns_in(request).items():
+                before = served.get((request.where, group))
+                served[request.where, group] = request
+                if before and before.answered_at < request.asked_at and self._is_calm(request):
+                    self._check_turn(group, priority, before, request, first)
+
+    def _turns_in(self, request: Request) -> dict[str, int]:
+        """The groups that a request was given items of, and the greatest priority of these."""
+        turns: dict[str, int] = {}
+        for item in (self.by_id[id] for id in request.ids if id in self.by_id):
+            if item.group is not None:
+                turns[item.group] = max(item.priority, turns.get(item.group, 0))
+        return turns
+
+    def _check_turn(
+        self, group: str, priority: int, before: Request, request: Request, first: Mapping[str, Request]
+    ) -> None:
+        meanwhile = [
+            other
+            for other in self.requests
+            if other.where == request.where
+            and other.asked_at <= request.answered_at
+            and other.answered_at >= before.asked_at
+        ]
+        self.counts["turns compared"] += 1
+        had_turns = {named for other in meanwhile for named in self._turns_in(other)}
+        for id, item in self.by_id.items():
+            claimed = first.get(id)
+            if item.group is None or item.group in had_turns or item.priority < priority or item.ttl:
+                continue
+            if (claimed.where != request.where) if claimed else self.sharded:
+                continue
+            ready_at = math.inf if item.confirmed_at is None else item.confirmed_at + item.delay
+            if ready_at > before.asked_at - ORDER_SECONDS or item.removal_at <= request.answered_at:
+                continue
+            if claimed and claimed.asked_at <= request.answered_at:
+                continue
+            self.violation(
+                f"out of turn: group {group!r} had two, until {before.answered_at:.3f} and {request.answered_at:.3f} s,"
+                f" {item.label} of {item.group!r} had been ready since {ready_at:.3f} s"
+            )
 
     def _check_order_of(self, request: Request, first: Mapping[str, Request]) -> None:
         given = [self.by_id[id] for id in request.ids if first[id] is request and id in self.by_id]

@@ -59,6 +59,7 @@ class Producer:
             await asyncio.sleep(chance.random() ** 2 * pause)
 
     def _new_item(self, options: dict[str, Any]) -> Item:
+        """An item, and the group that it is to be pushed into."""
         label = f"{self._lane.name} {self._client.name}-{next(self._numbers)}"
         return self._ledger.new_item(
             label,
@@ -66,6 +67,7 @@ class Producer:
             priority=options.get("priority", 0),
             key=options.get("key", ""),
             ttl=options.get("ttl"),
+            group=options.get("group", "" if self._setting.all_grouped else None),
         )
 
     def _packed(self, item: Item) -> str:
@@ -83,8 +85,12 @@ class Producer:
             options["ttl"] = options.get("delay", 0.0) + living
         return options
 
+    def _group(self) -> dict[str, Any]:
+        groups = self._setting.groups
+        return {"group": f"group {self._chance.randrange(groups)}"} if groups and self._chance.random() < 0.8 else {}
+
     def _options_of_one(self) -> dict[str, Any]:
-        options = self._options()
+        options = self._options() | self._group()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
             if self._setting.replacing and self._chance.random() < self._setting.replacing:
@@ -133,25 +139,29 @@ class Producer:
                 return
             await asyncio.sleep(0.3)
 
-    def _several(self) -> tuple[dict[str, Any], list[Item]]:
-        """Items to be pushed together, most of them in bundles: those have no life of their own."""
+    def _several(self, *, many: bool) -> tuple[dict[str, Any], list[Item]]:
+        """Items to be pushed together, most of them in bundles: those have no life of their own.
+
+        ``many``: by one call, so into one group.
+        """
         chance = self._chance
         options = self._options() if chance.random() < 0.3 else {}
-        return options, [self._new_item(options) for _ in range(chance.randint(2, self._setting.together))]
+        group, count = self._group(), chance.randint(2, self._setting.together)
+        return options, [self._new_item(options | (group if many else self._group())) for _ in range(count)]
 
     async def _push_many(self, queue: Queue[Any]) -> int:
-        options, items = self._several()
+        options, items = self._several(many=True)
         pushes = [self._ledger.begin_push(item) for item in items]
-        work = queue.push_many([self._packed(item) for item in items], **options)
+        work = queue.push_many([self._packed(item) for item in items], **_with_group(options, items[0]))
         ended = await self._client.do("push_many", work, CALL_LIMIT)
         await self._end_several(options, pushes, self._outcomes(ended, len(items)))
         return len(items)
 
     async def _burst(self, queue: Queue[Any]) -> int:
         """Single pushes that leave together."""
-        options, items = self._several()
+        options, items = self._several(many=False)
         pushes = [self._ledger.begin_push(item) for item in items]
-        works = [queue.push(self._packed(item), **options) for item in items]
+        works = [queue.push(self._packed(item), **_with_group(options, item)) for item in items]
         await self._end_several(
             options, pushes, await asyncio.gather(*(self._client.do("push", work, CALL_LIMIT) for work in works))
         )
@@ -168,7 +178,7 @@ class Producer:
         self._ledger.counts["items of several pushed again"] += len(unknown)
         for item, id in unknown:
             if self._chance.random() < 0.8:
-                await self._repeat(item, id, options)
+                await self._repeat(item, id, _with_group(options, item))
 
     def _outcomes(self, ended: Ended[Receipts], count: int) -> list[Ended[Receipt]]:
         """How each push of a ``push_many`` ended."""
@@ -181,6 +191,10 @@ class Producer:
             self._client.judge("push_many", outcome) if isinstance(outcome, ZkrqError) else Ended(Outcome.DONE, outcome)
             for outcome in receipts.outcomes()
         ]
+
+
+def _with_group(options: dict[str, Any], item: Item) -> dict[str, Any]:
+    return options | {"group": item.group} if item.group else options
 
 
 def _ids(ended: list[Ended[Receipt]]) -> list[str]:

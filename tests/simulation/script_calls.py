@@ -193,8 +193,16 @@ class Load:
 
     def draw_cursor(self) -> Word:
         if self._script == "clear":
-            return self.rng.choice(["", "", "s", "r", f"r0 {self.draw_id()}", f"s5 {BUNDLES[0]}\0\2"])
+            return self.rng.choice(["", "", "s", "r", "m", f"r0 {self.draw_id()}", f"s5 {BUNDLES[0]}\0\2", "m g\0\1"])
+        if self._script == "repair_lines":
+            return self.rng.choice(["0", "0", "g0", "m", "mg"])
         return "0"
+
+    def draw_only(self) -> Word:
+        return self._mostly("", "=", "=g")
+
+    def draw_group(self) -> str | None:
+        return self.rng.choice([None, None, "", "g", "h"])
 
     def draw_before_ms(self) -> Word:
         return self._mostly(self.now_us // 1000, 0)
@@ -238,8 +246,11 @@ class Load:
         key, ttl_ms = self.rng.choice(["", "", "k1", "k2"]), self.rng.choice([0, 0, 500.0, 60_000.0])
         if self._script in ("push_plain", "push_decided"):
             if is_alone:
-                return fresh(priority, pushed_at_ms, delay_ms=self.draw_delay_ms(), key=key, ttl_ms=ttl_ms)
-            return fresh(priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms())
+                delay_ms, group = self.draw_delay_ms(), self.draw_group()
+                return fresh(priority, pushed_at_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
+            return fresh(
+                priority, pushed_at_ms, size=BUNDLE_SIZE, delay_ms=self.draw_delay_ms(), group=self.draw_group()
+            )
         return pack(self._bundle(priority, pushed_at_ms, key if is_alone else "", ttl_ms if is_alone else 0))
 
     def _bundle(self, priority: int, pushed_at_ms: int, key: str, ttl_ms: float) -> Bundle:
@@ -275,6 +286,7 @@ class Load:
             key,
             self.now_us + 1000 * ttl_ms if ttl_ms else 0,
             1000 * ttl_ms,
+            group=known.group if known and rng.random() < 0.9 else self.draw_group(),
         )
 
     def draw_notes(self) -> Word:

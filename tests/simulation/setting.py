@@ -40,6 +40,12 @@ class Setting:
     replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
+    groups: int = 0
+    """Into how many groups items are pushed, 0: into none."""
+    all_grouped: bool = False
+    """Whether items without a group are one of their own."""
+    group_limit: int | None = None
+    """Items of each group claimed at once."""
 
     @property
     def drops_letters(self) -> bool:
@@ -106,7 +112,13 @@ def draw(chance: random.Random) -> Setting:
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
         deletes=chance.random() < 0.25,
         replacing=chance.choice((0.0, 0.0, 0.3, 0.6)),
+        groups=chance.choices((0, 1, 3, 8), (5, 1, 3, 1))[0],
+        all_grouped=chance.random() < 0.3,
     )
     # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
     limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
-    return drawn if drawn.deletes else replace(drawn, limits=limits)
+    group_limit = chance.choice((None, 1, 2)) if drawn.groups else None
+    if drawn.deletes:
+        return drawn
+    is_grouped = drawn.all_grouped or group_limit is not None
+    return replace(drawn, limits=limits, group_limit=group_limit, all_grouped=is_grouped)

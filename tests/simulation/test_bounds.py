@@ -125,6 +125,11 @@ class Large(OneServer):
         self.fence("dead")
         self.queue = "brief"
         self.items("brief", self.size, ttl_ms=1_000)
+        self.queue = "grouped"
+        for n in range(0, self.size, BATCH // 4):
+            groups = {at: f"group{at % 4}{at // 16 * (at % 4):06}" for at in range(n, n + BATCH // 4)}  # one is large
+            self.put(*(Put(f"g{at:06}", group=group) for at, group in groups.items()))
+            self.put(Put(bundle_of("grouped", n), [b"payload"] * BUNDLE, group=f"group{n}"))
         self.queue = "q"
 
     def _settle_all(self, verb: str) -> None:
@@ -195,6 +200,10 @@ def new_of_bundles() -> list[calls.Put]:
     return [put.single(position) for put in new_bundles() for position in range(BUNDLE)]
 
 
+def new_of_groups() -> list[calls.Put]:
+    return [put._replace(record=fresh(0, FIRST_US // 1000, group=f"new{n // 2}")) for n, put in enumerate(new())]
+
+
 def copies(puts: Sequence[calls.Put]) -> list[calls.Copied]:
     return [calls.Copied(put.id.encode(), put.record, b"", b"0", put.payload) for put in puts]
 
@@ -244,11 +253,16 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "after a minute": later(60, CLAIM),
         "after an hour": later(3600, CLAIM),
         "again": lambda s: s.claim("ann", BATCH, seq=s.last_seq),
+        "of groups": asking(calls.Claim("grouped", "eve", 1, 10_000, 1_000, "channel", 0, "X", 0, 0)),
         "of worn items": asking(calls.Claim("worn", "eve", 1, 10_000, 1_000, "channel", 1, "X", 0, 0)),
         "of expired items": later(3600, asking(calls.Claim("brief", "eve", 1, 10_000, 1_000, "channel", 1, "X", 0, 0))),
     },
     "claims": {"": asking(calls.Claims("q", "ann"))},
-    "clear": {"": asking(calls.Clear("q", BATCH, "", 0, b"", trim=True))},
+    "clear": {
+        "": asking(calls.Clear("q", BATCH, "", 0, b"", trim=True)),
+        "of groups": asking(calls.Clear("grouped", BATCH, "", 0, b"r", trim=True)),
+        "of members": asking(calls.Clear("grouped", BATCH, "", 0, b"m", trim=True)),
+    },
     "compare": {"": asking(calls.Compare("q", [(id, b"head") for id in encoded("ready")]))},
     "count": {"": lambda s: s.count()},
     "cut": {
@@ -280,6 +294,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
+        "of groups": asking(calls.PushPlain("grouped", new_of_groups())),
         "urgent": later(100, asking(calls.PushPlain("q", [*new(9), *new_bundles(9)]))),
     },
     "queues": {"": asking(calls.Queues())},
@@ -289,6 +304,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "named": lambda s: s.redrive(*named("dead")),
         "of bundles": lambda s: s.redrive(*bundled("dead")),
     },
+    "repair_lines": {how: asking(calls.RepairLines("grouped", how.encode())) for how in ("0", "m")},
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},

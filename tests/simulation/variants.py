@@ -156,6 +156,13 @@ def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
     return _rewritten({"local slots = at_once - number('claimed')": "local slots = math.huge"})
 
 
+def more_of_a_group_are_claimed_than_its_limit() -> AbstractContextManager[object]:
+    """No more items of a group are claimed at once than its limit."""
+    return _rewritten(
+        {"if claims < most then best": "if true then best", "grouping.slots_of(r.group)))": "math.huge))"}
+    )
+
+
 def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
     """No more claims begin in a time than the limit of the queue."""
     return _rewritten({"return slots, most - sum_of(counts), ": "return slots, math.huge, "})
@@ -218,6 +225,16 @@ def settling_takes_neighbours_along() -> AbstractContextManager[object]:
     return _rewritten({"verb.settle(r, run_from, run_to, row, ms, text)": whole_row}, "settle", "turn")
 
 
+def groups_are_not_put_back_in_line() -> AbstractContextManager[object]:
+    """When a group had its turn, its next entry goes to the end of the line."""
+    return _rewritten({"local best, has_more = choose(line, first, more)": "local best, has_more = first, more"})
+
+
+def a_group_keeps_its_turn() -> AbstractContextManager[object]:
+    """The next entry of a group stands behind those of all other groups."""
+    return _rewritten({"redis.call('ZSCORE', ready, entry_in(was)) or end_of_line(best)": "nil or text_of(0)"})
+
+
 class Variant(NamedTuple):
     """What breaks zkrq, the faults that bring it to light soonest, and the seed from which on it is looked for: shortly
     before the one that finds it."""
@@ -243,6 +260,7 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(what_was_replaced_is_forgotten),
         Variant(a_limit_is_not_asked_for, first=12),
         Variant(more_are_claimed_than_the_limit),
+        Variant(more_of_a_group_are_claimed_than_its_limit, "none", first=8),
         Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=420),
@@ -251,6 +269,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(order_is_turned_round, "none", first=3),
         Variant(a_wrong_password_evicts, "own"),
         Variant(settling_takes_neighbours_along, "none", first=2),
+        Variant(groups_are_not_put_back_in_line, "none"),
+        Variant(a_group_keeps_its_turn, "none", first=37),
     )
 }
 

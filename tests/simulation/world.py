@@ -23,6 +23,7 @@ from zkrq import (
     ClaimLost,
     Closed,
     ConfigError,
+    Groups,
     Limits,
     NotEnoughReplicas,
     OutcomeUnknown,
@@ -162,6 +163,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
+                groups=Groups(lane.setting.group_limit) if lane.setting.all_grouped else None,
                 limits=lane.setting.limits,
             )
         except Closed:
@@ -299,9 +301,9 @@ class World:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
         if sharded:
-            drawn = replace(drawn, limits=None)  # they need a namespace of one shard
+            drawn = replace(drawn, limits=None, group_limit=None)  # they need a namespace of one shard
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
-        ledger.limits = drawn.limits or Limits()
+        ledger.limits, ledger.group_limit = drawn.limits or Limits(), drawn.group_limit
         return Lane(name, drawn, ledger)
 
     @property

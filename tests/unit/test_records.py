@@ -16,6 +16,7 @@ from zkrq.protocol.records import (
     BUNDLE_MAX,
     FIRST,
     FORMAT,
+    GROUPED_FORMAT,
     MOVES,
     PRIORITIES,
     Bundle,
@@ -68,6 +69,7 @@ def bundles(draw: st.DrawFn) -> Bundle:
         key=draw(texts) if is_alone else "",
         expires_us=expires_us,
         ttl_us=draw(moments) if expires_us else 0,
+        group=draw(st.none() | texts.filter(lambda text: "\0" not in text)),
     )
 
 
@@ -116,6 +118,14 @@ PUBLISHED = {
             "51 7f 0000 00 00 00 016b 0000000000001c40 0000000000000040"
         ),
     ),
+    "three of a group, pushed together": (
+        Bundle(FIRST, "QQQ", priority=4, is_alone=False, pushed_at_ms=1_700_000_000_000, group="g"),
+        # 44: the priority, 40 for the group.
+        (
+            "03 00000000 01000000 44 03 00008056febc7842 0000000000000000 0000000000000000 0000000000000000"
+            "515151 7f7f7f 000000000000 00 00 00 0167 0000000000000000"
+        ),
+    ),
     "paused": (
         Bundle(Version(4, 1), "P", pushed_at_ms=1_700_000_000_000),
         (
@@ -124,7 +134,7 @@ PUBLISHED = {
         ),
     ),
 }
-"""Bytes of FORMAT 2 as servers and older clients hold them: never to be changed."""
+"""Bytes of FORMAT 2, and 3 of items in a group, as servers and older clients hold them: never to be changed."""
 
 OF_FORMAT_1 = bytes.fromhex(
     "01 00000000 01000000 51 04 00000000 00000000 00008056febc7842 0000000000000000 00000000 00 0000 0000"
@@ -155,7 +165,7 @@ def test_published_bytes_are_readable_for_ever(name: str) -> None:
     assert pack(bundle).hex() == packed.replace(" ", "")
 
 
-@pytest.mark.parametrize("format", [0, 1, FORMAT + 1, 255])
+@pytest.mark.parametrize("format", [0, 1, GROUPED_FORMAT + 1, 255])
 def test_another_format_is_refused(format: int) -> None:
     packed = pack(Bundle(FIRST, "Q"))
     with pytest.raises(ValueError, match="format"):

@@ -342,7 +342,7 @@ def test_names_of_keys_do_not_meet() -> None:
 
 
 def lua_number(part: str, name: str) -> int:
-    for names, numbers in re.findall(r"^local ([\w, ]+) = ([\d, ]+)", FILES[f"_{part}.lua"], re.MULTILINE):
+    for names, numbers in re.findall(r"^ *local ([\w, ]+) = ([\d, ]+)", FILES[f"_{part}.lua"], re.MULTILINE):
         if name in (known := names.split(", ")):
             return int(numbers.split(", ")[known.index(name)])
     raise AssertionError(f"{part}.lua has no number {name}")
@@ -389,12 +389,12 @@ def empty_row_byte(packed: bytes) -> int:
 
 
 def test_priorities_are_the_same_on_both_sides() -> None:
-    assert lua_number("index", "PRIORITIES") == len(records.PRIORITIES)
+    assert lua_number("scores", "PRIORITIES") == len(records.PRIORITIES)
 
 
 def test_scores_of_all_priorities_are_exact() -> None:
     """A score is a double: whole numbers up to 2^53; and a due time of ten years from now fits into one step."""
-    step, first = lua_number("index", "PRIORITY_STEP"), lua_number("index", "FIRST_MOMENT")
+    step, first = lua_number("scores", "PRIORITY_STEP"), lua_number("scores", "FIRST_MOMENT")
     assert len(records.PRIORITIES) * step <= 2**53
     year_us = 366 * 86_400 * 1_000_000
     assert first + step > 2_030 * 365.25 * 86_400e6 - 1_970 * 365.25 * 86_400e6 + 10 * year_us

@@ -23,6 +23,9 @@ MAX_ID = 128
 MAX_HEADERS = 4096
 """Bytes of an item's headers in UTF-8, names included."""
 
+MAX_GROUP = 200
+"""Bytes of a group's name in UTF-8."""
+
 Headers: TypeAlias = Mapping[str, str]
 """Short texts beside an item, by name."""
 
@@ -54,6 +57,21 @@ def check_id(what: str, id: str) -> str:
     if size > MAX_ID:
         raise ConfigError(f"{what} has {size} bytes, at most {MAX_ID} are allowed")
     return id
+
+
+def check_group(group: str) -> str:
+    """Return the name of a group: any text of 1 to 200 bytes in UTF-8 without a zero byte.  Raises ``ConfigError``."""
+    if not isinstance(group, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"group must be a str, not {type(group).__name__}")
+    try:
+        size = len(group.encode())
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"group cannot be encoded as UTF-8: {error}") from error
+    if not group or "\0" in group:
+        raise ConfigError(f"group is {group!r:.100}: must not be empty, nor have a zero byte")
+    if size > MAX_GROUP:
+        raise ConfigError(f"group has {size} bytes, at most {MAX_GROUP} are allowed")
+    return group
 
 
 def check_headers(headers: Headers) -> Headers:

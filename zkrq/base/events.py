@@ -130,17 +130,19 @@ class Recovered(ShardEvent):
 @dataclass(frozen=True, slots=True)
 class Scrubbed(ShardEvent):
     """Servers disagreed about items of a queue, and agree now.  ``affirmed``: items that a follower had in another
-    version; ``forwarded``: pushes whose client died in the middle; ``forgotten``: remains of removed items."""
+    version; ``forwarded``: pushes whose client died in the middle; ``forgotten``: remains of removed items;
+    ``lined_up``: groups that had lost their place in line on a server."""
 
     queue: str
     affirmed: int
     forwarded: int
     forgotten: int
+    lined_up: int = 0
 
     def _sentence(self) -> str:
         return (
             f"the servers disagreed about items of queue {self.queue} and agree now: {self.affirmed:,} affirmed, "
-            f"{self.forwarded:,} forwarded, {self.forgotten:,} forgotten"
+            f"{self.forwarded:,} forwarded, {self.forgotten:,} forgotten, {self.lined_up:,} groups put in line again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Limit what a queue keeps, and how much of it is worked on."""
+"""Limit what a queue keeps, how much of it is worked on, and share it between groups."""
 
 from __future__ import annotations
 
@@ -96,3 +96,42 @@ class Limits:
         return Limits(
             int(concurrency[1]) if concurrency else None, (int(rate[1]), int(rate[2]) / 1000) if rate else None
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Declare that all items of a queue are in groups: those that are pushed without a ``group`` are one of their own.
+
+    Without this option such items stand in line one by one, and each counts as much as a whole group.  Give all
+    producers of the queue the same option.
+
+    ``concurrency``: items of each group that are claimed at once, at most, over all workers and processes; None: this
+    program declares no such limit.  Like ``Limits`` it belongs to the queue: the last declaration holds for all.
+    Raises ``ConfigError`` for bad values.
+    """
+
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, least=1, most=CONCURRENCY_MAX)
+
+    def __str__(self) -> str:
+        return "no limits of groups" if self.concurrency is None else f"{self.concurrency:,} at once in each group"
+
+    @property
+    def settings(self) -> str:
+        """As they are stored (``lua/_limits.lua``)."""
+        return "" if self.concurrency is None else f"concurrency={self.concurrency}"
+
+    @staticmethod
+    def read(text: str) -> Groups:
+        """Read the limits of groups in a queue's record; what another version has added is left out."""
+        own = re.search(r"(?:^| )groups:(\S*)", text)
+        return Groups.of(own[1] if own else "")
+
+    @staticmethod
+    def of(settings: str) -> Groups:
+        """Read limits of groups as they are stored."""
+        concurrency = re.search(r"(?:^|,)concurrency=(\d+)", settings)
+        return Groups(int(concurrency[1]) if concurrency else None)

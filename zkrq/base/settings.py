@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Limits
+from zkrq.base.limits import DeadLetters, Groups, Limits
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
@@ -111,6 +111,10 @@ class QueueSettings:
     limits: Limits | None = None
     """Limits of the queue over all processes, which this one declares; None: it declares nothing."""
 
+    groups: Groups | None = None
+    """Whether items without a group are a group of their own, and how many items of each group are claimed at once;
+    None: each item without a group stands in line by itself."""
+
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
         check_count("max_payload_bytes", self.max_payload_bytes, least=1)
@@ -119,6 +123,18 @@ class QueueSettings:
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
         check_kind("limits", self.limits, Limits)
+        check_kind("groups", self.groups, Groups)
+
+    @property
+    def declared(self) -> Sequence[Limits | Groups]:
+        """What this process declares of the queue for all processes."""
+        groups = self.groups if self.groups and self.groups.concurrency else None
+        return [each for each in (self.limits, groups) if each is not None]
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether this process declares limits of the queue or of its groups."""
+        return bool(self.declared)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given."""
@@ -145,6 +161,7 @@ class QueueOptions(TypedDict, total=False):
     max_size: int | None
     max_payload_bytes: int
     limits: Limits | None
+    groups: Groups | None
 
 
 class _AsDeclared:

@@ -26,7 +26,7 @@ async def _get(args: Namespace) -> Lines:
 
 async def _peek(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        for item in await cluster.queue(args.queue).peek(args.count, args.state):
+        for item in await cluster.queue(args.queue).peek(args.count, args.state, group=args.group):
             yield item_line(item)
 
 
@@ -57,6 +57,7 @@ COMMANDS = (
         (
             Flag("count", "at most this many items, up to 500", int, 10, "N"),
             Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+            Flag("group", "only ready items of this group"),
         ),
         QUEUE,
     ),

@@ -118,6 +118,7 @@ def _line(claim: Claim[bytes], form: Form) -> Line:
         "id": claim.id,
         "item": item,
         **payload,
+        "group": claim.group,
         "priority": claim.priority,
         "attempts": claim.attempts,
         "pushed_at": claim.pushed_at.isoformat(),

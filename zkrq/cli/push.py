@@ -22,7 +22,7 @@ async def _push(args: Namespace) -> Lines:
         raise ConfigError("--id and --key are for one item; ITEM - may read several")
     form = form_of(args.codec)
     item = b"" if many else _payload(form, args.item.encode(errors="surrogateescape"), "ITEM")
-    options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl}
+    options: dict[str, Any] = {"delay": args.delay, "priority": args.priority, "ttl": args.ttl, "group": args.group}
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue, codec=RAW)
         if not many:
@@ -75,6 +75,7 @@ COMMANDS = (
             Flag("key", "push nothing while another item with this key is queued, scheduled or claimed"),
             Flag("replace", "push it in the place of queued items with this key", bool, False),
             Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
+            Flag("group", "the tenant, user or job that it belongs to; groups take turns"),
             CODEC,
         ),
         {**QUEUE, "item": "the item as JSON (with --codec raw: as it is); - reads one from each line of stdin"},

@@ -17,9 +17,11 @@ async def _clear(args: Namespace) -> Lines:
             sizes = await queue.size()
             return sizes.ready + sizes.scheduled
 
-        await confirm(args, f"remove {count(await left(), 'item')} of queue {args.queue!r} in {cluster.namespace!r}")
+        named = f"of group {args.group!r} " if args.group else ""
+        items = f"the items {named}" if named else f"{count(await left(), 'item')} "
+        await confirm(args, f"remove {items}of queue {args.queue!r} in {cluster.namespace!r}")
         async with follow("removed", left):
-            removed = await queue.clear()
+            removed = await queue.clear(group=args.group)
     yield Line(f"{count(removed, 'item')} removed", {"removed": removed})
 
 
@@ -64,7 +66,13 @@ async def _dead_discard(args: Namespace) -> Lines:
 
 
 COMMANDS = (
-    Command("clear", "remove every item that is not claimed", _clear, (YES,), QUEUE),
+    Command(
+        "clear",
+        "remove every item that is not claimed",
+        _clear,
+        (YES, Flag("group", "only those of this group")),
+        QUEUE,
+    ),
     Command("delete", "remove a queue: every item in any state, and all that is stored of it", _delete, (YES,), QUEUE),
     Command(
         "dead redrive",

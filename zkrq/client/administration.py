@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from zkrq.base import clock
-from zkrq.base.checks import check_id, check_rate
+from zkrq.base.checks import check_group, check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
-from zkrq.client.inspection import Inspection, Limits, may_have, read_statistics
+from zkrq.client.inspection import Groups, Inspection, Limits, may_have, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -106,25 +106,39 @@ class Administration(Inspection[T]):
         self._parts.check_open()
         await self._parts.context.declare_limits(limits)
 
-    async def clear(self) -> int:
+    async def set_groups(self, groups: Groups) -> None:
+        """Give each group of the queue these limits, over all workers and processes; ``Groups()`` takes them away.
+
+        They hold until somebody declares others.  A lower limit takes no claim away, and a higher one reaches a group
+        when its next claim ends.  Raises as ``set_limits`` does.
+        """
+        if not isinstance(groups, Groups):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"groups must be a Groups, not {type(groups).__name__}; Groups() takes the limits away")
+        self._parts.check_open()
+        await self._parts.context.declare_limits(groups)
+
+    async def clear(self, *, group: str | None = None) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
+
+        ``group``: only those of this group, None: all.
 
         Items pushed after the start of this call stay, so it ends even while producers push.  The start is taken from
         the clock of this process or that of the queue's primary, whichever is later; an item whose producer's clock
         is ahead of both also stays.  If the call fails or is cancelled, some items may be left.
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
+        only = calls.only_of(None if group is None else check_group(group))
         self._parts.check_open()
         before_ms = clock.now_ms()
-        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms)))
+        return sum(await self._everywhere.each(lambda replicas: self._clear(replicas, before_ms, only)))
 
-    async def _clear(self, replicas: Replicas, before_ms: int) -> int:
+    async def _clear(self, replicas: Replicas, before_ms: int, only: str = "") -> int:
         """Remove every ready and every scheduled item of a shard that was pushed until then; return how many."""
         removed, cursor = 0, b""
         while True:
             leading = replicas.primary(self.name)
             call = _new_call()
-            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor))
+            decided = await replicas.decide(calls.Clear(self.name, CHANGED_AT_ONCE, call, before_ms, cursor, only))
             removed += decided.reply.removed + _done(decided, call, State.GONE.value)
             executed_before, _, before_ms, after, _ = decided.reply
             if replicas.primary(self.name) != leading:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +47,7 @@ from zkrq.protocol.shards import ShardState
 from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
+    from zkrq.base.limits import Groups, Limits
     from zkrq.protocol.view import ServerId
     from zkrq.replication.wire import Dial
 
@@ -250,7 +251,7 @@ class Client:
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
         declare = partial(declare_limits, self.shards, self.events, self.namespace, name)
-        limits = None if name in self._limited else settings.limits
+        declared = () if name in self._limited else settings.declared
         context = QueueContext(
             self.namespace,
             name,
@@ -262,7 +263,7 @@ class Client:
             self.identity,
             self._declared_dead,
             declare,
-            None if limits is None else Once(partial(declare, limits)),
+            Once(partial(_each, declare, declared)) if declared else None,
         )
         placement = self.shards.placement
         pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)
@@ -400,3 +401,8 @@ def _remember(dropped: dict[str, T], name: str, value: T) -> None:
     if len(dropped) >= DROPPED_MAX:
         del dropped[next(iter(dropped))]
     dropped[name] = value
+
+
+async def _each(act: Callable[[Limits | Groups], Awaitable[None]], every: Sequence[Limits | Groups]) -> None:
+    for each in every:
+        await act(each)

@@ -122,6 +122,8 @@ class Cluster:
         claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
         an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of claims begun in a time, over all
         workers and processes, None (the default): whatever other programs have declared; see ``Limits``.
+        ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one
+        group of their own, None (the default): each stands in line by itself.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to

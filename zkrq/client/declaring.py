@@ -16,24 +16,25 @@ import secrets
 from typing import TYPE_CHECKING
 
 from zkrq.base.events import LimitsChanged
-from zkrq.base.limits import Limits
+from zkrq.base.limits import Groups, Limits
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.client.shards import Shards
 
-LIMITS = "limits"
-"""The section of ``Limits``."""
+LIMITS, GROUPS = "limits", "groups"
+"""The sections of ``Limits`` and of ``Groups``."""
 
 
-async def declare_limits(shards: Shards, events: Events, cluster: str, queue: str, limits: Limits) -> None:
-    """Declare the limits of a queue, and report it if that changes what was declared before.
+async def declare_limits(shards: Shards, events: Events, cluster: str, queue: str, limits: Limits | Groups) -> None:
+    """Declare the limits of a queue, or of its groups, and report it if that changes what was declared before.
 
     Raises ``ConfigError`` in a namespace of several shards, ``Unavailable``: nothing happened; ``OutcomeUnknown``.
     """
-    before = Limits.of(await _declare(shards, queue, LIMITS, limits.settings))
-    if before not in (Limits(), limits):
+    section = GROUPS if isinstance(limits, Groups) else LIMITS
+    before = limits.of(await _declare(shards, queue, section, limits.settings))
+    if before not in (type(limits)(), limits):
         events.tell(LimitsChanged(cluster, queue, str(before), str(limits)), logging.WARNING)
 
 

@@ -8,9 +8,9 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
 
-from zkrq.base.checks import check_count, check_id
+from zkrq.base.checks import check_count, check_group, check_id
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import Limits
+from zkrq.base.limits import Groups, Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, items_of
@@ -47,7 +47,8 @@ class Sizes(NamedTuple):
 class Statistics(NamedTuple):
     """Sum up a queue, as its primaries know it: one in each shard.
 
-    ``oldest_ready``: seconds since the oldest ready item became due, None if no item is ready.
+    ``oldest_ready``: seconds since the oldest ready item became due, or since the first group in line waits for its
+    turn; None if no item is ready.
     ``keyed`` and ``expiring``: items that have a key, and items that have a time to live, over or not.
     ``tombstones``: bundles of items removed and still remembered, for ten minutes each.
     ``held``: claims of this process, including those claimed ahead.
@@ -56,6 +57,9 @@ class Statistics(NamedTuple):
     ``deleted``: whether the queue was deleted, and no item has come since.
     ``limits``: those that hold now.  ``claimable_in``: seconds until they let another claim begin: 0: now; None: when a
     claim ends.
+    ``groups``: groups with items that are ready or claimed, a group on several shards once for each.  Of these
+    ``groups_in_line`` wait for their turn, and ``groups_blocked`` for the end of a claim; ``group_limits``: those of
+    each group.
     """
 
     sizes: Sizes
@@ -68,6 +72,10 @@ class Statistics(NamedTuple):
     flow: Flow = NO_FLOW
     away: tuple[str, ...] = ()
     deleted: bool = False
+    groups: int = 0
+    groups_in_line: int = 0
+    groups_blocked: int = 0
+    group_limits: Groups = Groups()
     limits: Limits = Limits()
     claimable_in: float | None = 0.0
 
@@ -138,20 +146,24 @@ class Inspection(Generic[T]):
                     return item
         return None
 
-    async def peek(self, n: int = 10, state: ItemState = "ready") -> list[Item[T]]:
+    async def peek(self, n: int = 10, state: ItemState = "ready", *, group: str | None = None) -> list[Item[T]]:
         """Return the first ``n`` items of one state, in their order.  Nothing changes.
 
-        ``n`` is at most 500.  Fewer items are returned if they are large.  Raises ``Unavailable``.
+        ``n`` is at most 500.  Fewer items are returned if they are large.  Of ready items, the first of each group come
+        first.  ``group``: only the ready items of this group, None: of all.  Raises ``ConfigError``, ``Unavailable``.
         """
+        if group is not None and state != "ready":
+            raise ConfigError(f"state is {state!r}: of one group only the ready items are listed; use scan()")
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
         _check_state(state)
         self._parts.check_open()
-        found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state))
+        only = calls.only_of(None if group is None else check_group(group))
+        found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state, only))
         return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
 
-    async def _peek(self, replicas: Replicas, n: int, state: ItemState) -> list[Item[T]]:
+    async def _peek(self, replicas: Replicas, n: int, state: ItemState, only: str = "") -> list[Item[T]]:
         """Return the first items of one shard."""
-        places, (found, _) = await replicas.ask(calls.Peek(self.name, state, n))
+        places, (found, _) = await replicas.ask(calls.Peek(self.name, state, n, only))
         wanted: dict[bytes, list[int]] = {}
         for bundle, position in places:
             wanted.setdefault(bundle, []).append(position)
@@ -164,21 +176,24 @@ class Inspection(Generic[T]):
             if (item := known.get(id) or known.get(bundle.decode()))
         ]
 
-    async def scan(self, state: ItemState | None = None) -> AsyncGenerator[Item[T]]:
-        """Iterate over all items in no particular order, page by page; ``state``: only over those in that state.
+    async def scan(self, state: ItemState | None = None, *, group: str | None = None) -> AsyncGenerator[Item[T]]:
+        """Iterate over all items in no particular order, page by page; ``state``: only over those in that state;
+        ``group``: only over those of that group.
 
         An item that exists during the whole scan is yielded at least once.  After a change of the primary the scan
         starts over, so items may be yielded twice.  Raises ``Unavailable``.
         """
         if state is not None:
             _check_state(state)
+        if group is not None:
+            check_group(group)
         self._parts.check_open()
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known):
             for shard in shards:
                 async with self._everywhere.unless_removed(shard):
                     async for item in self._scan(shard.replicas):
-                        if state in (None, item.state):
+                        if state in (None, item.state) and group in (None, item.group):
                             yield item
 
     async def _scan(self, replicas: Replicas) -> AsyncGenerator[Item[T]]:
@@ -245,6 +260,9 @@ def _add_statistics(found: Sequence[Statistics]) -> Statistics:
         0,
         Flow(pushed, removed, ",".join(each.flow.server for each in found)),
         deleted=any(each.deleted for each in found) and not pushed and not any(each.paused for each in found),
+        groups=sum(each.groups for each in found),
+        groups_in_line=sum(each.groups_in_line for each in found),
+        groups_blocked=sum(each.groups_blocked for each in found),
     )
 
 
@@ -270,6 +288,10 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         deleted=bool(told.deleted),
         limits=Limits.read(told.limits.decode()),
         claimable_in=None if told.claim_ms < 0 else told.claim_ms / 1000,
+        groups=told.groups,
+        groups_in_line=told.in_line,
+        groups_blocked=told.blocked,
+        group_limits=Groups.read(told.limits.decode()),
     )
 
 

@@ -29,8 +29,8 @@ class Item(Generic[T]):
     item is due or its claim ends, None for ready items and dead letters.  ``expires_in``: seconds until its ``ttl``
     ends, None without one.  ``owner``: the owner id of its holder.  ``reason``: why it is dead or failed last;
     ``traceback``: a summary of the calls, innermost first; ``died_at``: when it became a dead letter.  Each is None if
-    there is none.  ``headers``: texts that were pushed with it.  ``attempts`` counts deliveries that were not released,
-    ``failures`` those that failed.
+    there is none.  ``headers``: texts that were pushed with it; ``group``: the one that it was pushed into, None: none.
+    ``attempts`` counts deliveries that were not released, ``failures`` those that failed.
     """
 
     id: str
@@ -49,6 +49,7 @@ class Item(Generic[T]):
     died_at: datetime | None
     expires_in: float | None
     headers: Mapping[str, str]
+    group: str | None = None
 
 
 def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:
@@ -89,6 +90,7 @@ def _item(id: str, record: ItemRecord, note: str, since: float, payload: bytes, 
         died_at=clock.now() + timedelta(seconds=left) if state == "dead" else None,
         expires_in=(record.expires_us + since) / 1_000_000 if record.expires_us and state != "dead" else None,
         headers=headers,
+        group=record.group or None,
     )
 
 

@@ -56,6 +56,7 @@ class Queue(Administration[T]):
         priority: int = 0,
         ttl: Duration | None = None,
         headers: Headers | None = None,
+        group: str | None = None,
     ) -> Receipt:
         """Put one item into the queue.  When this returns, every in-sync server holds it.
 
@@ -68,7 +69,9 @@ class Queue(Administration[T]):
         one is delivered as well.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
         the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
         already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
-        beside the item, by name, for ``claim.headers``; None: none.
+        beside the item, by name, for ``claim.headers``; None: none.  ``group``: the tenant, user or job that the item
+        belongs to, any text of at most 200 bytes: groups take turns, however many items one of them has (see the page
+        "Groups"); None: none.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
@@ -84,7 +87,7 @@ class Queue(Administration[T]):
             seen = self._observers.begin_push(self.name, item, id, headers)
             headers = seen.headers
         try:
-            options = read_options(delay, at, priority, key, ttl, headers)
+            options = read_options(delay, at, priority, key, ttl, headers, group)
             call, pushed = self._pusher.begin(item, id, replacing(options) if replace else options)
             try:
                 receipt = await pushed
@@ -108,6 +111,7 @@ class Queue(Administration[T]):
         priority: int = 0,
         ttl: Duration | None = None,
         headers: Headers | None = None,
+        group: str | None = None,
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -125,7 +129,7 @@ class Queue(Administration[T]):
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
             headers = seen.headers
         try:
-            receipts = await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers))
+            receipts = await self._pusher.push_many(items, read_options(delay, at, priority, None, ttl, headers, group))
         except BaseException as error:
             if seen:
                 self._observers.end_push(seen, error)

@@ -265,7 +265,8 @@ class Resharding:
         """Raise ``ConfigError`` if a queue has limits: one server has to count its claims (see ``declaring.py``)."""
         first = self._shards.first.replicas
         for queue in await first.names(calls.Queues()):
-            if (await read_statistics(first, queue)).limits.settings:
+            told = await read_statistics(first, queue)
+            if told.limits.settings or told.group_limits.settings:
                 raise ConfigError(
                     f"queue {queue!r} has limits, which only a namespace of one shard can keep: take them away first "
                     f"(zkrq limits set {queue} --none), and out of the programs that declare them"

@@ -77,6 +77,11 @@ class Claim(Generic[T]):
         return self._lease.record.key or None
 
     @property
+    def group(self) -> str | None:
+        """Group that the item was pushed into, or None."""
+        return self._lease.record.group or None
+
+    @property
     def priority(self) -> int:
         """Priority from 0 to 9.  Higher is delivered first."""
         return self._lease.record.priority

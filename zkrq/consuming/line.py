@@ -62,7 +62,7 @@ class Line(Generic[T]):
     def __init__(self, context: QueueContext) -> None:
         self.own_loop = context.own_loop
         self.pace = Pace()
-        self.pace.limited = context.settings.limits is not None
+        self.pace.limited = context.settings.has_limits
         self._identity = context.identity
         self._waiters: deque[Waiter[T]] = deque()
         self._suppliers: Sequence[Supplier[T]] = ()

@@ -62,6 +62,9 @@ EVENTS = "celeryev"
 TASK_ID = "celery-id"
 """Header with the id of the task."""
 
+GROUP = "zkrq_group"
+"""Header of a task that names its group in the queue; Celery's own header ``group`` names a canvas group."""
+
 WINDOW = 100
 """Messages claimed for a consumer without a prefetch count that it has not been given yet."""
 
@@ -350,6 +353,7 @@ class Channel(virtual.Channel):
             priority=self._get_message_priority(message),
             ttl=ttl,
             headers={TASK_ID: str(id)} if id else None,
+            group=headers.get(GROUP) or None,
         )
         self._client.call(queue, push)
 

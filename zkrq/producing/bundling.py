@@ -44,10 +44,10 @@ def bundles_of(calls: Sequence[Push], ending: str) -> tuple[list[Put], list[Sequ
     pushes."""
     puts: list[Put] = []
     groups: list[Sequence[int]] = []
-    for priority, group in _in_groups(calls):
-        groups.append(group)
-        some = [calls[at] for at in group]
-        puts.append(put_of(some[0], ending) if priority is None else _bundle(priority, some, ending))
+    for members, is_bundle in _in_bundles(calls):
+        groups.append(members)
+        some = [calls[at] for at in members]
+        puts.append(_bundle(some, ending) if is_bundle else put_of(some[0], ending))
     return puts, groups
 
 
@@ -72,7 +72,8 @@ def puts_of_many(
             puts.append(_alone(id, now_ms, some[0], options))
             names.append((id,))
         else:
-            puts.append(Put(id, fresh(options.priority, now_ms, size=len(some)), join(some)))
+            record = fresh(options.priority, now_ms, size=len(some), group=options.group)
+            puts.append(Put(id, record, join(some)))
             names.append(BundleIds(id, len(some)))
     return puts, names
 
@@ -105,17 +106,19 @@ def chunks(payloads: Iterable[bytes]) -> Iterator[list[bytes]]:
         yield chunk
 
 
-def _in_groups(calls: Sequence[Push]) -> Iterator[tuple[int | None, Sequence[int]]]:
-    """Divide pushes into bundles: the priority, and the positions of the pushes; None with one that is alone."""
-    together: dict[int, list[int]] = {}
+def _in_bundles(calls: Sequence[Push]) -> Iterator[tuple[Sequence[int], bool]]:
+    """Divide pushes into bundles of one priority and one group each: the positions of the pushes, and whether they are
+    a bundle; otherwise it is one that is alone."""
+    together: dict[tuple[int, str | None], list[int]] = {}
     for at, call in enumerate(calls):
-        if call.made_ms or not (call.options is PLAIN or call.options.is_plain):
-            yield None, (at,)
+        options = call.options
+        if call.made_ms or not (options is PLAIN or options.is_plain):
+            yield (at,), False
         else:
-            together.setdefault(call.options.priority, []).append(at)
-    for priority, members in together.items():
+            together.setdefault((options.priority, options.group), []).append(at)
+    for members in together.values():
         for part in _parts([len(calls[at].payload) for at in members]):
-            yield (None if len(part) == 1 else priority), members[part.start : part.stop]
+            yield members[part.start : part.stop], len(part) > 1
 
 
 def _parts(sizes: Sequence[int]) -> Iterator[range]:
@@ -131,14 +134,16 @@ def _parts(sizes: Sequence[int]) -> Iterator[range]:
     yield range(start, whole)
 
 
-def _bundle(priority: int, calls: Sequence[Push], ending: str) -> Put:
+def _bundle(calls: Sequence[Push], ending: str) -> Put:
     now_ms = clock.now_ms()
     bundle = new_id_at(now_ms) + ending
     for call, id in zip(calls, BundleIds(bundle, len(calls)), strict=True):
         call.id = id
-    return Put(bundle, fresh(priority, now_ms, size=len(calls)), join([call.payload for call in calls]))
+    record = fresh(calls[0].options.priority, now_ms, size=len(calls), group=calls[0].options.group)
+    return Put(bundle, record, join([call.payload for call in calls]))
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _, _ = options
-    return Put(id, fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms), join((payload,)))
+    priority, delay_ms, key, ttl_ms, _, group, _ = options
+    record = fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms, group=group)
+    return Put(id, record, join((payload,)))

@@ -7,7 +7,16 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from zkrq.base import clock
-from zkrq.base.checks import Duration, Headers, check_count, check_duration, check_headers, check_id, check_moment
+from zkrq.base.checks import (
+    Duration,
+    Headers,
+    check_count,
+    check_duration,
+    check_group,
+    check_headers,
+    check_id,
+    check_moment,
+)
 from zkrq.base.errors import ConfigError
 from zkrq.protocol.records import PRIORITIES
 
@@ -21,12 +30,17 @@ class Options(NamedTuple):
     key: str = ""
     ttl_ms: float = 0
     headers: Headers = MappingProxyType({})
+    group: str | None = None
     replaces: bool = False
 
     @property
     def is_plain(self) -> bool:
         """Whether the item may be in a bundle."""
         return not (self.delay_ms or self.key or self.ttl_ms)
+
+    def in_some_group(self) -> Options:
+        """Return the options of an item that is pushed without a group into a queue with groups: their own one."""
+        return self._replace(group="") if self.group is None else self
 
 
 PLAIN = Options()
@@ -40,10 +54,13 @@ def read_options(
     key: str | None,
     ttl: Duration | None,
     headers: Headers | None = None,
+    group: str | None = None,
 ) -> Options:
     """Check the options of a push.  Raises ``ConfigError``."""
-    if priority == 0 and delay is None and at is None and key is None and ttl is None and not headers:
+    if priority == 0 and delay is None and at is None and key is None and ttl is None and not headers and group is None:
         return PLAIN
+    if group is not None:
+        check_group(group)
     check_count("priority", priority, least=PRIORITIES.start, most=PRIORITIES.stop - 1)
     if delay is not None and at is not None:
         raise ConfigError("delay and at exclude each other")
@@ -56,7 +73,7 @@ def read_options(
     if ttl_ms and ttl_ms <= seconds * 1000:
         raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
     checked_key = "" if key is None else check_id("key", key)
-    return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}))
+    return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}), group)
 
 
 def replacing(options: Options) -> Options:

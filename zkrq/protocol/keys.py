@@ -9,6 +9,9 @@ payloads        hash   bundle -> encoded items (payloads.py)
 notes           hash   item -> why it failed last
 ready           zset   bundles, and items with a moment of their own, by priority and due time
 scheduled       zset   the same, due later by this server's clock
+members         zset   group, zero byte, rank, entry, by name: what is due in a group beside its first entry
+groups          hash   group -> number of its claimed items, whether members may have entries of it, and
+                       rank and entry of its first, which stands in ready
 claimed         zset   bundles by an early bound of their first deadline
 holdings        zset   token, zero byte, bundle, by name: what a claim request was given, what an owner holds
 dead            zset   items by time of death

@@ -13,6 +13,7 @@ rows        of claims: owner, number of the request, lease, deadline
 own         what an item does not share with its bundle: position, moment (due, or died), failures
 tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live;
             of the queue's limits their text (``lua/_limits.lua``)
+group       only of items in a group: its name, and the order in it (8 bytes; 0: by the moment of the push)
 =========== =====================================================================================================
 
 Moments are by the clock of the server that decided, in microseconds; those of a plain push count from its arrival.
@@ -28,7 +29,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 FORMAT = 2
-"""First byte of every record."""
+"""First byte of a record."""
+
+GROUPED_FORMAT = 3
+"""First byte of the record of items in a group, so that clients that know no groups fail loudly."""
 
 PRIORITIES = range(10)
 """Priorities; higher is delivered first."""
@@ -127,6 +131,7 @@ class ItemRecord(NamedTuple):
     token: str = ""
     key: str = ""
     expires_us: float = 0
+    group: str | None = None
 
 
 class Bundle(NamedTuple):
@@ -149,6 +154,8 @@ class Bundle(NamedTuple):
     expires_us: float = 0
     ttl_us: float = 0
     text: str = ""
+    group: str | None = None
+    order: float = 0
 
     @property
     def is_alive(self) -> bool:
@@ -172,6 +179,7 @@ class Bundle(NamedTuple):
             row.token if row else "",
             self.key,
             self.expires_us,
+            self.group,
         )
 
     def done_by(self, token: str, states: str) -> int:
@@ -195,9 +203,11 @@ _HEAD = struct.Struct("<BIIBBdddd")
 _ROW = struct.Struct("<BIId")
 _OWN = struct.Struct("<BdI")
 _LIFE = struct.Struct("<dd")
+_ORDER = struct.Struct("<d")
 _NO_ROW = 127
+_FORMATS = (bytes([FORMAT]), bytes([GROUPED_FORMAT]))
 
-_EXPIRES, _KEYED = 16, 32
+_EXPIRES, _KEYED, _GROUPED = 16, 32, 64
 """Flags in the byte of the priority, so that scripts read the tail of few records only."""
 
 
@@ -206,11 +216,12 @@ def pack(bundle: Bundle) -> bytes:
     size = len(bundle.states)
     owners = list(dict.fromkeys(row.owner for row in bundle.rows))
     marks = (_EXPIRES if bundle.expires_us else 0) + (_KEYED if bundle.key else 0)
+    is_grouped = bundle.group is not None
     parts = [
         _HEAD.pack(
-            FORMAT,
+            GROUPED_FORMAT if is_grouped else FORMAT,
             *bundle.version,
-            bundle.priority + marks,
+            bundle.priority + marks + (_GROUPED if is_grouped else 0),
             0 if bundle.is_alone else size,
             bundle.pushed_at_ms,
             bundle.due_us,
@@ -231,6 +242,8 @@ def pack(bundle: Bundle) -> bytes:
         parts += (_text(bundle.key), _LIFE.pack(bundle.expires_us, bundle.ttl_us))
     else:
         parts.append(bundle.text.encode())
+    if bundle.group is not None:
+        parts += (_text(bundle.group), _ORDER.pack(bundle.order))
     return b"".join(parts)
 
 
@@ -241,7 +254,7 @@ def _text(text: str) -> bytes:
 
 def unpack(packed: bytes) -> Bundle:
     """Read what ``pack`` or a script wrote.  Raises ``ValueError`` for a format of another version of zkrq."""
-    if packed[:1] != bytes([FORMAT]):
+    if packed[:1] not in _FORMATS:
         raise ValueError(f"a record of format {packed[:1]!r}, this version of zkrq reads {FORMAT}")
     _, epoch, n, marked, count, pushed_at_ms, due_us, clock_us, soonest_us = _HEAD.unpack_from(packed)
     size, at = count or 1, _HEAD.size
@@ -265,11 +278,17 @@ def unpack(packed: bytes) -> Bundle:
         for position, moment_us, failures in _OWN.iter_unpack(packed[rows_end + 1 : own_end])
     }
     key, expires_us, ttl_us, text = "", 0.0, 0.0, ""
-    if marked >= _EXPIRES:
-        key, at = _text_at(packed, own_end)
+    at = own_end
+    if marked & (_EXPIRES | _KEYED):
+        key, at = _text_at(packed, at)
         expires_us, ttl_us = _LIFE.unpack_from(packed, at)
+        at += _LIFE.size
+    group, order = None, 0.0
+    if marked & _GROUPED:
+        group, at = _text_at(packed, at)
+        (order,) = _ORDER.unpack_from(packed, at)
     else:
-        text = packed[own_end:].decode(errors="replace")
+        text = packed[at:].decode(errors="replace")
     return Bundle(
         Version(epoch, n),
         states,
@@ -287,6 +306,8 @@ def unpack(packed: bytes) -> Bundle:
         expires_us,
         ttl_us,
         text,
+        group,
+        order,
     )
 
 
@@ -296,16 +317,27 @@ def _text_at(packed: bytes, at: int) -> tuple[str, int]:
 
 
 def fresh(
-    priority: int, pushed_at_ms: int, *, size: int | None = None, delay_ms: int = 0, key: str = "", ttl_ms: float = 0
+    priority: int,
+    pushed_at_ms: int,
+    *,
+    size: int | None = None,
+    delay_ms: int = 0,
+    key: str = "",
+    ttl_ms: float = 0,
+    group: str | None = None,
 ) -> bytes:
     """Make the record of a push: of ``size`` items, None: of one whose id has no position.
 
     ``delay_ms`` and ``ttl_ms`` (0: none) count from its arrival.
     """
     if not key and not ttl_ms:
-        head = _HEAD.pack(FORMAT, 0, 1, priority, size or 0, pushed_at_ms, delay_ms * 1000, 0, 0)
-        return head + (_QUEUED_ALONE if size is None else _queued(size))
-    bundle = Bundle(FIRST, "Q", priority=priority, pushed_at_ms=pushed_at_ms, due_us=delay_ms * 1000)
+        queued = _QUEUED_ALONE if size is None else _queued(size)
+        if group is None:
+            return _HEAD.pack(FORMAT, 0, 1, priority, size or 0, pushed_at_ms, delay_ms * 1000, 0, 0) + queued
+        marked = priority + _GROUPED
+        head = _HEAD.pack(GROUPED_FORMAT, 0, 1, marked, size or 0, pushed_at_ms, delay_ms * 1000, 0, 0)
+        return b"".join((head, queued, _text(group), _NO_ORDER))
+    bundle = Bundle(FIRST, "Q", priority=priority, pushed_at_ms=pushed_at_ms, due_us=delay_ms * 1000, group=group)
     return pack(bundle._replace(key=key, expires_us=ttl_ms * 1000, ttl_us=ttl_ms * 1000))
 
 
@@ -315,6 +347,7 @@ def _queued(size: int) -> bytes:
 
 
 _QUEUED_ALONE = _queued(1)
+_NO_ORDER = _ORDER.pack(0)
 
 
 def above(record: bytes, n: int) -> bytes:

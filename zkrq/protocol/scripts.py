@@ -49,16 +49,20 @@ PARTS = (
     "lead",
     "limits",
     "lease",
+    "scores",
+    "groups",
     "index",
-    "notes",
     "payloads",
-    "cutting",
-    "copies",
     "wake",
     "owners",
+    "housekeeping",
+    "settling",
+    "claiming",
+    "notes",
+    "cutting",
+    "copies",
     "tombstones",
     "dead_letters",
-    "housekeeping",
     "taken",
     "totals",
     "calls",
@@ -66,10 +70,9 @@ PARTS = (
     "itself",
     "sizes",
     "reply",
-    "settling",
-    "claiming",
 )
-"""Shared parts, each before those that use it."""
+"""Shared parts, each before those that use it; those with many variables in a block of theirs come early, because Lua
+allows 200 at a time."""
 
 HASH_LENGTH = 12
 """Hexadecimal digits in the name of a library: enough for the few versions that meet on one server."""

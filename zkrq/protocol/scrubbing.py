@@ -23,7 +23,9 @@ from zkrq.protocol.calls import (
     Forward,
     Heads,
     HeadsReply,
+    LinesPage,
     Metadata,
+    RepairLines,
     Trim,
 )
 from zkrq.protocol.clocks import PUT_WINDOW_MS
@@ -60,15 +62,22 @@ def judge(record: Bundle, has_payload: bool, *, now_ms: float, floor_ms: float) 
 
 
 class Corrected(NamedTuple):
-    """Corrections of a scrub in a queue: items affirmed by the primary, pushes finished, remains forgotten."""
+    """Corrections of a scrub in a queue: items affirmed by the primary, pushes finished, remains forgotten, groups put
+    in line again."""
 
     affirmed: int = 0
     forwarded: int = 0
     forgotten: int = 0
+    lined_up: int = 0
 
-    def plus(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0) -> Corrected:
+    def plus(self, affirmed: int = 0, forwarded: int = 0, forgotten: int = 0, lined_up: int = 0) -> Corrected:
         """Add corrections."""
-        return Corrected(self.affirmed + affirmed, self.forwarded + forwarded, self.forgotten + forgotten)
+        return Corrected(
+            self.affirmed + affirmed,
+            self.forwarded + forwarded,
+            self.forgotten + forgotten,
+            self.lined_up + lined_up,
+        )
 
 
 class Scrub(Deciding):
@@ -116,6 +125,8 @@ class Scrub(Deciding):
                 yield from comparison.affirm_differing()
                 yield from comparison.find_unknown()
                 found = found.plus(*comparison.found)
+            for id in sorted(view.members):
+                found = found.plus(lined_up=(yield from _line_up(place(view, id), queue)))
         except PlaceFailed as failure:
             raise NotNow(str(failure)) from failure
         return found
@@ -210,11 +221,27 @@ def tombstone_for(item: Copied, now_ms: int) -> Copied:
         pushed_at_ms=bundle.pushed_at_ms,
         due_us=moment_us,
         clock_us=moment_us,
-        key=bundle.key,  # by which the server finds what else it has noted of the item, as by the next two
+        key=bundle.key,  # by which the server finds what else it has noted of the item, as by the next ones
         expires_us=bundle.expires_us,
         ttl_us=bundle.ttl_us,
+        group=bundle.group,
+        order=bundle.order,
     )
     return Copied(item.id, pack(removed), b"", b"", None)
+
+
+def _line_up(member: Place, queue: str) -> Operation[int]:
+    """Have a server put groups in line that have lost their place; return how many."""
+    repaired = 0
+
+    def note(page: LinesPage) -> Operation[None]:
+        nonlocal repaired
+        repaired += page.repaired
+        if page.cursor != START:
+            yield Breathe()
+
+    yield from member.each_page(RepairLines(queue), note)
+    return repaired
 
 
 def _trim(member: Place, queue: str) -> Operation[int]:

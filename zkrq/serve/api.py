@@ -172,6 +172,7 @@ class Api:
             priority=push.priority,
             ttl=push.ttl,
             headers=push.headers,
+            group=push.group,
         )
 
     # -- claim -----------------------------------------------------------------------------------------------------

@@ -16,7 +16,18 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name, in_seconds
+from zkrq.base.checks import (
+    MAX_DURATION,
+    MAX_GROUP,
+    MAX_ID,
+    MAX_LEASE,
+    MAX_NAME,
+    check_group,
+    check_headers,
+    check_id,
+    check_name,
+    in_seconds,
+)
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
@@ -86,6 +97,8 @@ ItemId = Annotated[str, _named(check_id, "id"), Path(description="The item's id.
 
 Id = Annotated[str, _named(check_id, "id"), Field(min_length=1, max_length=MAX_ID)]
 
+Group = Annotated[str, AfterValidator(check_group), Field(min_length=1, max_length=MAX_GROUP)]
+
 Lease = Annotated[float, Field(ge=LEAST_LEASE, le=MAX_LEASE, allow_inf_nan=False)]
 
 Seconds = Annotated[float, Field(ge=0, le=MAX_DURATION, allow_inf_nan=False)]
@@ -131,6 +144,9 @@ class Push(_Request):
     )
     ttl: Annotated[float, Field(gt=0, le=MAX_DURATION, allow_inf_nan=False)] | None = Field(
         None, description="Seconds from now after which the item is no longer delivered; must be longer than `delay`."
+    )
+    group: Group | None = Field(
+        None, description="The tenant, user or job that the item belongs to; groups take turns. Left out: none."
     )
     headers: Annotated[dict[str, str], AfterValidator(_check_all_headers)] = Field(
         default_factory=dict[str, str], description="Short texts beside the item, by name: 4,096 bytes in all."
@@ -268,6 +284,7 @@ class ClaimedItem(BaseModel):
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
     headers: dict[str, str]
     key: str | None
+    group: str | None
     priority: int
     attempts: int = Field(description="Deliveries that count, including this one.")
     failures: int = Field(description="Earlier deliveries that failed.")
@@ -291,6 +308,7 @@ class StoredItem(BaseModel):
     state: ItemState
     headers: dict[str, str]
     key: str | None
+    group: str | None
     priority: int
     attempts: int = Field(description="Deliveries that count.")
     failures: int = Field(description="Deliveries that failed.")
@@ -449,6 +467,7 @@ def claimed(token: str, claim: Claim[bytes], seconds: float) -> str:
         "id": claim.id,
         "headers": dict(claim.headers),
         "key": claim.key,
+        "group": claim.group,
         "priority": claim.priority,
         "attempts": claim.attempts,
         "failures": claim.failures,
@@ -466,6 +485,7 @@ def stored(item: Item[bytes]) -> str:
         "state": item.state,
         "headers": dict(item.headers),
         "key": item.key,
+        "group": item.group,
         "priority": item.priority,
         "attempts": item.attempts,
         "failures": item.failures,

@@ -75,6 +75,11 @@ class Claim(Generic[T]):
         return self._claim.key
 
     @property
+    def group(self) -> str | None:
+        """Group that the item was pushed into, or None."""
+        return self._claim.group
+
+    @property
     def priority(self) -> int:
         """Priority from 0 to 9.  Higher is delivered first."""
         return self._claim.priority

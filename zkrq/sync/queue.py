@@ -59,6 +59,7 @@ class Queue(Generic[T]):
         priority: int = 0,
         ttl: Duration | None = None,
         headers: Headers | None = None,
+        group: str | None = None,
     ) -> Receipts:
         """Put many items into the queue, in order; return one receipt each.
 
@@ -68,7 +69,9 @@ class Queue(Generic[T]):
 
         def push(some: Iterable[T]) -> Receipts:
             return self._call(
-                lambda queue: queue.push_many(some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers)
+                lambda queue: queue.push_many(
+                    some, delay=delay, at=at, priority=priority, ttl=ttl, headers=headers, group=group
+                )
             )
 
         if isinstance(items, Sequence):
@@ -159,19 +162,22 @@ class Queue(Generic[T]):
     peek = blocking(queue.Queue[T].peek)
     dead_letters = blocking(queue.Queue[T].dead_letters)
 
-    def scan(self, state: ItemState | None = None) -> Generator[Item[T]]:
-        """Iterate over all items in no particular order; ``state``: only over those in that state.
+    def scan(self, state: ItemState | None = None, *, group: str | None = None) -> Generator[Item[T]]:
+        """Iterate over all items in no particular order; ``state``, ``group``: only over those in that state, or group.
 
         Raises as ``zkrq.Queue.scan`` does.
         """
         opened = self._portal.open()
-        return opened.iterate(opened.read(lambda: self._find(opened.cluster).scan(state)), lambda item: item)
+        return opened.iterate(
+            opened.read(lambda: self._find(opened.cluster).scan(state, group=group)), lambda item: item
+        )
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
     pause = blocking(queue.Queue[T].pause)
     resume = blocking(queue.Queue[T].resume)
     set_limits = blocking(queue.Queue[T].set_limits)
+    set_groups = blocking(queue.Queue[T].set_groups)
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)

@@ -72,11 +72,23 @@ from zkrq.protocol.calls.rows import (
     Put,
     bundle_and_position,
     item_id,
+    only_of,
     pack_gone,
     read_notes,
     stored_at,
 )
-from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
+from zkrq.protocol.calls.scrubbing import (
+    Affirm,
+    Compare,
+    Differences,
+    Forward,
+    Heads,
+    HeadsReply,
+    LinesPage,
+    RepairLines,
+    Trim,
+    TrimReply,
+)
 from zkrq.protocol.calls.servers import Broadcast, Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
@@ -125,6 +137,7 @@ __all__ = [
     "Heads",
     "HeadsReply",
     "Install",
+    "LinesPage",
     "Metadata",
     "MetadataReply",
     "Names",
@@ -146,6 +159,7 @@ __all__ = [
     "Records",
     "Redrive",
     "RedriveReply",
+    "RepairLines",
     "Reserve",
     "Retire",
     "Room",
@@ -165,6 +179,7 @@ __all__ = [
     "Word",
     "bundle_and_position",
     "item_id",
+    "only_of",
     "pack_gone",
     "read_notes",
     "runs",

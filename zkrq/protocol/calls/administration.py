@@ -73,7 +73,10 @@ class ClearReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Clear(Trimming[ClearReply]):
-    """Remove a page of the items that are ready or scheduled and were pushed until ``before_ms``."""
+    """Remove a page of the items that are ready or scheduled and were pushed until ``before_ms``.
+
+    ``only``: see ``only_of``.
+    """
 
     script: ClassVar[str] = "clear"
     queue: str
@@ -81,6 +84,7 @@ class Clear(Trimming[ClearReply]):
     call: str
     before_ms: int
     cursor: bytes
+    only: str = ""
     trim: bool = False
 
     def read(self, body: Body) -> ClearReply:

@@ -19,12 +19,16 @@ class PeekReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Call[PeekReply]):
-    """Read the first ``count`` items of an index (ready, scheduled, claimed or dead) in its order."""
+    """Read the first ``count`` items of an index (ready, scheduled, claimed or dead) in its order.
+
+    ``only``: see ``only_of``; of ready items.
+    """
 
     script: ClassVar[str] = "peek"
     queue: str
     state: str
     count: int
+    only: str = ""
 
     def read(self, body: Body) -> PeekReply:
         places, flat, beyond = body
@@ -57,7 +61,9 @@ class StatisticsReply(NamedTuple):
     """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
     ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there.
     ``deleted``: whether the queue was deleted, and no item has come since.  ``limits``: see ``lua/_limits.lua``;
-    ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends."""
+    ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends.  ``groups``: those with
+    items that are due or claimed; ``in_line`` and ``blocked``: those of them that wait for their turn, or for the end
+    of a claim."""
 
     ready: int
     scheduled: int
@@ -73,6 +79,9 @@ class StatisticsReply(NamedTuple):
     deleted: int
     limits: bytes
     claim_ms: int
+    groups: int
+    in_line: int
+    blocked: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class Put(NamedTuple):
         if is_alone(self.record):
             return self
         bundle = unpack(self.record)
-        record = fresh(bundle.priority, int(bundle.pushed_at_ms))
+        record = fresh(bundle.priority, int(bundle.pushed_at_ms), group=bundle.group)
         return Put(self.item_id(position), record, join([payload_at(self.payload, position) or b""]))
 
 
@@ -73,6 +73,11 @@ def stored_at(id: str) -> Mapping[str, int]:
     if match and match[2]:
         return {match[1]: int(match[3], 16)}
     return {id: 0} | ({match[1]: int(match[3], 16)} if match else {})
+
+
+def only_of(group: str | None) -> str:
+    """Return the argument that restricts a call to the items of a group; None: to none."""
+    return "" if group is None else f"={group}"
 
 
 class Copied(NamedTuple):

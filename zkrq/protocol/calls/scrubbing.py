@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from zkrq.protocol.calls.call import Body, Call, Decision, Paging, Records, from_0
+from zkrq.protocol.calls.call import START, Body, Call, Decision, Paging, Records, from_0
 from zkrq.protocol.calls.rows import Copied
 
 
@@ -77,6 +77,25 @@ class Forward(Decision[Records]):
 
     def read(self, body: Body) -> Records:
         return Records(body[0])
+
+
+class LinesPage(NamedTuple):
+    """Number of groups on this page that were put in line again, and the cursor to continue from."""
+
+    cursor: bytes
+    repaired: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLines(Paging[LinesPage]):
+    """Put a page of the groups in line that have lost their place there."""
+
+    script: ClassVar[str] = "repair_lines"
+    queue: str
+    cursor: bytes = START
+
+    def read(self, body: Body) -> LinesPage:
+        return LinesPage(*body)
 
 
 class TrimReply(NamedTuple):

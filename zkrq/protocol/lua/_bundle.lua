@@ -196,12 +196,14 @@ end
 
 -- -- decisions -----------------------------------------------------------------------------------------------------
 
--- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
-local function as_stored(r)
-  return {
-    states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
-    soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at,
-  }
+-- Return how an entry of a group begins in members (_groups.lua): the group, a zero byte, priority and order, which no
+-- clock of a server changes; of unordered items the moment of the push is the order.  nil without a group.
+local function standing_of(r)
+  if r.group and not r.standing then
+    local order = r.order > 0 and r.order or r.pushed_at
+    r.standing = r.group .. '\0' .. string.char(9 - r.priority) .. struct.pack('>d', order)
+  end
+  return r.standing
 end
 
 -- Read a bundle once, for all that a call does to it; nil if it is unknown.
@@ -229,20 +231,32 @@ local function stored_at(id)
   return id, 1
 end
 
--- Put a record in the place of the one that is held, nil if there is none.
-local function begin(bundle, r, held)
-  r.bundle, r.begun = bundle, true
-  if held then
-    r.before, held.changed = held.before or not held.begun and as_stored(held) or nil, false
+local begin, change
+do
+  -- Remember a bundle as it is stored, before it is changed: place (_index.lua) writes the difference.
+  local function as_stored(r)
+    return {
+      states = r.states, named = r.named, row_owners = r.row_owners, rows = r.rows, own = r.own, due = r.due, shift = r.shift,
+      soonest = r.soonest, priority = r.priority, size = r.size, pushed_at = r.pushed_at, group = r.group,
+      standing = standing_of(r),
+    }
   end
-  opened[bundle], order[#order + 1] = r, r
-  return r
-end
 
--- Have a bundle written at the end of the call.
-local function change(r)
-  if not r.changed and not r.begun then r.before = as_stored(r) end
-  r.changed = true
+  -- Put a record in the place of the one that is held, nil if there is none.
+  function begin(bundle, r, held)
+    r.bundle, r.begun = bundle, true
+    if held then
+      r.before, held.changed = held.before or not held.begun and as_stored(held) or nil, false
+    end
+    opened[bundle], order[#order + 1] = r, r
+    return r
+  end
+
+  -- Have a bundle written at the end of the call.
+  function change(r)
+    if not r.changed and not r.begun then r.before = as_stored(r) end
+    r.changed = true
+  end
 end
 
 local touch

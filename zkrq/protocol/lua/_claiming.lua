@@ -94,7 +94,7 @@ do
     end
     if waits then
       redis.call('ZADD', scheduled, rank(r.priority, stands_at(r, now_us - r.shift + put_window_ms * 1000)), entry)
-      append(leaving, ready, entry)
+      if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
     end
   end
 
@@ -106,7 +106,7 @@ do
     local has = has_payloads(request, r)
     if request.is_cut then return true end
     if not has then return wait_for_push(request, r, position, entry) end
-    if r.marks > 0 and has_expired(r) then
+    if has_tail(r) and has_expired(r) then
       request.removed_count = request.removed_count + 1
       return expire(r, 1, request.expired)
     end
@@ -119,8 +119,26 @@ do
     end
   end
 
-  local function hand_out_ready(request)
-    local function visit(r, position, entry) return hand_out(request, r, position, entry) end
+  -- Hand out a group's share, beginning with its entry in line.  True: no further one fits.
+  local function hand_out_share(request, r, position, entry)
+    local most = request.most
+    request.has_groups = true
+    request.share = request.share or math.ceil((most - request.handed_count) / redis.call('ZCARD', ready))
+    request.most = math.min(most, request.handed_count + math.min(request.share, grouping.slots_of(r.group)))
+    if request.most > request.handed_count and not hand_out(request, r, position, entry) then
+      each_member(r.group, request.most - request.handed_count, function(next_r, next_position, next_entry)
+        return hand_out(request, next_r, next_position, next_entry)
+      end)
+    end
+    request.most = most
+    return request.is_cut or request.handed_count == most
+  end
+
+  -- Hand out the entries of ready, each once.
+  local function hand_out_line(request)
+    local function visit(r, position, entry)
+      return (r.group and hand_out_share or hand_out)(request, r, position, entry)
+    end
     local at, page = 0, PAGE_LEAST
     repeat
       page = math.min(page, request.most - request.handed_count)
@@ -129,6 +147,18 @@ do
       if #entries == 0 or is_done then return end
       at, page = at + #entries - removed, 2 * page
     until request.handed_count == request.most
+  end
+
+  -- A group that has more than its share goes to the end of the line: what is left of the room is shared again.
+  local function hand_out_ready(request)
+    local done
+    repeat
+      done, request.share, request.has_groups = request.handed_count + request.removed_count, nil, false
+      hand_out_line(request)
+      local is_over = not request.has_groups or request.is_cut or request.handed_count == request.most
+        or request.handed_count + request.removed_count == done
+      if not is_over then commit() end
+    until is_over
   end
 
   -- Hand out the items of a run again, or of them those whose payloads are there.
@@ -159,6 +189,14 @@ do
     return too_many
   end
 
+  -- The same for the limit of its group, of which as many were taken back as taken says.
+  local function take_back_of_group(r, token, taken)
+    local over = -grouping.slots_of(r.group) - (taken[r.group] or 0)
+    if over > 0 and over < math.huge then
+      taken[r.group] = (taken[r.group] or 0) + over - take_back(r, token, over)
+    end
+  end
+
   local function over_the_limits()
     if not limits.is_set() then return 0 end
     local slots, starts = limits.left()
@@ -167,12 +205,13 @@ do
 
   -- Hand out the remaining claims that this request was given before.
   local function hand_out_again(request)
-    local token, lease_ms, too_many = request.token, request.lease_ms, over_the_limits()
+    local token, lease_ms, too_many, taken = request.token, request.lease_ms, over_the_limits(), {}
     local begin_at = token .. '\0'
     local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
     for _, entry in ipairs(entries) do
       local r = open(string.sub(entry, #begin_at + 1))
       if r then too_many = take_back(r, token, too_many) end
+      if r and r.group then take_back_of_group(r, token, taken) end
       local is_whole = r and has_payloads(request, r)
       if r and r.whole and not request.is_cut then
         local mine = false

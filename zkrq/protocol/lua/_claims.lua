@@ -13,7 +13,7 @@ local function claims_page(owner, cursor)
     local r = open(bundles[i], packed)
     if not r or not holds(r, tokens[i]) then
       stale[#stale + 1] = entries[i]
-    elseif owner_of(tokens[i]) == owner then
+    elseif string.match(tokens[i], '^(.*)/%d+$') == owner then
       held[#held + 1] = r
     end
   end

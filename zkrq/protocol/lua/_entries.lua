@@ -16,3 +16,24 @@ local function with_scores(listed)
   for i = 1, #listed, 2 do entries[#entries + 1], score_of[listed[i]] = listed[i], listed[i + 1] end
   return entries, score_of
 end
+
+local places = {} -- of entries in groups (_groups.lua)
+do
+  local RANK_BYTES, STATE_BYTES = 10, 5
+
+  -- Return what groups says of one: number of claimed items, whether there may be members, rank and entry of the first.
+  function places.read_state(state)
+    if not state then return 0, false, nil end
+    local claims, may_have = struct.unpack('<I4B', state)
+    return claims, may_have == 1, #state > STATE_BYTES and string.sub(state, STATE_BYTES + 1) or nil
+  end
+
+  -- Return the entry after its rank.
+  function places.entry_in(placed)
+    return string.sub(placed, RANK_BYTES + 1)
+  end
+
+  function places.entry_of_member(member)
+    return places.entry_in(string.sub(member, string.find(member, '\0', 1, true) + 1))
+  end
+end

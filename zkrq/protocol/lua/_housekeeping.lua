@@ -74,8 +74,8 @@ local function keep_house(since_us, known_ms, expired)
       local entries, score_of = with_scores(
         redis.call('ZRANGEBYSCORE', scheduled, first_score, last_score, 'WITHSCORES', 'LIMIT', 0, room))
       room = room - #entries
-      each_in(scheduled, entries, 'Q', 'R', function(_, _, entry)
-        append(entering, ready, score_of[entry], entry)
+      each_in(scheduled, entries, 'Q', 'R', function(r, _, entry)
+        if r.group then grouping.join(r, entry) else append(entering, ready, score_of[entry], entry) end
         append(leaving, scheduled, entry)
       end)
     end)

@@ -6,54 +6,6 @@
 -- What a call has changed is written at its end, in an order of which every prefix is safe, because Redis does not undo a
 -- script that fails half-way: an index may name an item that has left (readers of an index check the record), but no
 -- item is ever without its index.
-local PRIORITIES = 10
-local PRIORITY_STEP = 562949953421312 -- 2^49 microseconds, 17 years
-local FIRST_MOMENT = 1700000000000000 -- so that ten steps fit into the 53 bits of a score
-local LAST_MOMENT = 2262949953421311 -- a step later
-
-local function rank(priority, due_us)
-  return (PRIORITIES - 1 - priority) * PRIORITY_STEP + (due_us - FIRST_MOMENT)
-end
-
-local function due_of(priority, score)
-  return score - (PRIORITIES - 1 - priority) * PRIORITY_STEP + FIRST_MOMENT
-end
-
--- Call visit(priority, score) with the first score of each priority that ready or scheduled has, highest priority first.
-local function each_priority(index, visit)
-  local from, step = '-inf', nil
-  repeat
-    local score = tonumber(redis.call('ZRANGEBYSCORE', index, from, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')[2])
-    if not score then return end
-    step = math.max(0, math.floor(score / PRIORITY_STEP)) -- below 0: due before the first moment
-    visit(PRIORITIES - 1 - step, score)
-    from = (step + 1) * PRIORITY_STEP
-  until step == PRIORITIES - 1
-end
-
-local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
-
--- Write a whole number as a text: Redis would with '%.17g', which takes several times as long.
-local function text_of(number)
-  return number % 1 == 0 and string.format('%d', number) or number
-end
-
--- Add one value, or two, to what is to be written.
-local function append(to, name, a, b)
-  local values = to[name]
-  if not values then
-    values = {n = 0}
-    to[name] = values
-  end
-  local n = values.n + 1
-  values[n] = a
-  if b then
-    n = n + 1
-    values[n] = b
-  end
-  values.n = n
-end
-
 -- Enter an entry into ready or scheduled, and take it from the other one if it was queued before.
 local function enter_queue(entry, priority, due_us, was_queued)
   local into, other = ready, scheduled
@@ -71,10 +23,16 @@ local function stands_at(r, moment)
   return math.min(due_us, expires_us + r.shift)
 end
 
--- is_ready: the call found the entry in ready.  Otherwise it may be in either: a due item is promoted by a claim alone.
-local function leave_queue(entry, is_ready)
-  append(leaving, ready, entry)
-  if not is_ready then append(leaving, scheduled, entry) end
+-- The same for an entry of a bundle; one of a group stands in line with its group once it is due.
+local function enter(r, entry, due_us, was_queued)
+  if not r.group then return enter_queue(entry, r.priority, due_us, was_queued) end
+  if due_us <= now_us then
+    grouping.join(r, entry)
+    if was_queued then append(leaving, scheduled, entry) end
+  else
+    append(entering, scheduled, text_of(rank(r.priority, math.min(due_us, LAST_MOMENT))), entry)
+    if was_queued then grouping.leave(r, entry) end
+  end
 end
 
 local look_after
@@ -95,7 +53,7 @@ do
   -- which it expires, which counts while it is queued.
   function look_after(r)
     local key, expires_us = read_tail(r.tail)
-    if r.marks >= KEYED then keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil) end
+    if has_key(r) then keep_key(key, r.bundle, string.find(r.states, '[QRC]') ~= nil) end
     if r.marks % 2 == 0 then return end
     if string.find(r.states, '[QRC]') then
       local counts = string.find(r.states, 'C', 1, true) and -1 or 1 -- not while it is claimed
@@ -115,6 +73,14 @@ end
 
 local place
 do
+  local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
+
+  -- is_ready: the call found the entry in ready.  Otherwise it may be in either: a due item is promoted by a claim alone.
+  local function leave(r, entry, is_ready)
+    if r.group then grouping.leave(r, entry) else append(leaving, ready, entry) end
+    if not is_ready then append(leaving, scheduled, entry) end
+  end
+
   -- Note the runs in which two forms of a bundle differ: from, to, old state, old row, state, row.  Halves that are equal
   -- are passed over: most decisions about large bundles change a few items.  If equal numbers may stand for different
   -- claims, all runs are noted.
@@ -174,7 +140,7 @@ do
       local state = string.byte(r.states, position)
       if state == string.byte(b.states, position)
         and (b.is_lost or string.sub(r.own, at, at + OWN_BYTES - 1) ~= string.sub(b.own, at_b, at_b + OWN_BYTES - 1)) then
-        if state == REQUEUED then enter_queue(entry_of(r, position), r.priority, stands_at(r, moment), true) end
+        if state == REQUEUED and not r.is_elsewhere then enter(r, entry_of(r, position), stands_at(r, moment), true) end
         if state == DEAD then append(entering, dead, moment + r.shift, entry_of(r, position)) end
       end
     end
@@ -184,10 +150,12 @@ do
   local function place_own(r, from, to, old_state, state)
     for position = from, to do
       local entry = entry_of(r, position)
-      if state == REQUEUED then
-        enter_queue(entry, r.priority, stands_at(r, (own_of(r, position))), old_state == REQUEUED)
+      if r.is_elsewhere then
+        -- all of its entries are entered again (change_group)
+      elseif state == REQUEUED then
+        enter(r, entry, stands_at(r, (own_of(r, position))), old_state == REQUEUED)
       elseif old_state == REQUEUED then
-        leave_queue(entry, false)
+        leave(r, entry, false)
       end
       if state == DEAD then
         append(entering, dead, own_of(r, position) + r.shift, entry)
@@ -197,11 +165,45 @@ do
     end
   end
 
+  -- Call visit(entry, position) with the entries of what is queued of a bundle; nil: with its bundle.
+  local function each_queued(r, bundle, visit)
+    if string.find(r.states, 'Q', 1, true) then visit(bundle) end
+    local position = string.find(r.states, 'R', 1, true)
+    while position do
+      visit(bundle .. '\0' .. string.char(position), position)
+      position = string.find(r.states, 'R', position + 1, true)
+    end
+  end
+
+  local function count_all_claims(r, by)
+    if r.group and string.find(r.states, 'C', 1, true) then
+      grouping.count_claims(r.group, by * select(2, string.gsub(r.states, 'C', '')))
+    end
+  end
+
+  -- Take all entries of a bundle to another place in line, or another group: two servers took pushes of one id that said
+  -- otherwise.  The old ones are removed immediately, because removals that are collected come last.
+  local function change_group(b, r)
+    each_queued(b, r.bundle, function(entry)
+      redis.call('ZREM', scheduled, entry)
+      if b.group then grouping.remove(b, entry) else redis.call('ZREM', ready, entry) end
+    end)
+    each_queued(r, r.bundle, function(entry, position)
+      enter(r, entry, stands_at(r, position and own_of(r, position) or r.due), false)
+    end)
+  end
+
   local LIVE = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true, [DEAD] = true}
 
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
   function place(r)
-    local b, began, ended = r.before or NOTHING, {}, {}
+    local b, began, ended, has_turn = r.before or NOTHING, {}, {}, false
+    r.is_elsewhere = (b.group or r.group) and b.standing ~= standing_of(r) and string.find(b.states, '[QR]')
+    if r.is_elsewhere then change_group(b, r) end
+    if b.group ~= r.group then
+      count_all_claims(b, -1)
+      count_all_claims(r, 1)
+    end
     for _, run in ipairs(changes_between(b, r)) do
       local from, to, old_state, old_row, state, row = unpack(run)
       local size = to - from + 1
@@ -220,6 +222,14 @@ do
       elseif old_token then
         freed = freed + size
       end
+      if r.group and r.group == b.group then
+        if token and token ~= old_token then
+          has_turn = true
+          grouping.count_claims(r.group, old_token and 0 or size, true)
+        elseif old_token and not token then
+          grouping.count_claims(r.group, -size)
+        end
+      end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
       end
@@ -227,12 +237,15 @@ do
     if r.own ~= b.own or b.is_lost then move_own(b, r) end
     if b.is_lost and string.find(r.states, '[QR]') then readied = readied + 1 end
     local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
-    if queued then
-      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority then
-        enter_queue(r.bundle, r.priority, stands_at(r, r.due), was_queued)
+    if r.is_elsewhere then
+      -- done
+    elseif queued then
+      -- A bundle of a group of which a part is claimed goes to the end of the line.
+      if not was_queued or has_moved(b, r, 'due') or b.priority ~= r.priority or has_turn then
+        enter(r, r.bundle, stands_at(r, r.due), was_queued)
       end
     elseif was_queued then
-      leave_queue(r.bundle, r.is_ready)
+      leave(r, r.bundle, r.is_ready)
     end
     local is_claimed, was_claimed = string.find(r.states, 'C', 1, true), string.find(b.states, 'C', 1, true)
     if is_claimed then
@@ -248,7 +261,7 @@ do
         append(leaving, holdings, token .. '\0' .. r.bundle)
       end
     end
-    if r.marks > 0 then look_after(r) end
+    if has_tail(r) then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
     if r.bundle == LIMITS then limits.note(r) end
@@ -266,11 +279,12 @@ end
 
 -- Call visit(r, position, entry) with each bundle, or item with a moment of its own (position), that entries of an index
 -- name, until it returns true: then return that.  shared, own: in which states the index names a bundle, and an item; an
--- entry whose item has left them is removed.  Return also how many were.
-local function each_in(index, entries, shared, own, visit)
+-- entry whose item has left them is removed.  Return also how many were.  name_of: reads
+-- the entry from what the index has, as in members.
+local function each_in(index, entries, shared, own, visit, name_of)
   if not entries[1] then return false, 0 end
   local bundles, positions = {}, {}
-  for i, entry in ipairs(entries) do bundles[i], positions[i] = read_entry(entry) end
+  for i, entry in ipairs(entries) do bundles[i], positions[i] = read_entry(name_of and name_of(entry) or entry) end
   local held, removed = redis.call('HMGET', records, unpack(bundles)), 0
   for i, entry in ipairs(entries) do
     local position = positions[i]
@@ -281,10 +295,20 @@ local function each_in(index, entries, shared, own, visit)
       if visit(r, position, entry) then return true, removed end
     else
       redis.call('ZREM', index, entry)
+      if index == ready and r and r.group then grouping.leave(r, entry) end
       removed = removed + 1
     end
   end
   return false, removed
+end
+
+-- The same for the first entries of a group beside the one that stands in ready.
+local function each_member(group, count, visit)
+  local first, behind = '[' .. group .. '\0', '(' .. group .. '\1'
+  local entries = count > 0 and redis.call('ZRANGEBYLEX', members, first, behind, 'LIMIT', 0, count) or {}
+  each_in(members, entries, 'Q', 'R', function(r, position, member)
+    return visit(r, position, places.entry_of_member(member))
+  end, places.entry_of_member)
 end
 
 -- Have all indexes written again, whatever they say of a bundle.
@@ -331,12 +355,15 @@ do
         r.changed, r.begun, r.before = false, false, nil
       end
     end
+    if lines[1] then grouping.line_up() end
     write('HSET', payloads, new.payloads)
     write('HSET', notes, new.notes)
     for index, values in pairs(entering) do write('ZADD', index, values) end
     write('HSET', records, new.records)
+    write('HSET', groups, new.groups)
     for index, values in pairs(leaving) do write('ZREM', index, values) end
     write('HDEL', notes, new.old_notes)
+    write('HDEL', groups, new.old_groups)
     write('RPUSH', tombstones, new.tombstones)
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)

@@ -2,15 +2,15 @@
 -- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
 -- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
 -- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes; limits, begun:
--- the text of the record, and counters (_limits.lua).
+-- the text of the record, and counters (_limits.lua); in_line, blocked: how many groups have an entry in ready, and how
+-- many have only members; line_us: when the last one took its place in ready (_groups.lua).
 local function read_numbers()
   local found = redis.call('HMGET', lead, 'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms',
-    'large', 'epoch', 'since_us', 'seen_ms', 'limits',
-    'begun')
+    'large', 'epoch', 'since_us', 'seen_ms', 'limits', 'begun', 'in_line', 'line_us', 'blocked')
   numbers = {
     queued = found[1], claimed = found[2], dead = found[3], removed = found[4], tombstone_bytes = found[5], floor_ms = found[6],
     forgot_ms = found[7], large = found[8], epoch = found[9], since_us = found[10], seen_ms = found[11],
-    limits = found[12], begun = found[13],
+    limits = found[12], begun = found[13], in_line = found[14], line_us = found[15], blocked = found[16],
   }
 end
 
@@ -32,7 +32,7 @@ end
 
 -- List the queue; with numbers it is listed already.
 local function list_queue(queue)
-  if not numbers then read_numbers() end
+  number('queued')
   if not numbers.queued then redis.call('SADD', queues, queue) end
 end
 

@@ -1,5 +1,6 @@
 -- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead.
 -- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
+-- * groups: of each group.  concurrency=N: at most N items of it are claimed at once (_groups.lua).
 -- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
 --   begin within MS milliseconds.
 -- A section or a name that this version does not know stays as it is, and limits nothing.
@@ -91,6 +92,12 @@ do
     if not counts then return end
     counts[1] = counts[1] + items
     write_begun(counts)
+  end
+
+  -- Return how many items of each group may be claimed at once.
+  function limits.of_each_group()
+    if not limits.is_set() then return math.huge end
+    return tonumber(string.match(limits.section(numbers.limits, 'groups'), 'concurrency=(%d+)') or math.huge)
   end
 
   function limits.is_set()

@@ -3,10 +3,6 @@
 local FENCED_MEMORY_MS = 600000 -- during which a dead owner's late requests are refused by name
 local WAITER_MEMORY_MS = 60000 -- a waiter that has not asked again for this long is forgotten
 
-local function owner_of(token)
-  return string.match(token, '^(.*)/(%d+)$')
-end
-
 -- Note the owners of all claims of a bundle.
 local function note_owners(r)
   for row = 1, #r.rows / ROW_BYTES do

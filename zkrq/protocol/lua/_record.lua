@@ -6,57 +6,82 @@
 -- deleted, at the moment of its push.
 -- Moments are by the clock of the server that decided the record, in microseconds. Each server keeps the difference to
 -- its own clock (shift) in front of the record; it is never shipped and never compared.
-local FORMAT = 2
-local HEAD = 'I4I4BBdddd'
 local MARKED_AT, COUNT_AT, PUSHED_AT = 10, 11, 12
 local HEAD_LENGTH = 9 -- format, version
 local SHIFT_BYTES = 8
 local ROW, ROW_BYTES = '<BI4I4d', 17 -- of a claim: owner, request, lease, deadline
 local OWN, OWN_BYTES = '<BdI4', 13 -- what an item does not share with its bundle: position, moment, failures
 local NONE = 127 -- row 0 in the column; the rows follow it, so that no byte means something in a pattern
-local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), it has a key (2 * MARK)
-local EXPIRES, KEYED = 1, 2
+local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), has a key (2 * MARK), is in a group (4 * MARK),
+-- in one that keeps the order (8 * MARK)
+local EXPIRES = 1
 local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
 local PAUSE, LIMITS, DELETED = '\1pause', '\1limits', '\1deleted' -- no item has such an id
 local REPLACED = '=' -- before the ids of items in the row of the one in their place (push_decided.lua)
 local ALIVE = '[QRCDP]'
 local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 -- the bytes of Q, R, C, D, X, F
 
--- Read a record as it is stored, or as it was sent (shift given).
-local function read_record(packed, shift)
-  local at = 1
-  if not shift then shift, at = struct.unpack('<d', packed) end
-  if string.byte(packed, at) ~= FORMAT then
-    error('a record of another format than ' .. FORMAT .. ', that of another version of zkrq')
-  end
-  local epoch, n, marked, count, pushed_at, due, clock, soonest
-  epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
-  local size = count == 0 and 1 or count
-  local row_owners, owner_count = {}, string.byte(packed, at + 4 * size)
-  local states, named = string.sub(packed, at, at + size - 1), string.sub(packed, at + size, at + 2 * size - 1)
-  local attempts = string.sub(packed, at + 2 * size, at + 4 * size - 1)
-  at = at + 4 * size + 1
-  for i = 1, owner_count do
-    local length = string.byte(packed, at)
-    row_owners[i] = string.sub(packed, at + 1, at + length)
-    at = at + 1 + length
-  end
-  local rows_end = at + ROW_BYTES * string.byte(packed, at)
-  local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
-  return {
-    epoch = epoch, n = n, priority = marked % MARK, marks = math.floor(marked / MARK), count = count, size = size,
-    pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
-    attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1),
-    clock = clock, shift = shift, rows = string.sub(packed, at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
-  }
-end
+local read_record, write_record, has_tail, has_key
+do
+  local KEYED, GROUPED = 2, 4 -- further flags
+  local FORMAT = 2
+  local GROUPED_FORMAT = 3 -- of a record that ends with its group: clients that know none fail loudly
+  local HEAD = 'I4I4BBdddd'
+  local LIFE_BYTES = 16 -- of a tail, after its key: when the item expires, its time to live
 
-local function write_record(r)
-  local row_owners = ''
-  for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
-  return struct.pack('<B' .. HEAD, FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
-    r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
-    .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. r.tail
+  -- Tell whether an item has a time to live or a key, which its record has in its tail.
+  function has_tail(r)
+    return r.marks % GROUPED > 0
+  end
+
+  function has_key(r)
+    return r.marks % GROUPED >= KEYED
+  end
+
+  -- Read a record as it is stored, or as it was sent (shift given).
+  function read_record(packed, shift)
+    local at = 1
+    if not shift then shift, at = struct.unpack('<d', packed) end
+    local format = string.byte(packed, at)
+    if format ~= FORMAT and format ~= GROUPED_FORMAT then
+      error('a record of another format than ' .. FORMAT .. ', that of another version of zkrq')
+    end
+    local epoch, n, marked, count, pushed_at, due, clock, soonest
+    epoch, n, marked, count, pushed_at, due, clock, soonest, at = struct.unpack('<x' .. HEAD, packed, at)
+    local size = count == 0 and 1 or count
+    local row_owners, owner_count = {}, string.byte(packed, at + 4 * size)
+    local states, named = string.sub(packed, at, at + size - 1), string.sub(packed, at + size, at + 2 * size - 1)
+    local attempts = string.sub(packed, at + 2 * size, at + 4 * size - 1)
+    at = at + 4 * size + 1
+    for i = 1, owner_count do
+      local length = string.byte(packed, at)
+      row_owners[i] = string.sub(packed, at + 1, at + length)
+      at = at + 1 + length
+    end
+    local rows_end = at + ROW_BYTES * string.byte(packed, at)
+    local own_end = rows_end + 1 + OWN_BYTES * string.byte(packed, rows_end + 1)
+    local r = {
+      epoch = epoch, n = n, priority = marked % MARK, marks = math.floor(marked / MARK), count = count, size = size,
+      pushed_at = pushed_at, due = due, soonest = soonest, states = states, named = named,
+      attempts = attempts, row_owners = row_owners, tail = string.sub(packed, own_end + 1),
+      clock = clock, shift = shift, rows = string.sub(packed, at + 1, rows_end), own = string.sub(packed, rows_end + 2, own_end),
+    }
+    if r.marks >= GROUPED then
+      local tail_end = has_tail(r) and 1 + string.byte(r.tail) + LIFE_BYTES or 0
+      r.group, r.order = struct.unpack('<Bc0d', r.tail, tail_end + 1)
+      r.tail = string.sub(r.tail, 1, tail_end)
+    end
+    return r
+  end
+
+  function write_record(r)
+    local row_owners = ''
+    for _, owner in ipairs(r.row_owners) do row_owners = row_owners .. string.char(#owner) .. owner end
+    local tail = r.group and r.tail .. string.char(#r.group) .. r.group .. struct.pack('<d', r.order) or r.tail
+    return struct.pack('<B' .. HEAD, r.group and GROUPED_FORMAT or FORMAT, r.epoch, r.n, r.priority + r.marks * MARK, r.count, r.pushed_at, r.due, r.clock,
+      r.soonest) .. r.states .. r.named .. r.attempts .. string.char(#r.row_owners) .. row_owners
+      .. string.char(#r.rows / ROW_BYTES) .. r.rows .. string.char(#r.own / OWN_BYTES) .. r.own .. tail
+  end
 end
 
 -- Return key, the moment at which the item expires (0: never), and its time to live; only a bundle of one has a tail.

@@ -1,6 +1,5 @@
 -- purpose: wake waiting consumers when items are ready.  A waiter is one client's channel; each is woken once, and only
 -- as many as there are items.  If nothing listens on a channel, its client has died, and the next one is woken.
-local WAKE_MAX = 64 -- waiters woken in one call
 
 -- Return the number of listeners; nil if the caller's user may not publish: a lost wake-up costs time, but no call
 -- fails.
@@ -11,6 +10,7 @@ end
 -- Under limits, as many as may claim something that is ready, for the slots that this call has freed as well.  One that
 -- the rate stops learns when that ends.
 local function wake(items)
+  local WAKE_MAX = 64 -- waiters woken in one call
   local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
   local looks = LOOK_MAX
   if numbers and limits.is_set() then -- without numbers nothing was changed

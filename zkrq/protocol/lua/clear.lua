@@ -1,21 +1,25 @@
 #!lua flags=allow-oom
 -- purpose: decide the removal of items that are ready or scheduled and were pushed up to a moment; claimed ones stay
 -- with their owners.  Looks at count entries from the cursor on: first at scheduled ones, which may become ready
--- meanwhile.
+-- meanwhile, then at members of groups, which may take their place in line, and last at ready ones.  Beside a group's entry
+-- it looks at the first members again: what came before the group's first has sent it back there.
+-- only: empty: all items; = and a group: those of the group.
 -- Items pushed later are skipped, so that the calls of one clearing end, whatever is pushed.
 -- trim: 1 to drop old tombstones as well.  call: id of this call (_calls.lua).
 -- before_ms: the moment; on the first page, whose cursor is empty, this server's clock if that is later.
--- cursor: s or r for scheduled or ready, score and entry of the last item skipped there; s: from the beginning.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead
--- ARGV: epoch generation put_window_ms trim count call before_ms cursor
+-- cursor: s or r for scheduled or ready, score and entry of the last item skipped there; m and the member looked at last;
+-- s: from the beginning.
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead
+-- ARGV: epoch generation put_window_ms trim count call before_ms cursor only
 -- reply: OK executed_before removed before_ms cursor [id record notes since; of each bundle concerned]; the cursor is empty at the end, removed: number of items
 -- A repetition reports what the first try removed.
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(put_window_ms, trim, count, call, before_ms, cursor)
+local function operation(put_window_ms, trim, count, call, before_ms, cursor, only)
   local executed_before = was_executed(call)
-  local removed, removed_count = {}, 0
+  local removed, removed_count, seen = {}, 0, {}
   local moment_ms, room = tonumber(before_ms), tonumber(count)
+  local group = only ~= '' and string.sub(only, 2) or nil
   if cursor == '' then moment_ms, cursor = math.max(moment_ms, now_ms), 's' end
 
   local function remove_all(r, position)
@@ -28,7 +32,23 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor)
         removed_count = removed_count + to - from + 1
       end
     end)
-    removed[#removed + 1] = r.bundle
+    if not seen[r] then
+      seen[r], removed[#removed + 1] = true, r.bundle
+    end
+  end
+
+  -- Remove an item, or return true if it stays.
+  local function visit(r, position)
+    if r.pushed_at > moment_ms or group and r.group ~= group then return true end
+    remove_all(r, position)
+  end
+
+  local function visit_first(r, position)
+    local stays = visit(r, position)
+    if r.group and (not group or r.group == group) then
+      each_member(r.group, tonumber(count), function(next_r, next_position) visit(next_r, next_position) end)
+    end
+    return stays
   end
 
   -- Remove items of an index that follow the last skipped entry; return the score and name of the new last skipped one.
@@ -41,23 +61,41 @@ local function operation(put_window_ms, trim, count, call, before_ms, cursor)
     end
     local entries, score_of = with_scores(redis.call('ZRANGE', index, offset, offset + room - 1, 'WITHSCORES'))
     each_in(index, entries, 'Q', 'R', function(r, position, entry)
-      if r.pushed_at > moment_ms then
-        score, passed = score_of[entry], entry
-      else
-        remove_all(r, position)
-      end
+      if (index == ready and visit_first or visit)(r, position) then score, passed = score_of[entry], entry end
     end)
     room = room - #entries
     return score, passed
+  end
+
+  -- Remove members that follow the one looked at last; return the new one.
+  local function clear_members(passed)
+    local from = passed ~= '' and '(' .. passed or group and '[' .. group .. '\0' or '-'
+    local found = redis.call('ZRANGEBYLEX', members, from, group and '(' .. group .. '\1' or '+', 'LIMIT', 0, room)
+    each_in(members, found, 'Q', 'R', function(r, position) visit(r, position) end, places.entry_of_member)
+    room = room - #found
+    return found[#found] or passed
   end
 
   if not executed_before then
     local at, score, passed = string.match(cursor, '^(%a)(%S*) ?(.*)$')
     if at == 's' then
       score, passed = clear(scheduled, score, passed)
-      if room > 0 then at, score, passed = 'r', '', '' end
+      if room > 0 then at, score, passed = 'm', '', '' end
+    elseif at == 'm' then
+      passed = string.sub(cursor, 3)
     end
-    if at == 'r' and room > 0 then score, passed = clear(ready, score, passed) end
+    if at == 'm' and room > 0 then
+      passed = clear_members(passed)
+      if room > 0 then at, passed = 'r', '' end
+    end
+    if at == 'r' and room > 0 then
+      if group then
+        local _, _, first_placed = places.read_state(redis.call('HGET', groups, group))
+        each_in(ready, {first_placed and places.entry_in(first_placed)}, 'Q', 'R', function(r, position) visit_first(r, position) end)
+      else
+        score, passed = clear(ready, score, passed)
+      end
+    end
     cursor = room > 0 and '' or at .. score .. ' ' .. passed
   end
   for _, bundle in ipairs(executed_before and items_of(call) or {}) do

@@ -2,7 +2,7 @@
 -- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause, no limit.
 -- It stays as long as a tombstone, its deletion, the end of a pause or of limits, a consumer, a fence or a refusal of late pushes is
 -- remembered, or would be by a server that has missed nothing.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms
 -- reply: OK forgotten
 -- reply: NOTINSYNC generation
@@ -10,7 +10,7 @@
 local function operation(queue, put_window_ms)
   local function is_needed()
     -- No item is ever without its index.
-    if redis.call('EXISTS', ready, scheduled, claimed, dead) > 0 then return true end
+    if redis.call('EXISTS', ready, scheduled, members, claimed, dead) > 0 then return true end
     local kept = 0
     for _, packed in ipairs(redis.call('HMGET', records, PAUSE, LIMITS)) do
       if packed then
@@ -25,7 +25,7 @@ local function operation(queue, put_window_ms)
   end
 
   if is_needed() then return {'OK', 0} end
-  redis.call('UNLINK', records, payloads, ready, scheduled, claimed, holdings, dead, tombstones, keys, expiring, notes,
+  redis.call('UNLINK', records, payloads, ready, scheduled, members, groups, claimed, holdings, dead, tombstones, keys, expiring, notes,
     owners, fenced_owners, lead, waiting)
   redis.call('SREM', queues, queue)
   return {'OK', 1}

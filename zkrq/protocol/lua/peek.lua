@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
 -- purpose: read the first items of an index (ready, scheduled, claimed or dead), in its order, without changing
--- anything; scheduled ones in the order in which they become due.
--- KEYS: server records payloads ready scheduled claimed dead notes
--- ARGV: epoch generation state count
+-- anything; scheduled ones in the order in which they become due.  Of groups, ready has those in line, then the others.
+-- only: empty: all; = and a group: the ready items of that group.
+-- KEYS: server records payloads ready scheduled members groups claimed dead notes
+-- ARGV: epoch generation state count only
 -- reply: OK [id position; of each item, in order: its bundle and its place there] [id record notes since payload; of each bundle, the payload is false where there is none] [id; of each beyond the limit of bytes]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(state, count)
+local function operation(state, count, only)
   local SEEN_MAX = 500 -- items in one call
   count = math.min(tonumber(count), SEEN_MAX)
 
@@ -22,10 +23,26 @@ local function operation(state, count)
     return entries
   end
 
+  -- Return the first entries that are ready: of a group, or of all.
+  local function first_ready(group)
+    local _, _, first_placed = places.read_state(group and redis.call('HGET', groups, group))
+    local found = group and {first_placed and places.entry_in(first_placed)} or redis.call('ZRANGE', ready, 0, count - 1)
+    if #found == count then return found end
+    local from, behind = group and '[' .. group .. '\0' or '-', group and '(' .. group .. '\1' or '+'
+    for _, member in ipairs(redis.call('ZRANGEBYLEX', members, from, behind, 'LIMIT', 0, count - #found)) do
+      found[#found + 1] = places.entry_of_member(member)
+    end
+    return found
+  end
+
   local entries, ids = {}, {}
   if count > 0 then
-    local index = ({ready = ready, claimed = claimed, dead = dead})[state]
-    entries = index and redis.call('ZRANGE', index, 0, count - 1) or first_due()
+    local index = ({claimed = claimed, dead = dead})[state]
+    if state == 'ready' then
+      entries = first_ready(only ~= '' and string.sub(only, 2) or nil)
+    else
+      entries = index and redis.call('ZRANGE', index, 0, count - 1) or first_due()
+    end
   end
   local places, bundles, seen = {}, {}, {}
   for i, entry in ipairs(entries) do ids[i] = read_entry(entry) end

@@ -10,7 +10,7 @@
 -- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
 -- decision, so no crash loses the old item without the new one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- ARGV: epoch generation again queue put_window_ms max_size replacing / id record payload
 -- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
@@ -35,7 +35,13 @@ local function replace(rivals, bundle, r)
   local ids = {}
   for i, rival in ipairs(rivals) do
     local due_us = (own_of(rival, 1) or rival.due) + rival.shift
-    if r.due == 0 then r.due = math.min(0, due_us - now_us) end
+    if r.due == 0 then
+      r.due = math.min(0, due_us - now_us)
+      if r.group and r.group == rival.group then
+        local order = rival.order > 0 and rival.order or rival.pushed_at
+        r.order = r.order > 0 and math.min(r.order, order) or order
+      end
+    end
     remove(rival, 1, 1, row_of_call(rival, 'Q' .. bundle))
     ids[i] = rival.bundle
   end
@@ -155,7 +161,7 @@ local function operation(again, queue, put_window_ms, max_size, replacing)
       return 'D' .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
-    local taken = r.marks >= KEYED and replacing == '0' and is_taken((read_tail(r.tail)))
+    local taken = has_key(r) and replacing == '0' and is_taken((read_tail(r.tail)))
     if taken then
       tell_as_is(taken)
       return refuse('=' .. taken.bundle)

@@ -3,7 +3,7 @@
 -- So are items that are gone, which the reply names: push_decided.lua decides whether their tombstones still count.  The reply
 -- names a known item that is alone, too: its id may be the caller's own, and then the caller is told.
 -- record: its moments count from its arrival.
--- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server queues records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation queue put_window_ms cuts / id record payload
 -- reply: OK [position; of every put that was refused because it is older than the put window or newer than this clock] [position n items; of every put of which items are gone: the n of its version, and their positions, a byte each; and of every other put of a known item that is alone: no positions]
@@ -49,16 +49,16 @@ local function operation(queue, put_window_ms, cuts)
     elseif not seen[id] then
       seen[id] = true
       local marked, shift = string.byte(record, MARKED_AT), due_us > 0 and now_us or oldest_us + position
-      local stands_us = due_us + shift
       if marked >= MARK then
         local r = read_record(record, shift)
         r.bundle = id
-        look_after(r)
-        stands_us = stands_at(r, due_us)
+        if has_tail(r) then look_after(r) end
+        enter(r, id, stands_at(r, due_us))
+      else
+        enter_queue(id, marked, due_us + shift)
       end
       append(new, 'records', id, struct.pack('<d', shift) .. record)
       append(new, 'payloads', id, payload)
-      enter_queue(id, marked % MARK, stands_us)
       tally[QUEUED], readied = (tally[QUEUED] or 0) + size, readied + size
     else
       tell(told, position, 1, '')

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- purpose: queue dead letters again, ready immediately, with no attempts: the named ones, or the count that died first.
 -- A letter whose key is in use again stays dead.
--- KEYS: server records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
+-- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- skip: how many of those that died first to skip.  call: id of this call (_calls.lua).  The items name it, so that a
 -- repetition reports them again.
 -- ARGV: epoch generation skip count call / id
@@ -27,12 +27,12 @@ local function operation(skip, count, call)
     local state, row = string.byte(r.states, position), string.byte(r.named, position) - NONE
     if state == DEAD then
       -- Items that a repetition finds dead stay dead: their key was in use, or they have died again since.
-      if executed_before or r.marks >= KEYED and is_taken(read_tail(r.tail)) then return false end
+      if executed_before or has_key(r) and is_taken(read_tail(r.tail)) then return false end
       touch(r)
       r.attempts = string.sub(r.attempts, 1, 2 * position - 2) .. '\0\0' .. string.sub(r.attempts, 2 * position + 1)
       set_own(r, position, now_us, 0)
       set(r, position, position, REQUEUED, row_of_call(r, call))
-      if r.marks > 0 then
+      if has_tail(r) then
         local key, _, ttl_us = read_tail(r.tail)
         r.tail = write_tail(key, ttl_us > 0 and now_us + ttl_us or 0, ttl_us)
         take_key(r)

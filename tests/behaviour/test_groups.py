@@ -1,0 +1,149 @@
+"""``group=``: groups take turns, however many items one of them has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import zkrq
+from tests.behaviour.helpers import working
+
+pytestmark = pytest.mark.anyio
+
+
+async def drain(queue: zkrq.Queue[Any], count: int) -> list[str]:
+    """Items in the order in which they are claimed one by one."""
+    items: list[str] = []
+    async for claim in queue.pop(prefetch=0, limit=count, wait=False):
+        items.append(claim.item)
+        await claim.ack()
+    return items
+
+
+async def test_groups_take_turns(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many([f"a{n}" for n in range(200)], group="a")
+    await queue.push_many(["b0", "b1"], group="b")
+    await queue.push("c0", group="c")
+    assert await drain(queue, 7) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
+    assert await queue.clear() == 196
+
+
+async def test_a_claim_names_its_group(queue: zkrq.Queue[Any]) -> None:
+    await queue.push("x", group="tenant-42")
+    await queue.push("y")
+    claims = await queue.pop_many(2, timeout=0)
+    assert {claim.item: claim.group for claim in claims} == {"x": "tenant-42", "y": None}
+    items = [await queue.get(claim.id) for claim in claims]
+    assert {item.item: item.group for item in items if item} == {"x": "tenant-42", "y": None}
+    assert await queue.ack_many(claims) == []
+
+
+async def test_a_share_of_each_group(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many([f"a{n}" for n in range(90)], group="a")
+    await queue.push_many([f"b{n}" for n in range(9)], group="b")
+    await queue.push_many([f"c{n}" for n in range(2)], group="c")
+    claims = await queue.pop_many(12, timeout=0)
+    assert sorted(claim.item for claim in claims) == [
+        "a0", "a1", "a2", "a3", "a4", "b0", "b1", "b2", "b3", "b4", "c0", "c1",
+    ]  # fmt: skip
+    assert await queue.ack_many(claims) == []
+    await queue.clear()
+
+
+async def test_with_groups_items_without_one_are_one_group(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups())
+    await queue.push_many(["x0", "x1", "x2"])
+    await queue.push("y0", group="y")
+    assert await drain(queue, 4) == ["x0", "y0", "x1", "x2"]
+
+
+async def test_pushes_of_one_moment_make_a_bundle_of_each_group(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many([])
+    receipts = [await queue.push(f"{group}", group=group) for group in "abab"]
+    assert len({receipt.id for receipt in receipts}) == 4
+    assert sorted(await drain(queue, 4)) == ["a", "a", "b", "b"]
+
+
+async def test_looking_at_one_group(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(["a0", "a1"], group="a")
+    await queue.push_many(["b0", "b1"], group="b")
+    await queue.push("b2", group="b", delay=600)
+    assert [item.item for item in await queue.peek(group="b")] == ["b0", "b1"]
+    assert sorted([str(item.item) async for item in queue.scan(group="b")]) == ["b0", "b1", "b2"]
+    told = await queue.statistics()
+    assert (told.groups, told.groups_in_line, told.groups_blocked) == (2, 2, 0)
+    with pytest.raises(zkrq.ConfigError, match="only the ready items"):
+        await queue.peek(group="b", state="dead")
+    assert await queue.clear(group="b") == 3
+    assert await drain(queue, 9) == ["a0", "a1"]
+    assert (await queue.statistics()).groups == 0
+
+
+async def test_what_fails_comes_back_to_its_group(queue: zkrq.Queue[Any]) -> None:
+    await queue.push_many(["a0", "a1"], group="a")
+    await queue.push("b0", group="b")
+    (claim,) = await queue.pop_many(1, timeout=0)
+    await claim.nack(delay=0)
+    (claim,) = await queue.pop_many(1, timeout=0)
+    assert claim.item == "b0"
+    await claim.ack()
+    (claim,) = await queue.pop_many(1, timeout=0)
+    assert (claim.item, claim.group, claim.failures) == ("a0", "a", 1)
+    await claim.bury("why")
+    assert await queue.redrive() == 1
+    assert await drain(queue, 9) == ["a0", "a1"]
+
+
+async def test_no_more_of_a_group_are_worked_on_than_its_limit(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(concurrency=2))
+    await queue.push_many([f"a{n}" for n in range(20)], group="a")
+    await queue.push_many([f"b{n}" for n in range(3)], group="b")
+    await queue.push_many([f"x{n}" for n in range(3)])
+    running: Counter[str | None] = Counter()
+    most: Counter[str | None] = Counter()
+    done: list[str] = []
+    everything = asyncio.Event()
+
+    async def handle(item: str, claim: zkrq.Claim[str]) -> None:
+        running[claim.group] += 1
+        most[claim.group] = max(most[claim.group], running[claim.group])
+        await asyncio.sleep(0.01)
+        running[claim.group] -= 1
+        done.append(item)
+        if len(done) == 26:
+            everything.set()
+
+    async with working(queue, handle, concurrency=10):
+        await everything.wait()
+    assert most == {"a": 2, "b": 2, None: 2}
+    assert len(set(done)) == 26
+
+
+async def test_a_blocked_group_keeps_nobody_waiting(cluster: zkrq.Cluster, name: str) -> None:
+    queue = cluster.queue(name, groups=zkrq.Groups(concurrency=1))
+    await queue.push_many(["a0", "a1", "a2"], group="a")
+    await queue.push("b0", group="b")
+    first = await queue.pop_many(9, timeout=0)
+    assert {claim.item for claim in first} == {"a0", "b0"}
+    told = await queue.statistics()
+    assert (told.groups_blocked, told.groups_in_line, told.group_limits) == (1, 0, zkrq.Groups(concurrency=1))
+    waiting = asyncio.create_task(queue.pop_one(timeout=30))
+    await asyncio.sleep(0.05)
+    assert not waiting.done()
+    await next(claim for claim in first if claim.item == "a0").ack()
+    claim = await waiting
+    assert claim
+    assert claim.item == "a1"
+    await queue.set_groups(zkrq.Groups())
+    await claim.ack()
+    assert await queue.clear() == 1
+    assert await queue.ack_many(first) == []
+
+
+@pytest.mark.parametrize("concurrency", [0, -1, 1_000_001, 1.5, True])
+def test_bad_limits_of_groups_are_refused(concurrency: Any) -> None:
+    with pytest.raises(zkrq.ConfigError, match="concurrency"):
+        zkrq.Groups(concurrency=concurrency)

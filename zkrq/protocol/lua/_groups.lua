@@ -1,0 +1,194 @@
+-- purpose: keep the line of groups.  Of each group at most one entry, its first, stands in ready: its place in line.
+-- members holds a group's other entries that are due, in a sorted set without scores: group, zero byte, rank, entry.  rank:
+-- priority and order (standing_of), then items with a moment of their own before bundles; Redis orders them by these bytes.
+-- groups maps a group to its number of claimed items (four bytes), whether members may have entries of it (a byte), and
+-- rank and entry of its first.  A group of which nothing is claimed and nothing is due is not named there.
+-- A group of which as many items are claimed as its limit allows has no entry in ready, but all in members: it is blocked,
+-- and costs the requests of others nothing.  When a claim ends, its next entry goes to the end of the line.
+-- A group's place in line is this server's own; the score says since when the group has it.  All else follows from the
+-- records.  A call notes what comes and leaves, and line_up (in commit) writes what follows from it once for each group.
+local grouping = {} -- one name for all, because Lua allows 200 in a library
+do
+  local function line_of(group)
+    local line = lines.of[group]
+    if not line then
+      line = {group = group, came = {}, left = {}, left_count = 0, claims = 0}
+      lines.of[group], lines[#lines + 1] = line, line
+    end
+    return line
+  end
+
+  -- Return rank and entry.
+  local function placed(r, entry)
+    local kind = string.byte(entry, #entry - 1) == 0 and '\0' or '\1'
+    return string.sub(standing_of(r), #r.group + 2) .. kind .. entry
+  end
+
+  -- An entry is due and queued, wherever it was before.
+  function grouping.join(r, entry)
+    local came = line_of(r.group).came
+    came[#came + 1] = placed(r, entry)
+  end
+
+  -- An entry is no longer due, or no longer queued.
+  function grouping.leave(r, entry)
+    local line = line_of(r.group)
+    if not line.left[entry] then line.left_count = line.left_count + 1 end
+    line.left[entry] = placed(r, entry)
+  end
+
+  -- The same, written immediately; b: the bundle as it was.
+  function grouping.remove(b, entry)
+    grouping.leave(b, entry)
+    lines.settled[entry] = true
+    redis.call('ZREM', ready, entry)
+    redis.call('ZREM', members, b.group .. '\0' .. placed(b, entry))
+  end
+
+  -- begins: whether claims begin, so that the group has had its turn.
+  function grouping.count_claims(group, by, begins)
+    local line = line_of(group)
+    line.claims, line.had_turn = line.claims + by, line.had_turn or begins
+  end
+
+  -- Compare bytes, as Redis does in members; how Lua compares texts depends on the locale.
+  local function is_before(a, b)
+    local at, one, other = 0, nil, nil
+    repeat
+      at = at + 1
+      one, other = string.byte(a, at), string.byte(b, at)
+    until one ~= other or not one
+    return (one or -1) < (other or -1)
+  end
+
+  -- Return the end of the line for an entry: one microsecond after the group that came last, so that groups keep the order
+  -- in which they came, also within one call and after a clock that was set back.
+  local function end_of_line(place)
+    tally.line_us = math.min(math.max(now_us, (tally.line_us or number('line_us')) + 1), LAST_MOMENT)
+    return text_of(rank(PRIORITIES - 1 - string.byte(place), tally.line_us))
+  end
+
+  -- Return the first entry of a group in members that stays there, and whether another one does.
+  local function first_member(line)
+    local found = redis.call('ZRANGEBYLEX', members, '[' .. line.group .. '\0', '(' .. line.group .. '\1', 'LIMIT', 0,
+      line.left_count + 2)
+    local first
+    for _, member in ipairs(found) do
+      local place = string.sub(member, #line.group + 2)
+      if line.left[places.entry_in(place)] ~= place then
+        if first then return first, true end
+        first = place
+      end
+    end
+    return first, false
+  end
+
+  -- Return the entry that is the first of a group now, nil if none is due, and whether members may have others.
+  local function choose(line, first, has_more)
+    local best, may_have = first, has_more
+    if not best and has_more then best, may_have = first_member(line) end
+    for _, place in ipairs(line.came) do
+      if line.left[places.entry_in(place)] ~= place and place ~= best and (not best or is_before(place, best)) then
+        best, may_have = place, has_more
+      end
+    end
+    return best, may_have
+  end
+
+  local function line_up_group(line, known, most)
+    local claims, more, was = places.read_state(known)
+    local first, was_blocked = was, more and not was
+    for entry, place in pairs(line.left) do
+      if place == was then
+        first = nil
+        if not lines.settled[entry] then append(leaving, ready, entry) end
+      elseif more and not lines.settled[entry] then
+        append(leaving, members, line.group .. '\0' .. place)
+      end
+    end
+    more = more or line.has_members
+    claims = math.max(0, claims + line.claims)
+    local best, has_more = nil, more
+    if claims < most then best, has_more = choose(line, first, more) end
+    local moves = best and best ~= first
+    for _, place in ipairs(line.came) do
+      if line.left[places.entry_in(place)] == place then
+        -- neither due nor queued any more
+      elseif place == best then
+        moves = true -- to the end of the line, if it was the first before
+      else
+        append(entering, members, '0', line.group .. '\0' .. place)
+        has_more = true
+      end
+    end
+    if first and first ~= best then
+      append(entering, members, '0', line.group .. '\0' .. first)
+      append(leaving, ready, places.entry_in(first))
+      has_more = true
+    end
+    if moves then
+      -- A group goes to the end of the line only when it had its turn.  If something comes before its first entry, or that
+      -- is cancelled or expires, the next one takes over the place.
+      local score = was and was ~= best and not line.had_turn and string.byte(was) == string.byte(best)
+        and redis.call('ZSCORE', ready, places.entry_in(was)) or end_of_line(best)
+      append(entering, ready, score, places.entry_in(best))
+      if more and first ~= best then append(leaving, members, line.group .. '\0' .. best) end
+    end
+    tally.in_line = tally.in_line + (best and 1 or 0) - (was and 1 or 0)
+    tally.blocked = tally.blocked + (has_more and not best and 1 or 0) - (was_blocked and 1 or 0)
+    if best or has_more or claims > 0 then
+      append(new, 'groups', line.group, struct.pack('<I4B', claims, has_more and 1 or 0) .. (best or ''))
+    elseif known then
+      append(new, 'old_groups', line.group)
+    end
+  end
+
+  -- Return how many more items of a group may be claimed.  If none may, although the group is in line, the limit was
+  -- lowered: then the line is written again.
+  function grouping.slots_of(group)
+    local most = limits.of_each_group()
+    if most == math.huge then return most end
+    local slots = most - places.read_state(redis.call('HGET', groups, group))
+    if slots <= 0 then line_of(group) end
+    return slots
+  end
+
+  local function is_queued(group, entry)
+    local bundle, position = read_entry(entry)
+    local r = open(bundle)
+    if not r or r.group ~= group then return false end
+    if position then return string.byte(r.states, position) == REQUEUED end
+    return string.find(r.states, 'Q', 1, true) ~= nil
+  end
+
+  -- Compare what groups says of one with ready and members (state: nil if it says nothing).  If they contradict each other,
+  -- have the line written again, and return true.
+  function grouping.repair(group, state)
+    local claims, knows_members, first = places.read_state(state)
+    local has_members = redis.call('ZRANGEBYLEX', members, '[' .. group .. '\0', '(' .. group .. '\1', 'LIMIT', 0, 1)[1]
+    local entry = first and places.entry_in(first)
+    local stays = entry and is_queued(group, entry)
+    if stays and redis.call('ZSCORE', ready, entry) and (knows_members or not has_members) then return false end
+    if not first and claims > 0 and (not has_members or knows_members and claims >= limits.of_each_group()) then return false end
+    local line = line_of(group)
+    line.has_members = has_members ~= nil
+    if stays then
+      line.came[1] = first
+    elseif entry then
+      line.left[entry], line.left_count = first, 1
+    end
+    return true
+  end
+
+  -- Write what follows for the groups of which entries came or left, or of which claims began or ended.
+  function grouping.line_up()
+    local names = {}
+    for i, line in ipairs(lines) do names[i] = line.group end
+    local known = redis.call('HMGET', groups, unpack(names))
+    local most = limits.of_each_group()
+    for i, line in ipairs(lines) do line_up_group(line, known[i], most) end
+    add_number('in_line', tally.in_line)
+    add_number('blocked', tally.blocked)
+    if tally.line_us then set_number('line_us', text_of(tally.line_us)) end
+  end
+end
