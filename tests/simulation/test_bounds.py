@@ -260,6 +260,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
+    "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", ""))},
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},

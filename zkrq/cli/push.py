@@ -8,9 +8,8 @@ from typing import Any
 
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError, Receipt
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
-from zkrq.cli.items import QUEUE
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 

@@ -36,15 +36,18 @@ from zkrq.serve.bodies import (
     Pushed,
     PushedMany,
     PushMany,
+    QueueLimits,
     QueueName,
     QueueStatistics,
     Redrive,
     Redriven,
+    SetLimits,
     Settled,
     ShardFigures,
     StoredItem,
     claimed,
     figures,
+    limits_of,
     pushed,
     stored,
 )
@@ -123,6 +126,8 @@ class Api:
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
+        router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
+        router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
         router.get(item, response_model=StoredItem, tags=["manage"], responses=MISSING)(self.get)
         router.post(f"{item}/cancel", response_model=Cancelled, tags=["manage"], responses=MISSING)(self.cancel)
@@ -307,6 +312,15 @@ class Api:
         """Allow claims again."""
         await self._queues[queue].resume()
         return Paused(paused=False)
+
+    async def limits(self, queue: QueueName) -> QueueLimits:
+        """Read the limits of the queue."""
+        return limits_of(await self._queues[queue].limits())
+
+    async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
+        """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
+        await self._queues[queue].set_limits(body.limits)
+        return limits_of(body.limits)
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""
