@@ -20,7 +20,6 @@ from zkrq.base.errors import ClaimLost, ConfigError, OutcomeUnknown, Unavailable
 from zkrq.base.retry import Reject, RetryLater
 from zkrq.base.tasks import in_threads
 from zkrq.consuming.claims import Claim, lease_of
-from zkrq.consuming.lease import Verb
 from zkrq.working.outcomes import Ending, Outcome, Tally, ending_of
 
 if TYPE_CHECKING:
@@ -246,10 +245,9 @@ async def is_answered(settling: Awaitable[object]) -> bool:
 
 async def ack_while_held(claim: Claim[Any]) -> None:
     """Ack as ``settle_while_held`` does."""
-    lease = lease_of(claim)
-    while lease.settled is None:
+    while claim.settled is None:
         try:
-            await lease.settle(Verb.ACK)
+            await claim.ack()
         except (ConfigError, OutcomeUnknown, Unavailable):
             await asyncio.sleep(ACK_PAUSE)
 
