@@ -16,6 +16,7 @@ from zkrq.base.errors import (
     Closed,
     CodecError,
     ConfigError,
+    NoResult,
     NotEnoughReplicas,
     OutcomeUnknown,
     PayloadTooLarge,
@@ -52,6 +53,7 @@ from zkrq.base.events import (
 )
 from zkrq.base.ids import new_id
 from zkrq.base.limits import DeadLetters
+from zkrq.base.results import Result, Results, ResultState
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -64,6 +66,7 @@ from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import Item, ItemState
 from zkrq.client.queue import Queue
+from zkrq.client.results import ResultQueue, ResultReceipt
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
 from zkrq.consuming.batch import Batch
@@ -118,6 +121,7 @@ __all__ = [
     "LoopBlocked",
     "Lost",
     "MemoryShortened",
+    "NoResult",
     "NotEnoughReplicas",
     "NotWritable",
     "Observer",
@@ -135,6 +139,11 @@ __all__ = [
     "Recovered",
     "Recurring",
     "Reject",
+    "Result",
+    "ResultQueue",
+    "ResultReceipt",
+    "ResultState",
+    "Results",
     "Retry",
     "RetryLater",
     "Scrubbed",

@@ -77,8 +77,10 @@ class World:
     Where there are several shards, each is a world: they differ in servers, view and register, and share all else.
     """
 
-    def __init__(self, seed: int, on: Rules, *, links: bool = False, turns: bool = False) -> None:
-        """``turns``: consumers may settle and claim in one decision."""
+    def __init__(
+        self, seed: int, on: Rules, *, links: bool = False, turns: bool = False, results: bool = False
+    ) -> None:
+        """``turns``: consumers may settle and claim in one decision.  ``results``: they ack with a result."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
@@ -86,6 +88,7 @@ class World:
         self.blackouts = seed % 2 == 1
         clock = Clock()
         self.ledger = Ledger(clock)
+        self.ledger.keeps_results = results
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
         self.random = random.Random(seed).random

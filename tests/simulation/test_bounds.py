@@ -287,6 +287,10 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "named": lambda s: s.redrive(*named("dead")),
         "of bundles": lambda s: s.redrive(*bundled("dead")),
     },
+    "results": {
+        state: asking(calls.Results("q", "channel", [*named(state), *bundled(state)]))
+        for state in ("ready", "claimed", "dead", "gone")
+    },
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},

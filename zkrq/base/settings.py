@@ -16,6 +16,7 @@ from zkrq.base.checks import check_count, check_duration, check_kind, check_leas
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
 from zkrq.base.limits import DeadLetters
+from zkrq.base.results import Results
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
@@ -108,6 +109,9 @@ class QueueSettings:
     max_payload_bytes: int = 1 << 20
     """Greatest size of one encoded item, in bytes."""
 
+    results: Results[Any] | None = None
+    """How long the results of handlers are kept; None: not at all."""
+
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
         check_count("max_payload_bytes", self.max_payload_bytes, least=1)
@@ -115,6 +119,7 @@ class QueueSettings:
             check_count("max_size", self.max_size, least=1)
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
+        check_kind("results", self.results, Results)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given."""

@@ -27,8 +27,10 @@ from zkrq.replication.urls import address, check_url, dial
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
     from zkrq.base.limits import DeadLetters
+    from zkrq.base.results import Results
     from zkrq.base.retry import Retry
     from zkrq.client.health import Health
+    from zkrq.client.results import ResultQueue
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 READ_AT_ONCE = 100
 """Queues whose statistics are asked for at the same time: one command for those with the same primary."""
@@ -101,10 +104,20 @@ class Cluster:
     # -- queues ------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
+    def queue(
+        self, name: str, *, codec: Codec[T], results: Results[R], **options: Unpack[QueueOptions]
+    ) -> ResultQueue[T, R]: ...
 
     @overload
-    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
+    def queue(self, name: str, *, results: Results[R], **options: Unpack[QueueOptions]) -> ResultQueue[Any, R]: ...
+
+    @overload
+    def queue(
+        self, name: str, *, codec: Codec[T], results: None = None, **options: Unpack[QueueOptions]
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, *, results: None = None, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(
         self,
@@ -114,6 +127,7 @@ class Cluster:
         claim_timeout: Duration = AS_DECLARED,
         retry: Retry | None = AS_DECLARED,
         dead_letters: DeadLetters | None = AS_DECLARED,
+        results: Results[Any] | None = AS_DECLARED,
         max_size: int | None = AS_DECLARED,
         max_payload_bytes: int = AS_DECLARED,
     ) -> Queue[Any]:
@@ -122,9 +136,10 @@ class Cluster:
         ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
         expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
-        ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
-        claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
-        an encoded item, default 1 MiB.
+        ``DeadLetters()``.  ``results``: keep what handlers return; the queue is a ``ResultQueue`` then, with ``result``
+        and ``call``; None (the default): no.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
+        scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
+        ``max_payload_bytes``: limit of an encoded item, default 1 MiB.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
@@ -137,6 +152,7 @@ class Cluster:
             "claim_timeout": claim_timeout,
             "retry": retry,
             "dead_letters": dead_letters,
+            "results": results,
             "max_size": max_size,
             "max_payload_bytes": max_payload_bytes,
         }

@@ -51,6 +51,7 @@ class Wakeups:
         self._subscriptions: dict[ServerId, _Subscription] = {}
         self._waiting: dict[bytes, Callable[[bool], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
+        self._ended: dict[bytes, tuple[Callable[[str], None], Callable[[], None]]] = {}
 
     @property
     def trouble(self) -> tuple[str, ...]:
@@ -71,6 +72,12 @@ class Wakeups:
         """Call nothing for this queue any more."""
         self._waiting.pop(key(self._namespace, queue, "ready").encode(), None)
         self._cancelled.pop(key(self._namespace, queue, "claimed").encode(), None)
+        self._ended.pop(key(self._namespace, queue, "lead").encode(), None)
+
+    def await_ends(self, queue: str, ended: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Call ``ended`` with the id of an item for which this process waits when it has ended; ``missed`` when such
+        messages may have been missed."""
+        self._ended[key(self._namespace, queue, "lead").encode()] = ended, missed
 
     def answer_to(self, owner: str) -> None:
         """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
@@ -80,6 +87,8 @@ class Wakeups:
         if channel != self.channel:
             self.channel = channel
             self.listen_only_to(frozenset())
+            for _, missed in tuple(self._ended.values()):
+                missed()
 
     def hears(self, server: ServerId, owner: str) -> bool:
         """Tell whether this process listens to a server on the channel of this owner id."""
@@ -90,6 +99,8 @@ class Wakeups:
         """Make every queue send a request, because messages may have been missed."""
         for wake in tuple(self._waiting.values()):
             wake(False)
+        for _, missed in tuple(self._ended.values()):
+            missed()
 
     def listen_only_to(self, servers: frozenset[ServerId]) -> None:
         """End the subscriptions on all other servers: they are no longer in the view."""
@@ -143,6 +154,10 @@ class Wakeups:
         wake = self._waiting.get(message)
         if wake:
             wake(True)
+            return
+        lead, _, id = message.partition(b" ")
+        if lead in self._ended:
+            self._ended[lead][0](id.decode())
             return
         claims, request, id = (*message.split(b" ", 2), b"", b"")[:3]
         if claims in self._cancelled:

@@ -56,7 +56,18 @@ class Handling:
 class Delivery:
     """Work on one item."""
 
-    __slots__ = ("_failure", "_handled", "_handling", "_limiter", "_thread", "claims", "entered", "has_slot", "work")
+    __slots__ = (
+        "_failure",
+        "_handled",
+        "_handling",
+        "_limiter",
+        "_result",
+        "_thread",
+        "claims",
+        "entered",
+        "has_slot",
+        "work",
+    )
 
     def __init__(
         self,
@@ -79,6 +90,8 @@ class Delivery:
         """Whether ``run`` has begun.  If its task is cancelled earlier, the worker has to hand the claim back."""
         self._handling = handling
         self._limiter = limiter
+        self._result: object = None
+        """What the handler has returned."""
         self._failure: Exception | None = None
         """Exception of the handler, even if the claim's own exception hides it."""
         self._thread: asyncio.Task[object] | None = None
@@ -132,8 +145,15 @@ class Delivery:
         return claim if claim.settled is None else None
 
     async def _ack(self) -> None:
-        """Ack what the handler has not settled, as long as it holds."""
-        await ack_while_held(self.claims[0])
+        """Ack what the handler has not settled, as long as it holds, with what it has returned as the result."""
+        claim = self.claims[0]
+        if self._result is not None and claim.settled is None and self._keeps_results:
+            lease_of(claim).keep(self._result)
+        await ack_while_held(claim)
+
+    @property
+    def _keeps_results(self) -> bool:
+        return lease_of(self.claims[0]).grant.issuer.keeps_results
 
     def _error_of(self, claim: Claim[Any], error: BaseException | None) -> BaseException | None:
         """Return the error that concerns a claim: the loss of another one of its batch does not."""
@@ -165,7 +185,7 @@ class Delivery:
     async def _call(self, work: object) -> None:
         """Call the handler, on the event loop or in a thread."""
         if not self._handling.in_thread:
-            await cast("Awaitable[object]", self._handling.call(work))
+            self._result = await cast("Awaitable[object]", self._handling.call(work))
             return
         scope = anyio.CancelScope()
 
@@ -183,8 +203,7 @@ class Delivery:
             thread.add_done_callback(partial(_log_late_end, self._handling.log, self))
             raise
         self._thread = None
-        if inspect.isawaitable(result):
-            await result
+        self._result = await result if inspect.isawaitable(result) else result
 
     async def _run_hook(self, hook: Callable[[], object] | None) -> None:
         if hook is None:

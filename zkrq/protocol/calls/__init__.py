@@ -64,6 +64,7 @@ from zkrq.protocol.calls.inspection import (
     StatisticsReply,
 )
 from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
+from zkrq.protocol.calls.results import Results, ResultsReply, Told
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
@@ -142,6 +143,8 @@ __all__ = [
     "Redrive",
     "RedriveReply",
     "Reserve",
+    "Results",
+    "ResultsReply",
     "Retire",
     "Room",
     "Rows",
@@ -151,6 +154,7 @@ __all__ = [
     "Settlement",
     "Statistics",
     "StatisticsReply",
+    "Told",
     "Trim",
     "TrimReply",
     "Trimming",

@@ -16,3 +16,19 @@ local function with_scores(listed)
   for i = 1, #listed, 2 do entries[#entries + 1], score_of[listed[i]] = listed[i], listed[i + 1] end
   return entries, score_of
 end
+
+-- Add one value, or two, to what is to be written.
+local function append(to, name, a, b)
+  local values = to[name]
+  if not values then
+    values = {n = 0}
+    to[name] = values
+  end
+  local n = values.n + 1
+  values[n] = a
+  if b then
+    n = n + 1
+    values[n] = b
+  end
+  values.n = n
+end

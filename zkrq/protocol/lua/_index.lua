@@ -38,22 +38,6 @@ local function text_of(number)
   return number % 1 == 0 and string.format('%d', number) or number
 end
 
--- Add one value, or two, to what is to be written.
-local function append(to, name, a, b)
-  local values = to[name]
-  if not values then
-    values = {n = 0}
-    to[name] = values
-  end
-  local n = values.n + 1
-  values[n] = a
-  if b then
-    n = n + 1
-    values[n] = b
-  end
-  values.n = n
-end
-
 -- Enter an entry into ready or scheduled, and take it from the other one if it was queued before.
 local function enter_queue(entry, priority, due_us, was_queued)
   local into, other = ready, scheduled
@@ -197,6 +181,7 @@ do
     end
   end
 
+  local WAITING = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true}
   local LIVE = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true, [DEAD] = true}
 
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
@@ -211,13 +196,15 @@ do
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
+      if state ~= old_state and not WAITING[state] and number('awaited') > 0 then awaited.note_ended(r, from, math.min(to, r.size)) end
       if old_state == CLAIMED then ended[token_at(b, old_row)] = true end
       if state == CLAIMED then began[token_at(r, row)] = true end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
       end
     end
-    if r.own ~= b.own or b.is_lost then move_own(b, r) end
+    local is_alive = string.find(r.states, ALIVE)
+    if r.own ~= b.own and (is_alive or b.own ~= '') or b.is_lost then move_own(b, r) end
     if b.is_lost and string.find(r.states, '[QR]') then readied = readied + 1 end
     local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
     if queued then
@@ -245,13 +232,17 @@ do
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
     -- The record of a pause is never dropped, because its versions would start again.
-    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
+    if not is_alive and r.bundle ~= PAUSE then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
+      if r.own ~= '' then bytes = bytes + results.bytes(r) end
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
-    for _, noted in ipairs(r.notes or {}) do
-      if own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end -- not of one that is gone
+    if r.notes and r.own ~= '' then
+      for _, noted in ipairs(r.notes) do
+        -- Not of one that is gone.
+        if r.size == 1 or own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
+      end
     end
   end
 end
@@ -334,6 +325,7 @@ do
     add_number('dead', tally[DEAD] or 0)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
+    awaited.tell(new.ended)
     write_numbers()
     nothing_to_write()
   end

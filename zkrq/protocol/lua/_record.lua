@@ -72,9 +72,19 @@ local function newer(a, b)
   return a.epoch > b.epoch or (a.epoch == b.epoch and a.n > b.n)
 end
 
--- Tell whether a tombstone no longer counts: it does for twice the put window.  When it is dropped does not matter.
+-- Tell whether a tombstone has a result whose time is not over (_results.lua).
+local function keeps_result(r)
+  for at = 1, #r.own, OWN_BYTES do
+    local _, removed_at, ttl_ms = struct.unpack(OWN, r.own, at)
+    if removed_at + r.shift + ttl_ms * 1000 > now_us then return true end
+  end
+  return false
+end
+
+-- Tell whether a tombstone no longer counts: it does for twice the put window, and as long as it has a result.  When it
+-- is dropped does not matter.
 local function is_expired(r, put_window_ms)
-  return not string.find(r.states, ALIVE) and r.due + r.shift <= now_us - 2000 * put_window_ms
+  return not string.find(r.states, ALIVE) and r.due + r.shift <= now_us - 2000 * put_window_ms and not keeps_result(r)
 end
 
 -- Read the id of an item whose bundle may be marked or not: its bundle, and its position there, below 112.
