@@ -36,6 +36,11 @@ class Setting:
     """How many items a call pushes at most, or calls that leave together."""
 
     @property
+    def results(self) -> bool:
+        """Whether consumers ack with results, for which others ask."""
+        return self.together == 15
+
+    @property
     def drops_letters(self) -> bool:
         """Whether consumers drop some dead letters."""
         letters = self.dead_letters

@@ -27,6 +27,7 @@ from zkrq import (
     OutcomeUnknown,
     Queue,
     QueueFull,
+    Results,
     Retry,
     Unavailable,
     ZkrqError,
@@ -161,6 +162,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
+                results=Results(ttl=500) if lane.setting.results else None,
             )
         except Closed:
             return None

@@ -7,8 +7,11 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
+from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError
+from zkrq.base.results import Results
 from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.client.results import reading
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
@@ -23,6 +26,17 @@ async def _get(args: Namespace) -> Lines:
     if item is None:
         raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
     yield item_line(item)
+
+
+async def _result(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        asked = reading(cluster.queue(args.queue), Results(codec=RAW))
+        result = await asked.result(args.id, timeout=args.timeout)
+    shown = (result.value or b"null").decode(errors="backslashreplace") if result.has_value else result.reason or ""
+    held = f" by {result.owner}" if result.owner else ""
+    value = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
+    value |= {"reason": result.reason, "owner": result.owner}
+    yield Line(f"{result.state}{held}  {shown}".rstrip(), value)
 
 
 async def _peek(args: Namespace) -> Lines:
@@ -51,6 +65,13 @@ def item_line(item: Item[Any]) -> Line:
 
 COMMANDS = (
     Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
+    Command(
+        "result",
+        "wait until one item has ended, and show what became of it",
+        _result,
+        (Flag("timeout", "seconds to wait", float, 10.0, "S"),),
+        {**QUEUE, "id": "the item's id"},
+    ),
     Command(
         "peek",
         "show the first items in a state, without taking them",

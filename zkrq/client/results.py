@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 from zkrq.base.checks import Duration, PushOptions, check_duration, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable
 from zkrq.base.reasons import split
-from zkrq.base.results import Result, ResultState
+from zkrq.base.results import Result, Results, ResultState
 from zkrq.client.queue import Queue
 from zkrq.consuming.awaiting import Awaiting
 
@@ -54,6 +54,13 @@ class ResultQueue(Queue[T], Generic[T, R]):
 
     Made by ``Cluster.queue(..., results=Results())``.  Everything else is as in ``Queue``.
     """
+
+    def __init__(self, parts: QueueParts[T], results: Results[R] | None = None) -> None:
+        """``results``: how they are decoded, None: as the queue's own option says."""
+        super().__init__(parts)
+        self._results = results or parts.context.settings.results
+        self._source: Queue[T] | None = None
+        """Another face of the same queue, which is in use as long as this one is."""
 
     @cached_property
     def _waits(self) -> dict[str, Awaiting]:
@@ -105,9 +112,12 @@ class ResultQueue(Queue[T], Generic[T, R]):
         asked = list(dict.fromkeys(ids))
         if len(asked) > RESULTS_MAX:
             raise ConfigError(f"{len(asked)} ids, at most {RESULTS_MAX} at once")
-        async with asyncio.TaskGroup() as group:
-            found = [group.create_task(self.result(id, timeout=timeout)) for id in asked]
-        return dict(zip(asked, [each.result() for each in found], strict=True))
+        waits = [asyncio.ensure_future(self.result(id, timeout=timeout)) for id in asked]
+        try:
+            return dict(zip(asked, await asyncio.gather(*waits), strict=True))
+        finally:
+            for wait in waits:  # of which one has failed, or all are cancelled
+                wait.cancel()
 
     async def _told(self, shard: Shard, id: str, until: float | None) -> Told | None:
         """Wait for an item of one shard until a moment of the event loop; return what is told of it then, None if it is
@@ -140,7 +150,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
         return known
 
     def _read(self, id: str, told: Told) -> Result[R]:
-        state, kept = _STATES[told.letter], self._parts.context.settings.results
+        state, kept = _STATES[told.letter], self._results
         match state:
             case ResultState.DONE if kept and told.letter == b"A":
                 return Result(id, state, kept.decode(told.text), has_value=True)
@@ -160,3 +170,10 @@ def _known(told: Told) -> Told | None:
 def make_queue(parts: QueueParts[Any]) -> Queue[Any]:
     """Make the public face of a queue."""
     return Queue(parts) if parts.context.settings.results is None else ResultQueue[Any, Any](parts)
+
+
+def reading(queue: Queue[T], results: Results[R]) -> ResultQueue[T, R]:
+    """Return a queue that reads results, for a process in which the queue itself keeps none."""
+    found = ResultQueue[T, R](queue._parts, results)  # pyright: ignore[reportPrivateUsage]
+    found._source = queue  # pyright: ignore[reportPrivateUsage]
+    return found

@@ -20,6 +20,7 @@ from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_he
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
+from zkrq.base.results import Result, ResultState
 from zkrq.client.items import Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
@@ -294,6 +295,18 @@ class StoredItem(BaseModel):
     died_at: datetime | None = Field(description="When it became a dead letter.")
 
 
+class ItemResult(BaseModel):
+    """What became of an item."""
+
+    id: str
+    state: ResultState = Field(description="`queued`, `claimed`: it has not ended; `unknown`: no such item.")
+    has_result: bool = Field(description="Whether it is done, and its result is kept.")
+    result: Any = Field(None, description="What its handler returned, if its bytes are JSON; null without one.")
+    base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
+    reason: str | None = Field(description="Why it is a dead letter.")
+    owner: str | None = Field(description="Who has claimed it.")
+
+
 class DeadLetters(BaseModel):
     """The oldest dead letters of a queue."""
 
@@ -431,12 +444,24 @@ def stored(item: Item[bytes]) -> str:
     return _with_item(told, item.payload)
 
 
-def _with_item(told: dict[str, object], payload: bytes) -> str:
+def told(result: Result[bytes]) -> str:
+    """Write what became of an item as JSON; see ``ItemResult``."""
+    known: dict[str, object] = {
+        "id": result.id,
+        "state": result.state.value,
+        "has_result": result.has_value,
+        "reason": result.reason,
+        "owner": result.owner,
+    }
+    return json.dumps(known) if result.value is None else _with_item(known, result.value, "result")
+
+
+def _with_item(told: dict[str, object], payload: bytes, name: str = "item") -> str:
     text = _as_json(payload)
     if text is None:
         told["base64"] = b64encode(payload).decode()
     head = json.dumps(told)
-    return head if text is None else f'{head[:-1]}, "item": {text}}}'
+    return head if text is None else f'{head[:-1]}, "{name}": {text}}}'
 
 
 def _as_json(payload: bytes) -> str | None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zkrq.base.codecs import RAW
+from zkrq.base.results import Results
 
 if TYPE_CHECKING:
     from zkrq.base.retry import Retry
     from zkrq.client.cluster import Cluster
     from zkrq.client.queue import Queue
+
+
+RAW_RESULTS = Results(codec=RAW)
+"""How results are read: as bytes, whatever they are elsewhere."""
 
 
 class Queues:
