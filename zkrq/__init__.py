@@ -52,8 +52,7 @@ from zkrq.base.events import (
     WakeupsRefused,
 )
 from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters
-from zkrq.base.results import Result, Results, ResultState
+from zkrq.base.limits import DeadLetters, Results
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -66,7 +65,7 @@ from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import Item, ItemState
 from zkrq.client.queue import Queue
-from zkrq.client.results import ResultQueue, ResultReceipt
+from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
 from zkrq.consuming.batch import Batch

@@ -11,7 +11,7 @@ import zkrq
 from tests.behaviour.conftest import Connect, PassTime
 from tests.behaviour.helpers import FEW_ATTEMPTS, working
 from tests.harness import HANG, take
-from zkrq.base.results import RESULT_BYTES
+from zkrq.base.limits import RESULT_BYTES
 from zkrq.consuming import awaiting
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters
-from zkrq.base.results import Results
+from zkrq.base.limits import DeadLetters, Results
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 

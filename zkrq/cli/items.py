@@ -7,9 +7,7 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError
-from zkrq.base.results import Results
 from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
 from zkrq.client.results import reading
 
@@ -30,13 +28,13 @@ async def _get(args: Namespace) -> Lines:
 
 async def _result(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
-        asked = reading(cluster.queue(args.queue), Results(codec=RAW))
-        result = await asked.result(args.id, timeout=args.timeout)
-    shown = (result.value or b"null").decode(errors="backslashreplace") if result.has_value else result.reason or ""
+        result = await reading(cluster.queue(args.queue)).result(args.id, timeout=args.timeout)
+    value: bytes = result.value or b"null"
+    shown = value.decode(errors="backslashreplace") if result.has_value else result.reason or ""
     held = f" by {result.owner}" if result.owner else ""
-    value = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
-    value |= {"reason": result.reason, "owner": result.owner}
-    yield Line(f"{result.state}{held}  {shown}".rstrip(), value)
+    told = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
+    told |= {"reason": result.reason, "owner": result.owner}
+    yield Line(f"{result.state}{held}  {shown}".rstrip(), told)
 
 
 async def _peek(args: Namespace) -> Lines:

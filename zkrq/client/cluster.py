@@ -26,8 +26,7 @@ from zkrq.replication.urls import address, check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.base.limits import DeadLetters
-    from zkrq.base.results import Results
+    from zkrq.base.limits import DeadLetters, Results
     from zkrq.base.retry import Retry
     from zkrq.client.health import Health
     from zkrq.client.results import ResultQueue

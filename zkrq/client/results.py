@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, PushOptions, check_duration, check_id
 from zkrq.base.errors import ConfigError, Receipt, Unavailable
 from zkrq.base.reasons import split
-from zkrq.base.results import Result, Results, ResultState
+from zkrq.base.results import Result, ResultState
 from zkrq.client.queue import Queue
 from zkrq.consuming.awaiting import Awaiting
 
 if TYPE_CHECKING:
+    from zkrq.base.limits import Results
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
     from zkrq.protocol.calls import Told
@@ -55,12 +56,11 @@ class ResultQueue(Queue[T], Generic[T, R]):
     Made by ``Cluster.queue(..., results=Results())``.  Everything else is as in ``Queue``.
     """
 
-    def __init__(self, parts: QueueParts[T], results: Results[R] | None = None) -> None:
-        """``results``: how they are decoded, None: as the queue's own option says."""
+    def __init__(self, parts: QueueParts[T], source: Queue[T] | None = None) -> None:
+        """``source``: another face of the same queue, which is in use as long as this one is."""
         super().__init__(parts)
-        self._results = results or parts.context.settings.results
-        self._source: Queue[T] | None = None
-        """Another face of the same queue, which is in use as long as this one is."""
+        self._results: Results[R] | None = parts.context.settings.results
+        self._source = source
 
     @cached_property
     def _waits(self) -> dict[str, Awaiting]:
@@ -152,8 +152,9 @@ class ResultQueue(Queue[T], Generic[T, R]):
     def _read(self, id: str, told: Told) -> Result[R]:
         state, kept = _STATES[told.letter], self._results
         match state:
-            case ResultState.DONE if kept and told.letter == b"A":
-                return Result(id, state, kept.decode(told.text), has_value=True)
+            case ResultState.DONE if told.letter == b"A":
+                value = kept.decode(told.text) if kept else cast("R | None", told.text or None)
+                return Result(id, state, value, has_value=True)
             case ResultState.DEAD:
                 reason, traceback = split(told.text.decode(errors="replace"))
                 return Result(id, state, reason=reason, traceback=traceback)
@@ -172,8 +173,6 @@ def make_queue(parts: QueueParts[Any]) -> Queue[Any]:
     return Queue(parts) if parts.context.settings.results is None else ResultQueue[Any, Any](parts)
 
 
-def reading(queue: Queue[T], results: Results[R]) -> ResultQueue[T, R]:
-    """Return a queue that reads results, for a process in which the queue itself keeps none."""
-    found = ResultQueue[T, R](queue._parts, results)  # pyright: ignore[reportPrivateUsage]
-    found._source = queue  # pyright: ignore[reportPrivateUsage]
-    return found
+def reading(queue: Queue[T]) -> ResultQueue[T, Any]:
+    """Return a queue that reads results; as bytes, where the queue itself keeps none in this process."""
+    return ResultQueue[T, Any](queue._parts, queue)  # pyright: ignore[reportPrivateUsage]

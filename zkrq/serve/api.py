@@ -13,7 +13,6 @@ from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
 from zkrq.client.administration import Cancellation
-from zkrq.client.results import reading
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     WAIT_MAX,
@@ -53,7 +52,6 @@ from zkrq.serve.bodies import (
     told,
 )
 from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
-from zkrq.serve.queues import RAW_RESULTS
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
@@ -354,7 +352,7 @@ class Api:
         After `timeout` the reply tells what the item is then: `queued` or `claimed`; ask again. What was told of an
         item that is done, cancelled or expired never changes.
         """
-        waiting = reading(self._queues[queue], RAW_RESULTS).result(id, timeout=timeout)
+        waiting = self._queues.with_results(queue).result(id, timeout=timeout)
         return Response(told(await self._wait(request, waiting)), media_type="application/json")
 
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:

@@ -20,12 +20,12 @@ from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_he
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
-from zkrq.base.results import Result, ResultState
 from zkrq.client.items import Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
 if TYPE_CHECKING:
+    from zkrq.base.results import Result
     from zkrq.client.inspection import Statistics
     from zkrq.consuming.claims import Claim
 
@@ -295,11 +295,14 @@ class StoredItem(BaseModel):
     died_at: datetime | None = Field(description="When it became a dead letter.")
 
 
+EndState = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
+
+
 class ItemResult(BaseModel):
     """What became of an item."""
 
     id: str
-    state: ResultState = Field(description="`queued`, `claimed`: it has not ended; `unknown`: no such item.")
+    state: EndState = Field(description="`queued`, `claimed`: it has not ended; `unknown`: there is no such item.")
     has_result: bool = Field(description="Whether it is done, and its result is kept.")
     result: Any = Field(None, description="What its handler returned, if its bytes are JSON; null without one.")
     base64: str | None = Field(None, description="Otherwise: its bytes in base64.")

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zkrq.base.codecs import RAW
-from zkrq.base.results import Results
+from zkrq.client.results import ResultQueue, reading
 
 if TYPE_CHECKING:
     from zkrq.base.retry import Retry
     from zkrq.client.cluster import Cluster
     from zkrq.client.queue import Queue
-
-
-RAW_RESULTS = Results(codec=RAW)
-"""How results are read: as bytes, whatever they are elsewhere."""
 
 
 class Queues:
@@ -31,3 +27,7 @@ class Queues:
     def __getitem__(self, name: str) -> Queue[bytes]:
         """Return the queue of this name.  Raises ``ConfigError`` for a bad name."""
         return self._cluster.queue(name, codec=RAW, retry=self._retry)
+
+    def with_results(self, name: str) -> ResultQueue[bytes, bytes]:
+        """Return what reads the results of the queue of this name, as bytes.  Raises ``ConfigError`` for a bad name."""
+        return reading(self[name])

@@ -16,7 +16,7 @@ from zkrq.sync.queue import Queue, ResultQueue, find_of
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.base.results import Results
+    from zkrq.base.limits import Results
     from zkrq.client.health import Health
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming import deliveries

@@ -3,7 +3,7 @@
 -- result travels with its record as the reason of a failure does.
 local results = {}
 do
-  local RESULT_MAX = 32768 -- bytes of a result; zkrq/base/results.py refuses more
+  local RESULT_MAX = 32768 -- bytes of a result; zkrq/base/limits.py refuses more
 
   -- Keep the result of items that were just removed.
   function results.keep(r, from, to, ttl_ms, text)
