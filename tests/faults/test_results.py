@@ -8,8 +8,9 @@ import pytest
 
 import zkrq
 from tests.behaviour.helpers import working
-from tests.harness import HANG, new_namespace, over_zookeeper
+from tests.harness import HANG, command, new_namespace, over_zookeeper
 from zkrq import local
+from zkrq.protocol.keys import key
 
 pytestmark = pytest.mark.anyio
 
@@ -38,3 +39,15 @@ async def test_every_caller_has_the_right_result_though_the_primary_is_killed(se
         # And once more, by another client: what was told never changes.
         again = await doing.results([receipt.id for receipt in receipts], timeout=HANG)
         assert list(again.values()) == told
+
+
+async def test_item_that_the_primary_alone_does_not_know_is_not_unknown(servers: local.Servers) -> None:
+    """So it is while a client asks a primary that was evicted a moment ago, by a push that has returned."""
+    namespace = new_namespace()
+    async with over_zookeeper(servers, namespace) as cluster:
+        sums = cluster.queue("sums", results=zkrq.Results())
+        receipt = await sums.push(1)
+        primary = next(server for server in servers.redis if server.name == cluster.view.primary("sums"))
+        await command(primary, "HDEL", key(namespace, "sums", "records"), receipt.id.rpartition("~")[0] or receipt.id)
+        assert (await receipt.result(timeout=0)).state is zkrq.ResultState.QUEUED
+        assert (await sums.result("never pushed", timeout=0)).state is zkrq.ResultState.UNKNOWN

@@ -380,7 +380,7 @@ class Caller(Client):
 
     def inquire(self, asked: list[Item]) -> Steps[None]:
         ledger = self.world.ledger
-        pardons = ledger.pardons
+        pardons, told_before = ledger.pardons, frozenset(ledger.told)
         call = Results(QUEUE, "", [item.decode() for item in asked])
         superseded: Mapping[bytes, Collection[int]] = {}
         try:
@@ -396,7 +396,7 @@ class Caller(Client):
             bundle, position = place_of(item)
             self.world.log("told", item, told.letter, told.text)
             if position not in superseded.get(bundle, ()) and pardons == ledger.pardons:
-                ledger.tell(item, told.letter, told.text)
+                ledger.tell(item, told.letter, told.text, is_later=item in told_before)
 
 
 def settlements(together: Together, token: Token, keeps_results: bool) -> list[Settlement]:

@@ -138,11 +138,14 @@ class Ledger:
                     self.results[item] = token.encode()
                     self._check_told(item)
 
-    def tell(self, item: Item, letter: bytes, text: bytes) -> None:
-        """A caller was told what became of an item."""
+    def tell(self, item: Item, letter: bytes, text: bytes, *, is_later: bool) -> None:
+        """A caller was told what became of an item.  ``is_later``: it asked after another one had been told the end.
+
+        That a primary does not know an item is not the last word: the others are asked, too, in ``awaiting.py``.
+        """
         self.counts["told"] += 1
-        if letter in (b"Q", b"C", b"D"):
-            if item in self.told:
+        if letter in (b"Q", b"C", b"D", b"U"):
+            if item in self.told and is_later:
                 raise Broken(Promise.TOLD_OTHERWISE, f"item {item}: {self.told[item]}, then {letter}")
             return
         if self.told.setdefault(item, (letter, text)) != (letter, text):

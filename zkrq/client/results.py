@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 from zkrq.base.checks import Duration, PushOptions, check_duration, check_id
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from zkrq.base.limits import Results
     from zkrq.client.parts import QueueParts
     from zkrq.client.shard import Shard
-    from zkrq.protocol.calls import Told
+    from zkrq.protocol.calls import Read, Told
+    from zkrq.protocol.replies import Answer
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -142,6 +143,7 @@ class ResultQueue(Queue[T], Generic[T, R]):
             known = self._waits[shard.name] = Awaiting(
                 shard.replicas,
                 shard.wakeups,
+                partial(_ask_followers, shard),
                 cluster=self.cluster,
                 queue=self.name,
                 tasks=self._parts.context.tasks,
@@ -162,6 +164,13 @@ class ResultQueue(Queue[T], Generic[T, R]):
                 return Result(id, state, owner=told.text.decode(errors="replace"))
             case _:
                 return Result(id, state, is_lost=told.letter == b"L")
+
+
+async def _ask_followers(shard: Shard, call: Read) -> Sequence[Answer]:
+    """Ask all servers of a shard but the queue's primary, each once."""
+    view = shard.view
+    others = [id for id in view.members if id != view.primary(call.queue)]
+    return list((await shard.fleet.ask_in(view, others, call)).values())
 
 
 def _known(told: Told) -> Told | None:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from zkrq.base.errors import Closed, ZkrqError
-from zkrq.protocol.calls import Results, Told, stored_at
+from zkrq.protocol.calls import Read, Results, Told, stored_at
 
 if TYPE_CHECKING:
     from zkrq.base.tasks import Tasks
     from zkrq.consuming.wakeups import Wakeups
+    from zkrq.protocol.replies import Answer
     from zkrq.replication.replicas import Replicas
 
 ASK_AGAIN_SECONDS = 5.0
@@ -42,8 +43,18 @@ _log = logging.getLogger("zkrq.results")
 class Awaiting:
     """Wait for the ends of one queue's items on one shard."""
 
-    def __init__(self, replicas: Replicas, wakeups: Wakeups, *, cluster: str, queue: str, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        replicas: Replicas,
+        wakeups: Wakeups,
+        ask_followers: Callable[[Read], Awaitable[Sequence[Answer]]],
+        *,
+        cluster: str,
+        queue: str,
+        tasks: Tasks,
+    ) -> None:
         self.replicas = replicas
+        self._ask_followers = ask_followers
         self._wakeups = wakeups
         self._queue = queue
         self._tasks = tasks
@@ -96,7 +107,24 @@ class Awaiting:
             places = stored_at(id).items()
             if any(position in decided.superseded.get(bundle.encode(), ()) for bundle, position in places):
                 told[at] = (await self.ask([id], waiter))[0]
+        if any(each.letter == b"U" for each in told):
+            await self._look_elsewhere(ids, told)
         return told
+
+    async def _look_elsewhere(self, ids: Sequence[str], told: list[Told]) -> None:
+        """Take items that the primary does not know for queued, if another server has them.
+
+        A push may have evicted the primary a moment ago, and returned, while neither this client nor the other servers
+        have heard of the next view.  After that the question meets the next primary.
+        """
+        for at, id in enumerate(ids):
+            if told[at].letter == b"U":
+                places = stored_at(id)
+                call = Read(self._queue, list(places))
+                for answer in await self._ask_followers(call):
+                    copies = call.read(answer.body).items if answer.status.value == "OK" else ()
+                    if any(copied.has_not_ended(places[copied.id.decode()]) for copied in copies):
+                        told[at] = Told(b"Q")
 
     def ask_again(self) -> None:
         """Ask about all items soon: messages may have been missed."""
