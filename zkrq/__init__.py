@@ -33,6 +33,7 @@ from zkrq.base.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LimitsChanged,
     LoopBlocked,
     MemoryShortened,
     NotWritable,
@@ -52,7 +53,7 @@ from zkrq.base.events import (
     WakeupsRefused,
 )
 from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters, Results
+from zkrq.base.limits import DeadLetters, Limits, Results
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -68,6 +69,7 @@ from zkrq.client.queue import Queue
 from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
+from zkrq.client.topics import Listener
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
 from zkrq.consuming.deliveries import Batches, Deliveries
@@ -116,6 +118,9 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "Limits",
+    "LimitsChanged",
+    "Listener",
     "LoginFile",
     "LoopBlocked",
     "Lost",

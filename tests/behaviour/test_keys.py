@@ -28,7 +28,7 @@ async def is_duplicate(queue: zkrq.Queue[Any], first: zkrq.Receipt, key: str = "
     before = await queue.size()
     receipt = await push(queue, key)
     if receipt.duplicate:
-        assert receipt == (first.id, first.replicas, True, False, False)
+        assert receipt == (first.id, first.replicas, True, False, False, ())
         assert await queue.size() == before
     return receipt.duplicate
 
@@ -105,13 +105,13 @@ async def test_pushes_of_one_key_at_once_agree(queue: zkrq.Queue[Any], connect: 
 async def test_same_id_and_key_again_is_no_duplicate(queue: zkrq.Queue[Any]) -> None:
     """A push that is repeated after ``OutcomeUnknown`` does not stand in its own way."""
     for new in (True, False):
-        assert await push(queue, id="a") == ("a", 3, False, False, new)
-    assert await push(queue, id="b") == ("a", 3, True, False, False)
+        assert await push(queue, id="a") == ("a", 3, False, False, new, ())
+    assert await push(queue, id="b") == ("a", 3, True, False, False, ())
     assert await queue.size() == (1, 0, 0, 0)
     await (await take(queue)).ack()
-    assert await push(queue, id="a") == ("a", 3, False, True, False), "there once, and done"
+    assert await push(queue, id="a") == ("a", 3, False, True, False, ()), "there once, and done"
     assert await queue.size() == (0, 0, 0, 0)
-    assert await push(queue, id="b") == ("b", 3, False, False, True), "what was refused before may be pushed later"
+    assert await push(queue, id="b") == ("b", 3, False, False, True, ()), "what was refused before may be pushed later"
     assert await queue.size() == (1, 0, 0, 0)
 
 
@@ -154,3 +154,80 @@ async def test_each_push_with_an_unknown_outcome_tells_its_own_id(queue: zkrq.Qu
     for n, id in enumerate(ids):
         assert (await queue.push(n, id=id, key=f"k{n}")).new
     assert sorted([claim.item for claim in await queue.pop_many(4)]) == [0, 1, 2, 3]
+
+
+# -- in the place of others ----------------------------------------------------------------------------------------
+
+
+async def items_of(queue: zkrq.Queue[Any]) -> list[Any]:
+    return [claim.item async for claim in queue.pop(wait=False) if await claim.ack() is None]
+
+
+@pytest.mark.parametrize("delay", [None, 30])
+async def test_an_item_takes_the_place_of_a_queued_one(queue: zkrq.Queue[Any], delay: float | None) -> None:
+    first = await queue.push("old", key="k", delay=delay)
+    await queue.push("later")
+    second = await queue.push("new", key="k", replace=True)
+    assert second == (second.id, 3, False, False, True, (first.id,))
+    assert await queue.get(first.id) is None
+    assert sum(await queue.size()) == 2
+    expected = ["later", "new"] if delay else ["new", "later"]
+    assert await items_of(queue) == expected, "it keeps the place of the other one"
+
+
+async def test_a_debounced_item_comes_after_its_own_delay(queue: zkrq.Queue[Any], pass_time: PassTime) -> None:
+    ids: tuple[str, ...] = ()
+    for number in range(3):
+        receipt = await queue.push(number, key="k", replace=True, delay=0.5)
+        assert receipt.replaced == ids
+        ids = (receipt.id,)
+        await pass_time(0.3)
+    assert await items_of(queue) == []
+    await pass_time(0.3)
+    assert await items_of(queue) == [2]
+
+
+async def test_a_claimed_item_goes_on_beside_the_one_that_replaces(queue: zkrq.Queue[Any]) -> None:
+    first = await queue.push("old", key="k")
+    claim = await take(queue)
+    second = await queue.push("new", key="k", replace=True)
+    assert (second.duplicate, second.replaced) == (False, ())
+    third = await queue.push("newest", key="k", replace=True)
+    assert third.replaced == (second.id,)
+    await claim.nack(0)
+    fourth = await queue.push("last", key="k", replace=True)
+    assert sorted(fourth.replaced) == sorted([first.id, third.id]), "it failed meanwhile, and is queued again"
+    assert await items_of(queue) == ["last"]
+    assert not (await push(queue)).duplicate
+
+
+async def test_a_full_queue_has_room_for_what_replaces(cluster: zkrq.Cluster, name: str) -> None:
+    queue: zkrq.Queue[Any] = cluster.queue(name, max_size=2)
+    await queue.push("a", key="a")
+    await queue.push("b", key="b")
+    assert (await queue.push("c", key="b", replace=True)).replaced
+    with pytest.raises(zkrq.QueueFull):
+        await queue.push("d", key="d", replace=True)
+    assert await items_of(queue) == ["a", "c"]
+
+
+async def test_pushes_that_leave_together_replace_each_other(queue: zkrq.Queue[Any]) -> None:
+    receipts = await asyncio.gather(*(queue.push(number, key="k", replace=True) for number in range(20)))
+    assert [receipt.replaced for receipt in receipts] == [(), *((receipt.id,) for receipt in receipts[:-1])]
+    assert await items_of(queue) == [19]
+
+
+async def test_a_repeated_push_names_again_what_it_replaced(queue: zkrq.Queue[Any]) -> None:
+    first = await queue.push("old", key="k")
+    second = await queue.push("new", key="k", id="own", replace=True)
+    again = await queue.push("new", key="k", id="own", replace=True)
+    assert (again.new, again.replaced, second.replaced) == (False, (first.id,), (first.id,))
+    assert await items_of(queue) == ["new"]
+    done = await queue.push("new", key="k", id="own", replace=True)
+    assert (done.done, done.replaced) == (True, (first.id,))
+
+
+async def test_replacing_needs_a_key(queue: zkrq.Queue[Any]) -> None:
+    with pytest.raises(zkrq.ConfigError, match="key"):
+        await queue.push("x", replace=True)
+    assert sum(await queue.size()) == 0

@@ -102,9 +102,9 @@ async def test_id_of_an_item_that_is_done_says_so(end: End, options: dict[str, A
         assert (first.replicas, first.done) == (3, False)
         assert await queue.push("x", id="report", **options) == first._replace(new=False)
         await end(queue, "report")
-        assert await queue.push("x", id="report", **options) == ("report", 3, False, True, False)
+        assert await queue.push("x", id="report", **options) == ("report", 3, False, True, False, ())
         await one.clock.advance(PUT_WINDOW)
-        assert await queue.push("x", id="report", **options) == ("report", 3, False, True, False)
+        assert await queue.push("x", id="report", **options) == ("report", 3, False, True, False, ())
         assert await queue.size() == (0, 0, 0, 0)
 
 
@@ -117,7 +117,7 @@ async def test_id_is_as_good_as_new_after_its_time(end: End, options: dict[str, 
         await queue.push("x", id="report", **options)
         await end(queue, "report")
         await one.clock.advance(2 * PUT_WINDOW + 1)
-        assert await queue.push("y", id="report", **options) == ("report", 3, False, False, True)
+        assert await queue.push("y", id="report", **options) == ("report", 3, False, False, True, ())
         claim = await take(queue)
         assert (claim.id, claim.item, claim.attempts) == ("report", "y", 1)
         await claim.ack()
@@ -160,7 +160,7 @@ async def test_others_of_the_same_batch_are_not_disturbed() -> None:
         await ack(queue, "young")
         ids = ["a", "old", "b", "young", "c", "young"]
         receipts = await asyncio.gather(*(queue.push(f"new {id}", id=id) for id in ids))
-        assert receipts == [(id, 3, False, id == "young", id != "young") for id in ids]
+        assert receipts == [(id, 3, False, id == "young", id != "young", ()) for id in ids]
         claims = await queue.pop_many(10, timeout=0)
         assert sorted(claim.item for claim in claims) == ["new a", "new b", "new c", "new old"]
         assert await queue.ack_many(claims) == []
@@ -210,7 +210,7 @@ async def test_tombstone_of_a_refused_push_does_not_swallow_a_later_one(refusing
         if refusing == "primary":
             for name in set(own.names) - {primary_of(one, "jobs")}:
                 forget(own, name, "jobs", "report")
-        assert await queue.push("y", id="report") == ("report", 3, False, False, True)
+        assert await queue.push("y", id="report") == ("report", 3, False, False, True, ())
         own.kill(primary_of(one, "jobs"))
         claims = await queue.pop_many(2, timeout=5)
         assert [claim.item for claim in claims] == ["x", "y"]
@@ -227,7 +227,7 @@ async def test_push_whose_item_was_taken_in_the_middle_counts_as_pushed() -> Non
             await ack(other.queue("jobs"), "report")
             assert not pushing.done()
             go_on()
-            assert await pushing == ("report", 3, False, False, True)
+            assert await pushing == ("report", 3, False, False, True, ())
         assert await queue.size() == (0, 0, 0, 0)
         assert (await queue.push("x", id="report")).done
 
@@ -249,7 +249,7 @@ async def test_push_that_ends_in_the_middle_is_told_truly(taken: bool) -> None:
             told = asyncio.gather(queue.push("y", id="report"), queue.push("z", id="other"), return_exceptions=True)
             failed, other = await told
         assert isinstance(failed, zkrq.OutcomeUnknown if taken else zkrq.Unavailable)
-        assert other == ("other", 3, False, False, True)
+        assert other == ("other", 3, False, False, True, ())
 
 
 # -- payloads --------------------------------------------------------------------------------------------------------

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import logging
 
 import pytest
 
 from tests.harness import take
+from zkrq import OutcomeUnknown, Unavailable
 from zkrq.consuming.leases import UNENTERED_SECONDS
-from zkrq.testing import cluster
+from zkrq.testing import cluster, servers
 
 pytestmark = pytest.mark.anyio
 
@@ -92,3 +95,28 @@ async def test_a_call_back_of_a_settled_claim_is_not_called() -> None:
         own.lose_session()
         await own.clock.advance(1)
         assert reasons == []
+
+
+@pytest.mark.parametrize("is_entered", [False, True])
+async def test_a_claim_whose_ack_failed_is_kept(is_entered: bool) -> None:
+    """Its program goes on with the next item, and the claim stays in a variable: nobody else would get the item."""
+    async with servers() as three, three.connect() as own:
+        queue = own.queue("jobs", claim_timeout=60.0)
+        await queue.push("x")
+        claim = await take(queue)
+        async with contextlib.AsyncExitStack() as stack:
+            if is_entered:
+                await stack.enter_async_context(claim)
+            for name in three.names:
+                three.kill(name)
+            acking = asyncio.create_task(claim.ack())
+            await own.clock.advance(20)
+            with pytest.raises((OutcomeUnknown, Unavailable)):
+                await acking
+            assert claim.holds, "it may be acked again"
+            for name in three.names:
+                three.start(name)
+            await own.clock.advance(100)
+            assert claim.holds is is_entered
+        again = await queue.pop_one(timeout=0)
+        assert (again is None) is is_entered, "it was acked at the end of its block, or is delivered again"

@@ -101,7 +101,14 @@ async def test_bytes_are_base64_in_both_directions(stage: Stage, payload: bytes)
 async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
     for new in (True, False):
         receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()
-        assert receipt == {"id": "order-1", "replicas": 3, "duplicate": False, "done": False, "new": new}
+        assert receipt == {
+            "id": "order-1",
+            "replicas": 3,
+            "duplicate": False,
+            "done": False,
+            "new": new,
+            "replaced": [],
+        }
     assert (await stage.queue.size()).ready == 1
     await (await take(stage.queue)).ack()
     receipt = (await stage.http.post(f"{stage.path}/push", {"item": 1, "id": "order-1"})).json()
@@ -568,6 +575,24 @@ async def test_items_are_looked_up_and_cancelled(stage: Stage) -> None:
     await stage.http.claim(stage.name)
     assert (await stage.http.client.get(f"{path}/{id}")).json()["state"] == "claimed"
     assert (await stage.http.client.post(f"{path}/{id}/cancel")).json() == {"outcome": "signalled"}
+
+
+async def test_a_queue_is_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    assert (await client.get(path)).json() == none
+    await stage.queue.push_many([1, 2])
+    limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
+    for response in (await client.put(path, json=limits), await client.get(path)):
+        assert (response.status_code, response.json()) == (200, limits)
+    await stage.claim()
+    assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
+    figures = (await client.get(f"/v1{stage.path}")).json()
+    assert figures["limited"] == "limited: 1 of 1 claimed"
+    for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
+        assert (await client.put(path, json=wrong)).status_code == 400
+    assert (await client.get(path)).json() == limits
+    assert (await client.put(path, json={})).json() == none
 
 
 async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:

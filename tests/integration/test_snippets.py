@@ -102,6 +102,13 @@ def on(servers: local.Servers, namespace: str, code: str) -> str:
     return pointed(code, list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace)
 
 
+@runs("groups.md", "emails = cluster.queue(")
+async def test_a_queue_is_limited(cluster: zkrq.Cluster, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await execute(code, cluster=cluster, zkrq=zkrq)
+    assert capsys.readouterr().out == "100 at once, 50 in 1 s\n"
+    assert await cluster.queue("emails").limits() == zkrq.Limits()
+
+
 async def handled(worker: zkrq.Worker, seen: list[Any], count: int) -> None:
     """Run a worker until its handler has seen so many items."""
     async with worker:
@@ -148,6 +155,20 @@ async def test_the_calls_of_a_queue(code: str, cluster: zkrq.testing.TestCluster
     names = await execute(dying, **names)
     assert names["letter"].reason == "bad"
     assert await emails.size() == (1, 0, 0, 0), "one queued again, one removed"
+
+
+@runs("guide.md", 'await cluster.broadcast("prices"')
+async def test_a_message_is_broadcast(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    sending, listening = code.split("\n\n")
+    heard: list[Any] = []
+    code = listening.replace("...", "heard.append(message)")
+    listener = asyncio.create_task(execute(code, cluster=cluster, heard=heard))
+    while not heard:
+        await execute(sending, cluster=cluster)
+        await asyncio.sleep(0)
+    assert heard[0] == {"changed": ["tea"]}
+    listener.cancel()
+    await asyncio.wait([listener])
 
 
 @runs("workers.md", "await emails.work(")

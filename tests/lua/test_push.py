@@ -648,3 +648,91 @@ def test_push_is_refused_when_memory_is_full(server: OneServer) -> None:
         server.command("CONFIG", "SET", "maxmemory", 0)
     assert server.contents().faults == []
     assert push_one(server, keyed("b")) == "+"
+
+
+# -- in the place of others ----------------------------------------------------------------------------------------
+
+
+def replace(server: OneServer, put: Put, **options: int) -> tuple[str, dict[str, Decided]]:
+    (outcome,), decided = server.push(put, replacing=1, **options)
+    return outcome, decided
+
+
+def test_both_change_places_in_one_decision(server: OneServer) -> None:
+    server.push(keyed("a"))
+    outcome, decided = replace(server, keyed("b"))
+    assert outcome == "+a"
+    assert (decided["a"].record.state, decided["b"].record.state) == (State.GONE, State.QUEUED)
+    contents = server.contents()
+    assert (contents.homes("b"), contents.keys, contents.faults) == ({"ready"}, {"k": {"b"}}, [])
+
+
+def test_what_is_claimed_or_dead_is_not_replaced(server: OneServer) -> None:
+    claim = put_and_claim(server, keyed("a"))
+    assert replace(server, keyed("b"))[0] == "+"
+    assert server.contents().keys == {"k": {"a", "b"}}
+    server.settle(claim.only.settle("bury 0 bad"))
+    assert replace(server, keyed("c"))[0] == "+b"
+    assert server.contents().faults == []
+
+
+def test_an_item_is_due_when_the_replaced_one_was_unless_it_is_delayed(server: OneServer) -> None:
+    server.push(keyed("a"), Put("other"))
+    replace(server, keyed("b"))
+    assert [*server.claim(count=2).handed] == ["b", "other"]
+    server.push(keyed("c", "delayed", delay_ms=LONG_MS))
+    replace(server, keyed("d", "delayed"))
+    assert server.contents().homes("d") == {"ready"}
+    replace(server, keyed("e", "delayed", delay_ms=LONG_MS))
+    assert server.contents().homes("e") == {"scheduled"}
+
+
+def test_a_repeated_push_names_what_it_replaced_whatever_became_of_it(server: OneServer) -> None:
+    server.push(keyed("a"))
+    replace(server, keyed("b"))
+    for _ in range(3):  # more requests than an item of its own keeps rows for
+        claim = server.claim().only
+        outcome, decided = replace(server, keyed("b"))
+        assert (outcome, decided.keys()) == ("Ka", {"a", "b"})
+        server.settle(claim.settle("nack 0 "))
+    server.settle(server.claim().only.settle("ack"))
+    outcome, decided = replace(server, keyed("b"))
+    assert (outcome, decided.keys()) == ("Da", {"a", "b"})
+    assert server.contents().faults == []
+
+
+def test_a_primary_that_has_the_new_item_removes_what_it_replaced(server: OneServer) -> None:
+    """The one before died when it had decided both, and a claim had told the others of the new one alone."""
+    old = keyed("a")
+    server.push(old)
+    replace(server, keyed("b"))
+    claimed = server.claim().decided["b"]
+    epoch = server.epoch
+    server.reset()
+    server.epoch = epoch + 1
+    server.push(old)
+    server.apply(claimed.apply(b"B"), payloads=True)
+    outcome, decided = replace(server, keyed("b"))
+    assert outcome == "Ka"
+    assert decided["a"].record.state is State.GONE
+    assert server.contents().keys == {"k": {"b"}}
+
+
+def test_an_id_that_was_used_again_is_another_item(server: OneServer) -> None:
+    server.push(keyed("a"))
+    replace(server, keyed("b"))
+    later = packed_item(Version(1, 9), State.QUEUED, pushed_at_ms=server.now_ms() + 2 * WINDOW_MS)
+    server.apply(Applied("a", later, payload=b"A"), payloads=True)
+    outcome, _ = replace(server, keyed("b"))
+    assert outcome == "Ka"
+    assert server.contents().homes("a") == {"ready"}
+
+
+def test_as_many_are_replaced_as_one_item_can_name(server: OneServer) -> None:
+    ids = [letter * 80 for letter in "abcd"]
+    for id in ids:
+        claim = put_and_claim(server, keyed(id))
+        server.settle(claim.only.settle(f"nack {LONG_MS} "))
+    outcome, _ = replace(server, keyed("z"))
+    assert outcome == "+" + "\1".join(ids[:3])
+    assert server.contents().keys == {"k": {ids[3], "z"}}

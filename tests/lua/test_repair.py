@@ -694,7 +694,8 @@ def test_standing_names_last_requests_and_fenced_owners(server: OneServer) -> No
 
 def test_standing_names_the_floor(server: OneServer) -> None:
     server.settle(put_and_claim(server, "a").only.settle("ack"), put_window_ms=0)
-    assert server.now_ms() - 20_000 < server.metadata().floor_ms <= server.now_ms()
+    after_the_push = 1  # the floor is the millisecond after it, which may not have come
+    assert server.now_ms() - 20_000 < server.metadata().floor_ms <= server.now_ms() + after_the_push
 
 
 def test_installing_names_the_queue_and_the_time(server: OneServer) -> None:

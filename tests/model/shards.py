@@ -163,8 +163,10 @@ class WatchedReplicas(Replicas):
             raise Unavailable("perhaps")
         return results
 
-    async def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Pushes:
-        results = await super().push_decided(queue, max_size, puts, map_number=map_number)
+    async def push_decided(
+        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+    ) -> Pushes:
+        results = await super().push_decided(queue, max_size, puts, replace=replace, map_number=map_number)
         self._note(puts, results)
         return results
 

@@ -87,6 +87,8 @@ class Producer:
         options = self._options()
         if self._chance.random() < self._setting.keyed:
             options["key"] = self._chance.choice(self._setting.keys)
+            if self._setting.replacing and self._chance.random() < self._setting.replacing:
+                options["replace"] = True
         return options
 
     def _note(self, push: Push, ended: Ended[Receipt], *, is_plain: bool = False) -> None:
@@ -105,7 +107,7 @@ class Producer:
         if "key" in options:
             options["id"] = zkrq.new_id()
             self._ledger.name(item, options["id"])
-        push = self._ledger.begin_push(item)
+        push = self._ledger.begin_push(item, replaces="replace" in options)
         self._note(push, await self._client.do("push", queue.push(self._packed(item), **options), CALL_LIMIT))
 
     async def _push_until_known(self, queue: Queue[Any]) -> None:
@@ -122,7 +124,7 @@ class Producer:
             if open_queue is None:
                 await asyncio.sleep(0.5)
                 continue
-            push = self._ledger.begin_push(item)
+            push = self._ledger.begin_push(item, replaces="replace" in options)
             ended = await self._client.do(
                 "push again", open_queue.push(self._packed(item), id=id, **options), CALL_LIMIT
             )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tests.simulation.servers import Pace
-from zkrq import DeadLetters
+from zkrq import DeadLetters, Limits
 
 _POLICIES = (
     None,
@@ -18,9 +18,13 @@ _POLICIES = (
 )
 
 
+_LIMITS = (None, Limits(concurrency=4), Limits(rate=(6, 1.0)), Limits(concurrency=8, rate=(15, 2.5)))
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live."""
+    """``keyed``, ``expiring``: which part of the pushes has one of the ``keys``, or a time to live;
+    ``replacing``: which part of those with a key takes the place of queued items."""
 
     keys: tuple[str, ...]
     keyed: float
@@ -32,6 +36,8 @@ class Setting:
     deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
+    limits: Limits | None = None
+    replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
 
@@ -93,7 +99,7 @@ def draw_shape(chance: random.Random) -> Shape:
 
 def draw(chance: random.Random) -> Setting:
     """The setting of one queue."""
-    return Setting(
+    drawn = Setting(
         keys=tuple(f"key {number}" for number in range(chance.choice((1, 2, 3)))),
         keyed=chance.choice((0.0, 0.2, 0.2, 0.6)),
         expiring=chance.choice((0.0, 0.1, 0.1, 0.4)),
@@ -104,4 +110,8 @@ def draw(chance: random.Random) -> Setting:
         every=chance.choices((0.0, 2.0, 5.0), (8, 1, 1))[0],
         together=chance.choices((6, 15, 40), (6, 3, 1))[0],
         deletes=chance.random() < 0.25,
+        replacing=chance.choice((0.0, 0.0, 0.3, 0.6)),
     )
+    # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
+    limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
+    return drawn if drawn.deletes else replace(drawn, limits=limits)

@@ -260,6 +260,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of little": asking(calls.Fence("q", "owner0")),
         "after an hour": later(3600, FENCE),
     },
+    "declare": {"": asking(calls.Declare("q", "limits", "concurrency=10,rate=10/1000", ""))},
     "delete": {"": asking(calls.Delete("q", 10**12))},
     "forget": {"": asking(calls.Forget("q"))},
     "forward": {"": asking(calls.Forward("q", FIRST_US, 10_000, copies([*new(), *new_bundles()])))},
@@ -275,6 +276,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
     "push_decided": {
         "": asking(calls.PushDecided("q", 10**6, new())),
         "of bundles": asking(calls.PushDecided("q", 10**6, new_of_bundles())),
+        "in the place of others": asking(calls.PushDecided("q", 10**6, new(), replacing=True)),
     },
     "push_plain": {
         "": asking(calls.PushPlain("q", [*new(), *new_bundles()])),
@@ -292,6 +294,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         for state in ("ready", "claimed", "dead", "gone")
     },
     "retire": {"": asking(calls.Retire("q", "ann"))},
+    "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {

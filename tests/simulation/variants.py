@@ -130,7 +130,13 @@ def a_push_is_done_on_one_server() -> AbstractContextManager[object]:
 
 def keys_are_not_looked_up() -> AbstractContextManager[object]:
     """A push with a key asks whether another item has it."""
-    return _rewritten({"r.marks >= KEYED and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+    return _rewritten({"replacing == '0' and is_taken((read_tail(r.tail)))": "nil"}, "push_decided")
+
+
+def what_was_replaced_is_forgotten() -> AbstractContextManager[object]:
+    """A push that is repeated tells every server, and its caller, in whose place its item was put."""
+    told = " .. replaced_by(before, put_window_ms)"
+    return _rewritten({f"'K'{told}": "'K'", f"'D'{told}": "'D'"}, "push_decided")
 
 
 def keys_are_kept_for_ever() -> AbstractContextManager[object]:
@@ -142,7 +148,17 @@ def keys_are_kept_for_ever() -> AbstractContextManager[object]:
 
 def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
     """A push into a queue with a limit is refused when it is full."""
-    return _rewritten({"if most > 0 and size >= most then": "if false then"}, "push_decided")
+    return _rewritten({"if most > 0 and size >= most + #rivals then": "if false then"}, "push_decided")
+
+
+def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
+    """No more items are claimed at once than the limit of the queue."""
+    return _rewritten({"local slots = at_once - number('claimed')": "local slots = math.huge"})
+
+
+def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
+    """No more claims begin in a time than the limit of the queue."""
+    return _rewritten({"return slots, most - sum_of(counts), ": "return slots, math.huge, "})
 
 
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
@@ -161,7 +177,7 @@ def a_ttl_begins_anew() -> AbstractContextManager[object]:
 def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
     """While the queue is paused nothing is handed out."""
     return _rewritten(
-        {"if request.count > 0 and not request.is_paused then": "if request.count > 0 then"}, "claim", "turn"
+        {"if request.most > 0 and not request.is_paused then": "if request.most > 0 then"}, "claim", "turn"
     )
 
 
@@ -224,7 +240,10 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(acks_stay_on_the_primary),
         Variant(keys_are_not_looked_up, first=6),
         Variant(keys_are_kept_for_ever),
+        Variant(what_was_replaced_is_forgotten),
         Variant(a_limit_is_not_asked_for, first=12),
+        Variant(more_are_claimed_than_the_limit),
+        Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=420),
         Variant(a_pause_is_not_asked_for, first=8),

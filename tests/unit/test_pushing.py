@@ -200,8 +200,8 @@ def test_id_that_was_there_is_told_apart_from_a_new_one(in_doubt: bool, new: boo
 
 
 def test_a_receipt_of_the_hot_path_is_one_of_the_constructor() -> None:
-    assert _receipt_of(("mine", 3, False, False, True)) == Receipt("mine", 3)
-    assert Receipt._fields == ("id", "replicas", "duplicate", "done", "new")
+    assert _receipt_of(("mine", 3, False, False, True, ())) == Receipt("mine", 3)
+    assert Receipt._fields == ("id", "replicas", "duplicate", "done", "new", "replaced")
 
 
 @pytest.mark.parametrize("in_doubt", [False, True])

@@ -39,6 +39,7 @@ SURFACE: dict[type, set[str]] = {
         "discard",
         "get",
         "held",
+        "limits",
         "pause",
         "peek",
         "pop",
@@ -50,6 +51,7 @@ SURFACE: dict[type, set[str]] = {
         "redrive",
         "resume",
         "scan",
+        "set_limits",
         "size",
         "statistics",
         "work",
@@ -59,6 +61,8 @@ SURFACE: dict[type, set[str]] = {
         "add_server",
         "add_shard",
         "drain_shard",
+        "broadcast",
+        "listen",
         "consumers",
         "every",
         "health",
@@ -80,6 +84,7 @@ SURFACE: dict[type, set[str]] = {
     zkrq.Batch: {"ack", "count", "index", "items", "lost", "nack", "queue", "release"},
     zkrq.Batches: {"aclose"},
     zkrq.Deliveries: {"aclose"},
+    zkrq.Listener: {"aclose"},
     zkrq.Recurring: {"cancel"},
 }
 

@@ -34,6 +34,7 @@ class Receipt(NamedTuple):
     push or an earlier attempt of this one, and is already acked, cancelled, cleared or dropped.  ``new``: whether this
     push put the item into the queue; False also if an item with this id is there from an earlier push.  None: not
     known, because a server died or a connection broke, and the push was repeated: it may have found its own item.
+    ``replaced``: ids of the queued items with the same key in whose place this one was put (``push(replace=True)``).
     """
 
     id: str
@@ -41,6 +42,7 @@ class Receipt(NamedTuple):
     duplicate: bool = False
     done: bool = False
     new: bool | None = True
+    replaced: tuple[str, ...] = ()
 
 
 class ZkrqError(Exception):

@@ -8,13 +8,12 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.client.results import reading
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
 
-QUEUE = {"queue": "the queue's name"}
 """The argument of every command that works on one queue."""
 
 

@@ -14,9 +14,8 @@ from zkrq.base.codecs import RAW
 from zkrq.base.errors import ZkrqError
 from zkrq.base.limits import DeadLetters
 from zkrq.base.retry import Retry
-from zkrq.cli.command import Command, Flag, Incomplete, Line, Lines, count, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Incomplete, Line, Lines, count, open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
-from zkrq.cli.items import QUEUE
 from zkrq.consuming.claims import Claim
 from zkrq.process.exits import Exit
 

@@ -8,15 +8,16 @@ from typing import Any
 
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ConfigError, Receipt
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 from zkrq.cli.forms import CODEC, Form, form_of
-from zkrq.cli.items import QUEUE
 from zkrq.cli.progress import progress
 from zkrq.cli.stdin import stdin_lines
 
 
 async def _push(args: Namespace) -> Lines:
     many = args.item == "-"
+    if args.replace and args.key is None:
+        raise ConfigError("--replace needs a key: --key user-42")
     if many and (args.id is not None or args.key is not None):
         raise ConfigError("--id and --key are for one item; ITEM - may read several")
     form = form_of(args.codec)
@@ -25,7 +26,7 @@ async def _push(args: Namespace) -> Lines:
     async with open_cluster(args) as cluster:
         queue = cluster.queue(args.queue, codec=RAW)
         if not many:
-            yield _receipt(await queue.push(item, id=args.id, key=args.key, **options))
+            yield _receipt(await queue.push(item, id=args.id, key=args.key, replace=args.replace, **options))
             return
         read = pushed = 0
         with progress("pushed", hidden=sys.stdout.isatty()) as show:  # the receipts show it, too
@@ -48,6 +49,8 @@ def _told(receipt: Receipt) -> str:
         return "  has the key already"
     if receipt.done:
         return "  is done already"
+    if receipt.replaced:
+        return f"  in the place of {', '.join(receipt.replaced)}"
     if receipt.new is None:
         return "  may have been in the queue already"
     return "" if receipt.new else "  is in the queue already"
@@ -70,6 +73,7 @@ COMMANDS = (
             Flag("delay", "before it may be delivered", float, 0.0, "SECONDS"),
             Flag("priority", "0 to 9, higher first", int, 0, "N"),
             Flag("key", "push nothing while another item with this key is queued, scheduled or claimed"),
+            Flag("replace", "push it in the place of queued items with this key", bool, False),
             Flag("ttl", "after which it is no longer delivered; default: no limit", float, None, "SECONDS"),
             CODEC,
         ),

@@ -5,8 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from zkrq.cli.asking import YES, confirm
-from zkrq.cli.command import Command, Flag, Line, Lines, count, open_cluster
-from zkrq.cli.items import QUEUE
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, count, open_cluster
 from zkrq.cli.progress import follow
 
 

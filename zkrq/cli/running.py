@@ -17,7 +17,7 @@ from contextlib import aclosing, suppress
 from typing import cast
 
 from zkrq.base.errors import ConfigError, ZkrqError
-from zkrq.cli import completion, items, pop, push, queues, removing, serve, servers, shards, top, trying, worker
+from zkrq.cli import completion, items, limits, pop, push, queues, removing, serve, servers, shards, top, trying, worker
 from zkrq.cli.command import Incomplete, Lines
 from zkrq.cli.parsing import make_parser
 from zkrq.process.exits import Exit
@@ -31,6 +31,7 @@ COMMANDS = (
     *pop.COMMANDS,
     *items.COMMANDS,
     *queues.COMMANDS,
+    *limits.COMMANDS,
     *top.COMMANDS,
     *removing.COMMANDS,
     *servers.COMMANDS,

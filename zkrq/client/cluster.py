@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
+from zkrq.base.codecs import JSON
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
@@ -18,6 +19,7 @@ from zkrq.client.consumers import Consumer, count_claims
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
+from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
@@ -26,8 +28,7 @@ from zkrq.replication.urls import address, check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.base.limits import DeadLetters, Results
-    from zkrq.base.retry import Retry
+    from zkrq.base.limits import Results
     from zkrq.client.health import Health
     from zkrq.client.results import ResultQueue
     from zkrq.client.shards import ShardStatus
@@ -123,12 +124,8 @@ class Cluster:
         name: str,
         *,
         codec: Codec[Any] = AS_DECLARED,
-        claim_timeout: Duration = AS_DECLARED,
-        retry: Retry | None = AS_DECLARED,
-        dead_letters: DeadLetters | None = AS_DECLARED,
         results: Results[Any] | None = AS_DECLARED,
-        max_size: int | None = AS_DECLARED,
-        max_payload_bytes: int = AS_DECLARED,
+        **options: Unpack[QueueOptions],
     ) -> Queue[Any]:
         """Return the queue of that name; a queue need not be created.
 
@@ -138,24 +135,18 @@ class Cluster:
         ``DeadLetters()``.  ``results``: keep what handlers return; the queue is a ``ResultQueue`` then, with ``result``
         and ``call``; None (the default): no.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
         scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
-        ``max_payload_bytes``: limit of an encoded item, default 1 MiB.
+        ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
+        claims begun in a time, over all workers and processes, None (the default): whatever other programs have
+        declared; see ``Limits``.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.
+        this process: give all processes the same ones.  But ``limits`` belong to the queue: they are stored with it
+        before the first push or claim of this process, hold for all, and outlive it; the last declaration counts.
         """
         self._client.check_open()
         check_name("the queue's name", name)
-        options = {
-            "codec": codec,
-            "claim_timeout": claim_timeout,
-            "retry": retry,
-            "dead_letters": dead_letters,
-            "results": results,
-            "max_size": max_size,
-            "max_payload_bytes": max_payload_bytes,
-        }
-        return self._client.queue(name, options)
+        return self._client.queue(name, {"codec": codec, "results": results, **options})
 
     def pop(
         self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True
@@ -203,6 +194,31 @@ class Cluster:
         return self._client.schedules.declare(
             read_schedule(when, offset=offset, zone=zone), queue, item, name=name, catch_up=catch_up, priority=priority
         )
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    async def broadcast(self, topic: str, message: T, *, codec: Codec[T] = JSON) -> int:
+        """Send a message to whoever listens to a topic now; return how many listen on one server.
+
+        Best effort: nothing is stored, and who does not listen at this moment never gets it.  For what must not be
+        lost, push an item.  ``codec``: how the message becomes bytes, at most 1 MiB.
+        Raises ``Unavailable`` if no in-sync server answers, though it may have been sent; ``CodecError``,
+        ``PayloadTooLarge``, ``ConfigError``: nothing was sent.
+        """
+        self._client.check_open()
+        return await broadcast(self._client.shard, self.namespace, topic, message, codec)
+
+    def listen(self, topic: str, *, codec: Codec[T] = JSON) -> Listener[T]:
+        """Iterate over the messages that are broadcast to a topic: ``async for message in cluster.listen("topic")``.
+
+        Each is heard once, from whichever in-sync server it comes.  One that is sent while no connection holds is lost,
+        and so are the oldest of more than 1,000 that the loop has not read.  ``async with`` listens at once, and stops
+        at its end.  Raises ``ConfigError`` for a bad name.
+        """
+        self._client.check_open()
+        return Listener(self._client.shard, self._client.tasks, self.namespace, topic, codec)
+
+    # -- names -------------------------------------------------------------------------------------------------------
 
     async def queues(self) -> list[str]:
         """List all queues that ever had an item, and some that only had consumers.

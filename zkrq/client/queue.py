@@ -14,7 +14,7 @@ from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
-from zkrq.producing.options import read_options
+from zkrq.producing.options import read_options, replacing
 from zkrq.working.worker import work
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ class Queue(Administration[T]):
         self._own_loop = parts.context.own_loop
         self._pusher = parts.pusher
         self._observers = parts.pusher.observers
+        self._declaration = parts.context.declaration
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {self.held}>"
@@ -49,6 +50,7 @@ class Queue(Administration[T]):
         *,
         id: str | None = None,
         key: str | None = None,
+        replace: bool = False,
         delay: Duration | None = None,
         at: datetime | None = None,
         priority: int = 0,
@@ -60,11 +62,13 @@ class Queue(Administration[T]):
         ``delay`` (seconds) or ``at`` (a moment): when the item may first be delivered, None: immediately.
         ``priority``: 0 to 9, higher first.  ``ttl``: seconds from now after which the item is no longer delivered,
         None: no limit; see ``DeadLetters``.  ``key``: while another item with this key is queued, scheduled or claimed,
-        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.  ``id``
-        makes a push repeatable: pushed several times within 300 seconds under one id, the item exists once, and at most
-        one receipt says that it is ``new``.  The receipt is ``done`` if the item was already removed; 600 seconds after
-        its removal, the id can be used for a new item.  ``headers``: short texts beside the item, by name, for
-        ``claim.headers``; None: none.
+        nothing is pushed and the receipt is a ``duplicate`` that names the other item; None: no such check.
+        ``replace``: the item is pushed in the place of queued and scheduled ones with its key, which the receipt names
+        as ``replaced``; it keeps their place in line unless it has a ``delay``.  One that is claimed goes on, and this
+        one is delivered as well.  ``id`` makes a push repeatable: pushed several times within 300 seconds under one id,
+        the item exists once, and at most one receipt says that it is ``new``.  The receipt is ``done`` if the item was
+        already removed; 600 seconds after its removal, the id can be used for a new item.  ``headers``: short texts
+        beside the item, by name, for ``claim.headers``; None: none.
 
         Raises ``OutcomeUnknown`` if the time ran out in the middle: the item may have been pushed, so push again with
         the same id.  The same holds if this call is cancelled.  ``QueueFull``, ``NotEnoughReplicas`` and
@@ -73,12 +77,15 @@ class Queue(Administration[T]):
         """
         if running_loop() is not self._own_loop.loop:
             raise self._own_loop.elsewhere()
+        if self._declaration:
+            await self._declare()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, item, id, headers)
             headers = seen.headers
         try:
-            call, pushed = self._pusher.begin(item, id, read_options(delay, at, priority, key, ttl, headers))
+            options = read_options(delay, at, priority, key, ttl, headers)
+            call, pushed = self._pusher.begin(item, id, replacing(options) if replace else options)
             try:
                 receipt = await pushed
             except OutcomeUnknown as error:
@@ -111,6 +118,8 @@ class Queue(Administration[T]):
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
         self._own_loop.check()
+        if self._declaration:
+            await self._declare()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
@@ -124,6 +133,11 @@ class Queue(Administration[T]):
         if seen:
             self._observers.end_push(seen, receipts)
         return receipts
+
+    async def _declare(self) -> None:
+        if self._declaration:
+            await self._declaration.done()
+        self._declaration = None
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

@@ -353,4 +353,5 @@ def _note(leases: Sequence[Lease], answer: asyncio.Future[Refused]) -> BaseExcep
         # It may not be tried again after its deadline: the item may be another consumer's by now.
         if lease.deadline_at <= now:
             lease.lose(f"it expired while its {Verb.ACK} was in flight")
+        lease.have_failed()
     return error

@@ -147,7 +147,8 @@ class Claim(Generic[T]):
         results): it was not acked.
         Raises ``ClaimLost`` if the claim no longer holds, ``OutcomeUnknown`` if it may have been acked, and
         ``Unavailable`` if it was not: ack again.  ``ConfigError`` names a server that does not let this client in: ack
-        again once it does.
+        again once it does.  After one of these three the claim is extended no more, except inside ``async with claim``:
+        it holds for ``claim_timeout`` at most, and unless an ack succeeds by then, the item is delivered again.
         """
         if result is not None:
             self._lease.keep(result)

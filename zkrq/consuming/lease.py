@@ -291,7 +291,8 @@ class Lease(ref[object]):
     async def settle(self, verb: Verb, ms: int = 0, text: str = "") -> None:
         """Settle the claim once.  Raises ``ClaimLost``; after any other error it may be settled again.
 
-        A call that fails after the deadline loses the claim, because by then another consumer may have the item.
+        A call that fails after the deadline loses the claim, because by then another consumer may have the item.  One
+        that fails before it stops the extension, unless the consumer follows the claim.
         """
         if self.loss or self.settled:
             self.check_held()
@@ -305,6 +306,7 @@ class Lease(ref[object]):
             # now.
             if self.deadline_at <= asyncio.get_running_loop().time():
                 self.lose(f"it expired while its {verb} was in flight")
+            self.have_failed()
             raise
         self.extending = False
         if self.timer:  # seldom, so an ack does without the call
@@ -319,6 +321,13 @@ class Lease(ref[object]):
         Raises as ``Issuer.encode_result`` does.
         """
         self.result = self.grant.issuer.encode_result(result)
+
+    def have_failed(self) -> None:
+        """Note that a settlement failed: the consumer has done with the item, and may not try again."""
+        # A program that goes on with the next item, and keeps this claim in a variable, would otherwise keep the item
+        # from everybody for as long as it runs.
+        if not self.is_watched:
+            self.stop_extending()
 
     def refuse(self, verb: Verb) -> None:
         """Lose the claim, because the servers refused to settle it."""

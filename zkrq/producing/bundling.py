@@ -140,5 +140,5 @@ def _bundle(priority: int, calls: Sequence[Push], ending: str) -> Put:
 
 
 def _alone(id: str, made_ms: int, payload: bytes, options: Options) -> Put:
-    priority, delay_ms, key, ttl_ms, _ = options
+    priority, delay_ms, key, ttl_ms, _, _ = options
     return Put(id, fresh(priority, made_ms, delay_ms=delay_ms, key=key, ttl_ms=ttl_ms), join((payload,)))

@@ -13,13 +13,15 @@ from zkrq.protocol.records import PRIORITIES
 
 
 class Options(NamedTuple):
-    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit."""
+    """Options of a push, checked, in the units of the wire; ``ttl_ms`` 0: no limit.  ``replaces``: in the place of
+    queued items with this key."""
 
     priority: int = 0
     delay_ms: int = 0
     key: str = ""
     ttl_ms: float = 0
     headers: Headers = MappingProxyType({})
+    replaces: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -55,3 +57,10 @@ def read_options(
         raise ConfigError(f"ttl is {ttl_ms / 1000:g} s, not longer than the delay of {seconds:g} s: never delivered")
     checked_key = "" if key is None else check_id("key", key)
     return Options(priority, round(seconds * 1000), checked_key, ttl_ms, check_headers(headers or {}))
+
+
+def replacing(options: Options) -> Options:
+    """Return the options of a push in the place of queued items with its key.  Raises ``ConfigError``."""
+    if not options.key:
+        raise ConfigError("replace=True needs a key: key='user-42'")
+    return options._replace(replaces=True)

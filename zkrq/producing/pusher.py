@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _receipt_of = cast(
-    "Callable[[tuple[str, int, bool, bool, bool]], Receipt]", partial(cast("Any", tuple).__new__, Receipt)
+    "Callable[[tuple[str, int, bool, bool, bool, tuple[str, ...]]], Receipt]",
+    partial(cast("Any", tuple).__new__, Receipt),
 )
 """Make a receipt of its values, without a call of Python: one is made for each push.  A test compares the fields."""
 
@@ -99,12 +100,13 @@ class Pusher(Generic[T]):
         pushes, groups, causes = await self._sender.anywhere(partial(bundles_of, calls), len(calls))
         if not pushes.exceptional:
             copies = pushes.replicas
-            return [_receipt_of((call.id, copies, False, False, True)) for call in calls]
+            return [_receipt_of((call.id, copies, False, False, True, ())) for call in calls]
         return _receipts(calls, pushes, groups, causes)
 
     async def _send_home(self, calls: Sequence[Push], *, decided: bool) -> Sequence[Receipt | ZkrqError]:
         """Push items that have an identity, each to the shard that its id names, or to the queue's home."""
-        results = await self._sender.at_home([Named(put_of(call), call.made_ms > 0) for call in calls], decided=decided)
+        named = [Named(put_of(call), call.made_ms > 0, call.options.replaces) for call in calls]
+        results = await self._sender.at_home(named, decided=decided)
         return [_receipt(call, result) for call, result in zip(calls, results, strict=True)]
 
     def _report(self, calls: Sequence[Push], seconds: Sequence[float], results: Sequence[Receipt | Exception]) -> None:

@@ -9,7 +9,7 @@ from typing import overload
 from zkrq.base.errors import ConfigError, OutcomeUnknown, QueueFull, Receipt, Receipts, ZkrqError
 from zkrq.protocol.calls import item_id
 from zkrq.protocol.clocks import PUT_WINDOW
-from zkrq.protocol.pushing import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes
+from zkrq.protocol.pushing import Done, Duplicate, Exceptional, Full, InDoubt, Known, NotPushed, Pushes, Replaced
 from zkrq.protocol.records import BUNDLE_MAX
 from zkrq.replication.causes import UNKNOWN, Causes
 from zkrq.replication.runner import translate
@@ -114,9 +114,11 @@ def outcome(id: str, told: Exceptional, *, is_named: bool, causes: Causes = UNKN
     match told:
         case Duplicate(first, copies):
             return Receipt(first, copies, duplicate=True, new=False)
-        case Known(copies, in_doubt) | Done(copies, in_doubt):
+        case Replaced(ids, copies):
+            return Receipt(id, copies, replaced=ids)
+        case Known(copies, in_doubt, replaced) | Done(copies, in_doubt, replaced):
             is_new = (None if in_doubt else False) if is_named else True
-            return Receipt(id, copies, done=isinstance(told, Done), new=is_new)
+            return Receipt(id, copies, done=isinstance(told, Done), new=is_new, replaced=replaced)
         case Full():
             return QueueFull()
         case InDoubt(reason, cause):

@@ -33,10 +33,15 @@ MAP_PAUSE = 0.1
 
 
 class Named(NamedTuple):
-    """A put of one item that has an identity.  ``by_caller``: its id was given, so it may have been pushed before."""
+    """A put of one item that has an identity.
+
+    ``by_caller``: its id was given, so it may have been pushed before.  ``replaces``: it takes the place of queued
+    items with its key.
+    """
 
     put: Put
     by_caller: bool
+    replaces: bool = False
 
 
 class Sender:
@@ -87,13 +92,13 @@ class Sender:
         """
         results: dict[int, Results] = {}
 
-        async def send(target: Target, group: Sequence[int], map_number: int) -> Sequence[int]:
+        async def send(target: Target, replace: bool, group: Sequence[int], map_number: int) -> Sequence[int]:
             """Return those that must be placed anew."""
             puts = [items[at].put for at in group]
             try:
                 if decided:
                     pushes = await target.replicas.push_decided(
-                        self._queue, self._max_size, puts, map_number=map_number
+                        self._queue, self._max_size, puts, replace=replace, map_number=map_number
                     )
                 else:
                     pushes = await target.replicas.push_plain(self._queue, puts, map_number=map_number)
@@ -109,13 +114,15 @@ class Sender:
 
         left: Sequence[int] = range(len(items))
         while left:
-            map_number, groups = self._placement.map.number, dict[Target, list[int]]()
+            map_number, groups = self._placement.map.number, dict[tuple[Target, bool], list[int]]()
             for at in left:
                 try:
-                    groups.setdefault(await self._placement.find(self._queue, items[at].put.id), []).append(at)
+                    target = await self._placement.find(self._queue, items[at].put.id)
                 except ZkrqError as error:
                     results[at] = [error]
-            again = await together(send(target, group, map_number) for target, group in groups.items())
+                else:
+                    groups.setdefault((target, items[at].replaces), []).append(at)
+            again = await together(send(*to, group, map_number) for to, group in groups.items())
             if left := [at for some in again for at in some]:
                 await self._refresh(map_number)
         return [results[at][0] for at in range(len(items))]

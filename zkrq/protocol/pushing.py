@@ -36,24 +36,33 @@ class Duplicate(NamedTuple):
     replicas: int
 
 
+class Replaced(NamedTuple):
+    """The item was pushed in the place of queued items with its key, these ``ids``; ``replicas`` servers have it."""
+
+    ids: tuple[str, ...]
+    replicas: int
+
+
 class Known(NamedTuple):
     """Nothing new was pushed, because an item with this id is in the queue; ``replicas`` servers have it.
 
-    ``in_doubt``: an earlier try of this very push may have written it.
+    ``in_doubt``: an earlier try of this very push may have written it.  ``replaced``: items in whose place it was put.
     """
 
     replicas: int
     in_doubt: bool = False
+    replaced: tuple[str, ...] = ()
 
 
 class Done(NamedTuple):
     """Nothing was pushed, because an item with this id was pushed before and is gone; ``replicas`` servers know it.
 
-    ``in_doubt``: an earlier try of this very push may have written it.
+    ``in_doubt``: an earlier try of this very push may have written it.  ``replaced``: items in whose place it was put.
     """
 
     replicas: int
     in_doubt: bool = False
+    replaced: tuple[str, ...] = ()
 
 
 class Late(NamedTuple):
@@ -77,7 +86,7 @@ class NotPushed(NamedTuple):
     cause: Failure
 
 
-Exceptional = Duplicate | Known | Done | Late | Full | InDoubt | NotPushed
+Exceptional = Duplicate | Replaced | Known | Done | Late | Full | InDoubt | NotPushed
 
 
 Place = tuple[int, int]
@@ -236,13 +245,15 @@ class Pushing(Deciding):
                 results[place] = told
         return results
 
-    def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Operation[Pushes]:
+    def push_decided(
+        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+    ) -> Operation[Pushes]:
         """Let the primary decide about new items.
 
-        ``max_size``: the queue's limit, 0: none; ``map_number``: see ``push_plain``.
-        Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
+        ``max_size``: the queue's limit, 0: none; ``replace``: in the place of queued items with their keys;
+        ``map_number``: see ``push_plain``.  Raises ``TooFewMembers``, ``NothingDone``, ``Misplaced``, ``Unknown``.
         """
-        call = PushDecided(queue, max_size, puts)
+        call = PushDecided(queue, max_size, puts, replacing=replace)
         decided = yield from self.decide(call, map_number=map_number)
         outcomes = decided.reply.outcomes
         usual = outcomes.count(b"+")
@@ -250,7 +261,7 @@ class Pushing(Deciding):
             return Pushes(decided.copies, {})
         return Pushes(
             decided.copies,
-            {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome[:1] != b"+"},
+            {(at, 0): _judge(outcome, decided) for at, outcome in enumerate(outcomes) if outcome != b"+"},
         )
 
 
@@ -294,11 +305,14 @@ def _judge(outcome: bytes, decided: Decided[DecidedReply]) -> Exceptional:
 
     An earlier try of the call may still execute a refused push, once the key is free or there is room.
     """
+    replaced = tuple(outcome[1:].decode().split("\1")) if len(outcome) > 1 else ()
     match outcome[:1]:
+        case b"+":
+            return Replaced(replaced, decided.copies)
         case b"K":
-            return Known(decided.copies, decided.again)
+            return Known(decided.copies, decided.again, replaced)
         case b"D":
-            return Done(decided.copies, decided.again)
+            return Done(decided.copies, decided.again, replaced)
         case b"=" | b"F" if decided.repeated:
             return InDoubt()
         case b"=":

@@ -41,9 +41,12 @@ class Replicas:
         """
         return await self.run(self._operations.push_plain(queue, puts, map_number=map_number, patient=patient))
 
-    async def push_decided(self, queue: str, max_size: int, puts: Sequence[Put], *, map_number: int = 0) -> Pushes:
+    async def push_decided(
+        self, queue: str, max_size: int, puts: Sequence[Put], *, replace: bool = False, map_number: int = 0
+    ) -> Pushes:
         """Let the primary decide about new items.  Raises what ``push_plain`` does, and ``OutcomeUnknown``."""
-        return await self.run(self._operations.push_decided(queue, max_size, puts, map_number=map_number))
+        pushing = self._operations.push_decided(queue, max_size, puts, replace=replace, map_number=map_number)
+        return await self.run(pushing)
 
     async def decide(self, call: Decision[R]) -> Decided[R]:
         """Let the primary decide, and every other server apply the decision.
@@ -109,6 +112,13 @@ class Replicas:
         Raises ``Unavailable``, ``OutcomeUnknown``.
         """
         await self.run(self._operations.delete(queue, moment_ms))
+
+    async def broadcast(self, topic: str, message: bytes) -> int:
+        """Publish a message on every server that answers; return how many listen, -1 if this client may not publish.
+
+        Raises ``Unavailable``.
+        """
+        return await self.run(self._operations.broadcast(topic, message))
 
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""

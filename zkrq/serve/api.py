@@ -38,15 +38,18 @@ from zkrq.serve.bodies import (
     Pushed,
     PushedMany,
     PushMany,
+    QueueLimits,
     QueueName,
     QueueStatistics,
     Redrive,
     Redriven,
+    SetLimits,
     Settled,
     ShardFigures,
     StoredItem,
     claimed,
     figures,
+    limits_of,
     pushed,
     stored,
     told,
@@ -129,6 +132,8 @@ class Api:
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
+        router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
+        router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
         # Before the item itself, whose id may contain slashes.
         router.get(f"{item}/result", response_model=ItemResult, tags=["results"])(self.result)
@@ -170,6 +175,7 @@ class Api:
             payload,
             id=push.id,
             key=push.key,
+            replace=push.replace,
             delay=push.delay or None,
             priority=push.priority,
             ttl=push.ttl,
@@ -330,6 +336,15 @@ class Api:
         """Allow claims again."""
         await self._queues[queue].resume()
         return Paused(paused=False)
+
+    async def limits(self, queue: QueueName) -> QueueLimits:
+        """Read the limits of the queue."""
+        return limits_of(await self._queues[queue].limits())
+
+    async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
+        """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
+        await self._queues[queue].set_limits(body.limits)
+        return limits_of(body.limits)
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""

@@ -16,17 +16,17 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
+from zkrq.base.checks import MAX_DURATION, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name, in_seconds
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
+from zkrq.client.inspection import Limits, Statistics
 from zkrq.client.items import Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
 if TYPE_CHECKING:
     from zkrq.base.results import Result
-    from zkrq.client.inspection import Statistics
     from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
@@ -121,6 +121,11 @@ class Push(_Request):
     key: Id | None = Field(
         None, description="While another item with this key is queued, scheduled or claimed, nothing is pushed."
     )
+    replace: bool = Field(
+        False,
+        description="With `key`: the item is pushed in the place of queued and scheduled ones with this key. One that "
+        "is claimed goes on, and this one is delivered as well. Left out: false.",
+    )
     delay: Seconds = Field(0.0, description="Seconds until the item may first be delivered; left out: 0.")
     priority: int = Field(
         0, ge=PRIORITIES.start, le=PRIORITIES.stop - 1, description="Higher is delivered first; left out: 0."
@@ -138,6 +143,8 @@ class Push(_Request):
             raise ValueError("exactly one of item and base64 is expected")
         if self.ttl is not None and self.ttl <= self.delay:
             raise ValueError("ttl is not longer than delay: never delivered")
+        if self.replace and self.key is None:
+            raise ValueError("replace needs a key")
         return self
 
     def payload(self) -> bytes:
@@ -233,6 +240,7 @@ class Pushed(BaseModel):
         description="Whether this push put the item into the queue; false also if an item with this id is there "
         "already. null: not known, because a server died or a connection broke, and the push was repeated."
     )
+    replaced: list[str] = Field(description="Ids of the queued items in whose place this one was pushed.")
 
 
 class Problem(BaseModel):
@@ -330,6 +338,33 @@ class Redriven(BaseModel):
     redriven: int = Field(description="How many.")
 
 
+class QueueLimits(BaseModel):
+    """Limits of a queue over all workers and processes."""
+
+    concurrency: int | None = Field(None, description="Items claimed at once, at most; null: no limit.")
+    rate: int | None = Field(None, description="Claims begun within `seconds`, at most; null: no limit.")
+    seconds: float | None = Field(None, description="The time of `rate`; null without one.")
+
+
+class SetLimits(_Request):
+    """Limits that a queue is to have; those that are left out are taken away."""
+
+    concurrency: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        None, description="Items claimed at once, at most; left out or null: no limit."
+    )
+    rate: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        None, description="Claims begun within `seconds`, at most; left out or null: no limit."
+    )
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="The time of `rate`, 0.1 to 3600; left out: 1."
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The same for a queue."""
+        return Limits(self.concurrency, None if self.rate is None else (self.rate, self.seconds))
+
+
 class Paused(BaseModel):
     """Whether items are claimed from a queue."""
 
@@ -372,6 +407,7 @@ class QueueStatistics(BaseModel):
     dead: int
     paused: bool
     oldest_ready: float | None = Field(description="Seconds since the oldest ready item became due.")
+    limited: str | None = Field(description="Which limit keeps items from being claimed now; null: none does.")
     away: list[str] = Field(description="Shards that could not be asked; their items are not in these figures.")
 
 
@@ -399,11 +435,23 @@ def pushed(receipt: Receipt) -> dict[str, object]:
     return receipt._asdict()
 
 
+def limits_of(limits: Limits) -> QueueLimits:
+    """Return the limits of a queue as they are told."""
+    if limits.rate is None:
+        return QueueLimits(concurrency=limits.concurrency, rate=None, seconds=None)
+    count, seconds = limits.rate
+    return QueueLimits(concurrency=limits.concurrency, rate=count, seconds=in_seconds(seconds))
+
+
 def figures(statistics: Statistics) -> QueueStatistics:
     """Return the figures of a queue."""
     sizes = statistics.sizes._asdict()
     return QueueStatistics(
-        **sizes, paused=statistics.paused, oldest_ready=statistics.oldest_ready, away=list(statistics.away)
+        **sizes,
+        paused=statistics.paused,
+        oldest_ready=statistics.oldest_ready,
+        limited=statistics.limited,
+        away=list(statistics.away),
     )
 
 

@@ -14,6 +14,8 @@ from zkrq.protocol.calls.administration import (
     CancelReply,
     Clear,
     ClearReply,
+    Declare,
+    DeclareReply,
     Delete,
     Pause,
     Redrive,
@@ -76,7 +78,7 @@ from zkrq.protocol.calls.rows import (
     stored_at,
 )
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
-from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
+from zkrq.protocol.calls.servers import Broadcast, Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
     "CLAIMED",
@@ -88,6 +90,7 @@ __all__ = [
     "ApplyNew",
     "ApplyReply",
     "Body",
+    "Broadcast",
     "Call",
     "Cancel",
     "CancelReply",
@@ -110,6 +113,8 @@ __all__ = [
     "Cut",
     "DecidedReply",
     "Decision",
+    "Declare",
+    "DeclareReply",
     "Delete",
     "Differences",
     "Enrol",

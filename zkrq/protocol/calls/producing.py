@@ -40,7 +40,8 @@ class PushPlain(Carrying[PlainReply], Combining[PlainReply]):
 
 class DecidedReply(NamedTuple):
     """``outcomes`` by position: ``+`` pushed, ``K`` known: pushed before and still there, ``=`` and the id of the item
-    that has the key, ``D`` pushed before and gone, ``F`` the queue is full, ``L`` too late."""
+    that has the key, ``D`` pushed before and gone, ``F`` the queue is full, ``L`` too late.  Behind ``+``, ``K``, ``D``
+    follow the ids of the items in whose place it was put, with a byte 1 between them."""
 
     outcomes: Sequence[bytes]
     records: Records
@@ -50,7 +51,8 @@ class DecidedReply(NamedTuple):
 class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     """Decide pushes of items that have a key, whose queue has a limit (``max_size``, 0: none), or whose id is gone.
 
-    ``again``: another primary may have decided the same pushes before.
+    ``again``: another primary may have decided the same pushes before.  ``replacing``: they take the place of queued
+    items with their keys.
     """
 
     script: ClassVar[str] = "push_decided"
@@ -58,6 +60,7 @@ class PushDecided(Decision[DecidedReply], Combining[DecidedReply]):
     max_size: int
     items: Sequence[Put]
     again: bool = False
+    replacing: bool = False
 
     @property
     def puts(self) -> Sequence[Put]:

@@ -62,14 +62,15 @@ end
 
 local add_row
 do
-  -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated.
+  -- Drop rows that no column names, and owners that no row names.  A row that is named is a request that may be repeated;
+  -- what an item has replaced (push_decided.lua) is kept for good.
   local function drop_unused(r)
     local rows, row_owners, new_row, new_owner = {}, {}, {[string.char(NONE)] = string.char(NONE)}, {}
     for row = 1, #r.rows / ROW_BYTES do
       local name = string.char(row + NONE)
-      if string.find(r.named, name, 1, true) then
-        local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
-        local owner = string.byte(packed)
+      local packed = string.sub(r.rows, (row - 1) * ROW_BYTES + 1, row * ROW_BYTES)
+      local owner = string.byte(packed)
+      if string.find(r.named, name, 1, true) or string.sub(r.row_owners[owner], 1, 1) == REPLACED then
         if not new_owner[owner] then
           row_owners[#row_owners + 1] = r.row_owners[owner]
           new_owner[owner] = #row_owners

@@ -31,8 +31,6 @@ local function each_priority(index, visit)
   until step == PRIORITIES - 1
 end
 
-local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
-
 -- Write a whole number as a text: Redis would with '%.17g', which takes several times as long.
 local function text_of(number)
   return number % 1 == 0 and string.format('%d', number) or number
@@ -99,6 +97,8 @@ end
 
 local place
 do
+  local TOMBSTONE_BYTES = 140 -- of one in Redis, beside its record and twice its id; measured
+
   -- Note the runs in which two forms of a bundle differ: from, to, old state, old row, state, row.  Halves that are equal
   -- are passed over: most decisions about large bundles change a few items.  If equal numbers may stand for different
   -- claims, all runs are noted.
@@ -196,9 +196,18 @@ do
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
-      if state ~= old_state and not WAITING[state] and number('awaited') > 0 then awaited.note_ended(r, from, math.min(to, r.size)) end
-      if old_state == CLAIMED then ended[token_at(b, old_row)] = true end
-      if state == CLAIMED then began[token_at(r, row)] = true end
+      if state ~= old_state and not WAITING[state] and number('awaited') > 0 then
+        results.note_ended(r, from, math.min(to, r.size))
+      end
+      local old_token = old_state == CLAIMED and token_at(b, old_row)
+      local token = state == CLAIMED and token_at(r, row)
+      if old_token then ended[old_token] = true end
+      if token then
+        began[token] = true
+        if token ~= old_token then tally.begun = tally.begun + size end
+      elseif old_token then
+        freed = freed + size
+      end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
       end
@@ -231,8 +240,9 @@ do
     if r.marks > 0 then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
-    -- The record of a pause is never dropped, because its versions would start again.
-    if not is_alive and r.bundle ~= PAUSE then
+    if r.bundle == LIMITS then limits.note(r) end
+    -- The records of a pause and of limits are never dropped, because their versions would start again.
+    if not is_alive and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
       if r.own ~= '' then bytes = bytes + results.bytes(r) end
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
@@ -322,10 +332,11 @@ do
     write('RPUSH', tombstones, new.tombstones)
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)
+    if tally.begun > 0 then limits.count_begun(tally.begun) end
     add_number('dead', tally[DEAD] or 0)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
-    awaited.tell(new.ended)
+    results.tell_ended(new.ended)
     write_numbers()
     nothing_to_write()
   end

@@ -1,6 +1,7 @@
--- purpose: keep the results of removed items.  A result is the note of an item that is gone: an own entry of the item has
--- the moment of its removal and, in the place of the failures, the milliseconds for which the result is kept.  So a
--- result travels with its record as the reason of a failure does.
+-- purpose: keep the results of removed items, and notify callers that wait until an item has ended.
+-- A result is the note of an item that is gone: an own entry of the item has the moment of its removal and, in the place of
+-- the failures, the milliseconds for which the result is kept.  So a result travels with its record as the reason of a
+-- failure does.
 local results = {}
 do
   local RESULT_MAX = 32768 -- bytes of a result; zkrq/base/limits.py refuses more
@@ -53,5 +54,65 @@ do
     local entries = {}
     for at = 1, #r.own, OWN_BYTES do entries[#entries + 1] = entry_of(r, string.byte(r.own, at)) end
     return entries
+  end
+
+  -- -- waiting ---------------------------------------------------------------------------------------------------------
+
+  -- Notify callers that wait until an item has ended.  A field of the lead names their channels, for each such
+  -- item; the number awaited counts these fields, so where no caller waits nothing is asked.  A caller asks again every few
+  -- seconds, so a message or a field that is lost costs time only.
+
+  local AWAITED_MAX = 10000 -- items that callers wait for, of one queue; callers for others learn of the end when they ask again
+  local AWAITED_MEMORY_MS = 60000 -- fields are dropped together, after this time, if there are as many as may be
+  local CHANNELS_MAX = 1000 -- bytes of the names of the channels of one item
+
+  local function field_of(entry)
+    return 'awaited ' .. entry
+  end
+
+  -- Note a channel for an item that has not ended.
+  function results.await(entry, channel)
+    local count, field = number('awaited'), field_of(entry)
+    local channels = redis.call('HGET', lead, field)
+    if channels then
+      if not string.find(' ' .. channels .. ' ', ' ' .. channel .. ' ', 1, true) and #channels < CHANNELS_MAX then
+        redis.call('HSET', lead, field, channels .. ' ' .. channel)
+      end
+      return
+    end
+    if count == 0 then set_number('awaited_ms', now_ms) end
+    if count >= AWAITED_MAX then
+      if number('awaited_ms') > now_ms - AWAITED_MEMORY_MS then return end
+      for _, name in ipairs(redis.call('HKEYS', lead)) do
+        if string.sub(name, 1, 8) == 'awaited ' then redis.call('HDEL', lead, name) end
+      end
+      set_number('awaited_ms', now_ms)
+      set_number('awaited', 0)
+    end
+    redis.call('HSET', lead, field, channel)
+    add_number('awaited', 1)
+  end
+
+  -- Note that items of a run have ended; commit tells whoever waits for them.
+  function results.note_ended(r, from, to)
+    for position = from, to do
+      append(new, 'ended', field_of(entry_of(r, position)), id_of(r.bundle, r, position))
+    end
+  end
+
+  -- Tell the callers that wait for these: field and id of each.
+  function results.tell_ended(ended)
+    local ASK_MAX = 1000 -- fields read by one command
+    for from = 1, ended and ended.n or 0, 2 * ASK_MAX do
+      local fields = {}
+      for i = from, math.min(from + 2 * ASK_MAX - 2, ended.n - 1), 2 do fields[#fields + 1] = ended[i] end
+      for i, channels in ipairs(redis.call('HMGET', lead, unpack(fields))) do
+        if channels then
+          for channel in string.gmatch(channels, '%S+') do publish(channel, lead .. ' ' .. ended[from + 2 * i - 1]) end
+          redis.call('HDEL', lead, fields[i])
+          add_number('awaited', -1)
+        end
+      end
+    end
   end
 end

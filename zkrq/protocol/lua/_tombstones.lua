@@ -32,7 +32,7 @@ local function trim_tombstones(put_window_ms, room)
     for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
       local tombstone, r = named[i], packed and read_record(packed)
       local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
-      if is_latest and r.own ~= '' and freed >= excess and keeps_result(r) then
+      if is_latest and r.own ~= '' and freed >= excess and not is_expired(r, put_window_ms) then
         -- Looked at again when it has come to the front once more.
         append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
       else

@@ -2,16 +2,21 @@
 -- as many as there are items.  If nothing listens on a channel, its client has died, and the next one is woken.
 local WAKE_MAX = 64 -- waiters woken in one call
 
--- Return the number of listeners; false if the caller's user may not publish: a lost wake-up costs time, but no call
+-- Return the number of listeners; nil if the caller's user may not publish: a lost wake-up costs time, but no call
 -- fails.
 local function publish(channel, text)
-  local told = redis.pcall('PUBLISH', channel, text)
-  return type(told) == 'number' and told
+  return tonumber(redis.pcall('PUBLISH', channel, text))
 end
 
+-- Under limits, as many as may claim something that is ready, for the slots that this call has freed as well.  One that
+-- the rate stops learns when that ends.
 local function wake(items)
   local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
   local looks = LOOK_MAX
+  if numbers and limits.is_set() then -- without numbers nothing was changed
+    items, freed = items + freed, 0
+    items = items > 0 and math.min(items, limits.left(), redis.call('ZCARD', ready)) or 0
+  end
   for _ = 1, math.min(items, WAKE_MAX) do
     local told = 0
     while told == 0 do

@@ -7,13 +7,71 @@
 -- former one.
 -- record: of this item alone; its n is at least that of every tombstone of this id that a server has named.
 -- max_size: how many items may be queued or claimed, 0: any number.
+-- replacing: 1 if each takes the place of the queued items with its key; claimed ones are left alone.  Both are one
+-- decision, so no crash loses the old item without the new one.
 -- again: 1 when another primary may have decided the same push before; what is refused now is removed there.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes lead waiting
--- ARGV: epoch generation again queue put_window_ms max_size / id record payload
--- reply: OK [outcome; by position: + new, K known: it was there before, = and the id of the item that has the key, D done: pushed before and gone, F full, L late] [id record notes since; of all that is there]
+-- ARGV: epoch generation again queue put_window_ms max_size replacing / id record payload
+-- reply: OK [outcome; by position: + new, K known: it was there before, D done: pushed before and gone, each followed by the ids of those in whose place it was put; = and the id of the item that has the key, F full, L late] [id record notes since; of all that is there]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
-local function operation(again, queue, put_window_ms, max_size)
+-- Return the bundles of the queued items that have this key, at most as many as a row can name.
+local function queued_with(key)
+  local NAMES_BYTES = 254 -- of their ids, in the row of the item in their place
+  local found, room = {}, NAMES_BYTES
+  local function consider(r)
+    if r and string.find(r.states, '[QR]') and #r.bundle < room then
+      found[#found + 1], room = r, room - #r.bundle - 1
+    end
+  end
+  for id in string.gmatch(redis.call('HGET', keys, key) or '', '[^\1]+') do consider(open(id)) end
+  consider(taken_now[key])
+  return found
+end
+
+-- Remove items in whose place another one is put; return their ids.  Unless that one has a delay of its own, it keeps the
+-- earliest of their moments: an item that is replaced again and again would never be due otherwise.
+local function replace(rivals, bundle, r)
+  local ids = {}
+  for i, rival in ipairs(rivals) do
+    local due_us = (own_of(rival, 1) or rival.due) + rival.shift
+    if r.due == 0 then r.due = math.min(0, due_us - now_us) end
+    remove(rival, 1, 1, row_of_call(rival, 'Q' .. bundle))
+    ids[i] = rival.bundle
+  end
+  return table.concat(ids, '\1')
+end
+
+-- Have an item name those in whose place it was put, for as long as it is known: whoever pushes it again must have their
+-- removal told to every server, whatever has become of the item meanwhile.
+local function name_replaced(r, ids)
+  set(r, 1, 1, string.byte(r.states), row_of_call(r, REPLACED .. ids))
+end
+
+-- Return the ids of the items in whose place one was put, and tell of their removal.  A primary that has the item from a
+-- later decision may not know of it yet.  An id that was used again since names a later push: its tombstone counted for
+-- two put windows.
+local function replaced_by(r, put_window_ms)
+  for row = 1, #r.rows / ROW_BYTES do
+    local owner, seq = row_at(r, row)
+    if seq == 0 and string.sub(owner, 1, 1) == REPLACED then
+      local ids = string.sub(owner, 2)
+      for id in string.gmatch(ids, '[^\1]+') do
+        local rival = open(id)
+        local is_same = rival and rival.pushed_at <= r.pushed_at + put_window_ms
+        if is_same and string.find(rival.states, '[QR]') then
+          remove(rival, 1, 1, row_of_call(rival, 'Q' .. r.bundle))
+        elseif is_same then
+          tell_as_is(rival)
+        end
+      end
+      return ids
+    end
+  end
+  return ''
+end
+
+local function operation(again, queue, put_window_ms, max_size, replacing)
   local floor_ms, size = math.max(now_ms - put_window_ms, number('floor_ms')), number('queued') + number('claimed')
   local most, outcomes, outcome_of = tonumber(max_size), {}, {}
 
@@ -90,19 +148,21 @@ local function operation(again, queue, put_window_ms, max_size)
         touch(before)
       end
       tell_as_is(before)
-      return 'K'
+      return 'K' .. replaced_by(before, put_window_ms)
     end
     if state == GONE and not is_expired(before, put_window_ms) and not lies_before_deletion(before, r.pushed_at) then
       tell_as_is(before)
-      return 'D'
+      return 'D' .. replaced_by(before, put_window_ms)
     end
     if r.pushed_at < floor_ms or r.pushed_at > now_ms + put_window_ms then return refuse('L') end
-    local taken = r.marks >= KEYED and is_taken((read_tail(r.tail)))
+    local taken = r.marks >= KEYED and replacing == '0' and is_taken((read_tail(r.tail)))
     if taken then
       tell_as_is(taken)
       return refuse('=' .. taken.bundle)
     end
-    if most > 0 and size >= most then return refuse('F') end
+    local rivals = replacing == '1' and queued_with((read_tail(r.tail))) or {}
+    if most > 0 and size >= most + #rivals then return refuse('F') end
+    local named = replace(rivals, bundle, r)
     r = enter(bundle, position, bundle == id, before, r, QUEUED)
     if bundle ~= id then
       payload = payloads_of(r.size, function(at)
@@ -114,8 +174,9 @@ local function operation(again, queue, put_window_ms, max_size)
       append(new, 'payloads', bundle, payload)
     end
     take_key(r)
-    size = size + 1
-    return '+'
+    if named ~= '' then name_replaced(r, named) end
+    size = size + 1 - #rivals
+    return '+' .. named
   end
 
   for i = first, last, 3 do

@@ -36,7 +36,7 @@ local function told(id, put_window_ms, waiter)
   elseif state == REFUSED then
     return 'U', ''
   end
-  if waiter ~= '' then awaited.add(entry_of(r, position), waiter) end
+  if waiter ~= '' then results.await(entry_of(r, position), waiter) end
   if state ~= CLAIMED then return 'Q', '' end
   return 'C', (row_at(r, string.byte(r.named, position) - NONE))
 end
