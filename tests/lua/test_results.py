@@ -159,6 +159,19 @@ def test_result_of_another_request_does_not_complete_a_record(server: OneServer,
     assert follower.results("a", epoch=2)[0] == [("A", "second")]
 
 
+def test_result_of_a_decision_that_is_replaced_is_forgotten(server: OneServer, follower: OneServer) -> None:
+    """The greater record says that another request is done with the item, and comes without that one's result."""
+    claim = bundle_of_two(server)
+    follower.apply(claim.apply([b"one", b"two"]), payloads=True)
+    follower.settle(claim.settle("result", TTL_MS, "first", [0]))
+    server.settle(claim.settle("release", positions=[0]), epoch=2)
+    again = server.claim(owner="bob", epoch=2).decided[BUNDLE]
+    server.settle(again.settle("result", TTL_MS, "second", [0]), epoch=2)
+    overtaking = server.settle(claim.settle("result", TTL_MS, "2", [1]), epoch=2).decided[BUNDLE]
+    follower.apply(overtaking.apply(), epoch=2)
+    assert follower.results(item_id(BUNDLE, 0), epoch=2)[0] == [("L", "")]
+
+
 # -- how long ------------------------------------------------------------------------------------------------------
 
 

@@ -135,6 +135,11 @@ class Scripts:
     def keep(self, id: Item, packed: bytes) -> None:
         """Store a record."""
         held, bundle = self.held, unpack(packed)
+        if id in held.results and id in held.records:
+            before, now = Draft(id, unpack(held.records[id])), Draft(id, bundle)
+            for at in [at for at in held.results[id] if at < min(before.size, now.size)]:
+                if before.states[at] == now.states[at] == GONE and before.token_at(at) != now.token_at(at):
+                    del held.results[id][at]
         if Rule.BYTES_GO_LAST not in self.on:
             self._drop_payloads(id, bundle, range(len(bundle.states)))
         if not bundle.is_alive and Rule.TOMBSTONE_STAYS not in self.on:

@@ -199,6 +199,7 @@ do
       if state ~= old_state and not WAITING[state] and number('awaited') > 0 then
         results.note_ended(r, from, math.min(to, r.size))
       end
+      if state == GONE and old_state == GONE and b.own ~= '' then results.forget_others(b, r, from, to) end
       local old_token = old_state == CLAIMED and token_at(b, old_row)
       local token = state == CLAIMED and token_at(r, row)
       if old_token then ended[old_token] = true end

@@ -24,6 +24,18 @@ do
     if row > 0 and token_at(r, row) == token then redis.call('HSETNX', notes, entry_of(r, position), text) end
   end
 
+  -- Forget the results of a run that another request has left, by a decision that the greater one replaces.
+  function results.forget_others(b, r, from, to)
+    for position = from, math.min(to, r.size, b.size) do
+      local old_row, row = string.byte(b.named, position) - NONE, string.byte(r.named, position) - NONE
+      local old_token, token = old_row > 0 and token_at(b, old_row) or '', row > 0 and token_at(r, row) or ''
+      local is_same = old_token == token
+      local is_fresh = is_same or not own_of(b, position)
+      for _, noted in ipairs(r.notes or {}) do is_fresh = is_fresh or noted[1] == position end
+      if not is_fresh then append(new, 'old_notes', entry_of(r, position)) end
+    end
+  end
+
   -- Send the result of an item with its record.  Return it, nil if it is not here.
   function results.recall(r, position)
     local text = own_of(r, position) and redis.call('HGET', notes, entry_of(r, position))
