@@ -29,6 +29,9 @@ class Serving:
     async def post(self, path: str, body: object = None, **headers: str) -> httpx.Response:
         return await self.client.post(f"/v1{path}", json=body, headers=headers)
 
+    async def get(self, path: str) -> httpx.Response:
+        return await self.client.get(f"/v1{path}")
+
     async def push(self, queue: str, item: object, **options: Any) -> str:
         response = await self.post(f"/queues/{queue}/push", {"item": item, **options})
         assert response.status_code == 200, response.text

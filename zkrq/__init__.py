@@ -16,6 +16,7 @@ from zkrq.base.errors import (
     Closed,
     CodecError,
     ConfigError,
+    NoResult,
     NotEnoughReplicas,
     OutcomeUnknown,
     PayloadTooLarge,
@@ -52,7 +53,7 @@ from zkrq.base.events import (
     WakeupsRefused,
 )
 from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters, Groups, Limits
+from zkrq.base.limits import DeadLetters, Groups, Limits, Results
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -65,6 +66,7 @@ from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
 from zkrq.client.items import Item, ItemState
 from zkrq.client.queue import Queue
+from zkrq.client.results import Result, ResultQueue, ResultReceipt, ResultState
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
 from zkrq.client.topics import Listener
@@ -124,6 +126,7 @@ __all__ = [
     "LoopBlocked",
     "Lost",
     "MemoryShortened",
+    "NoResult",
     "NotEnoughReplicas",
     "NotWritable",
     "Observer",
@@ -141,6 +144,11 @@ __all__ = [
     "Recovered",
     "Recurring",
     "Reject",
+    "Result",
+    "ResultQueue",
+    "ResultReceipt",
+    "ResultState",
+    "Results",
     "Retry",
     "RetryLater",
     "Scrubbed",

@@ -24,21 +24,19 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 from weakref import WeakValueDictionary
 
-from zkrq.base.checks import Duration, check_name, in_seconds
+from zkrq.base.checks import check_name
 from zkrq.base.codecs import RAW
 from zkrq.base.errors import ClaimLost, Closed, ConfigError
-from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings
+from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client.connecting import connect
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.schedules import MAX_CATCH_UP, Period, id_of, latest
 from zkrq.working.delivery import ack_while_held, settle_while_held
 
 if TYPE_CHECKING:
-    from zkrq.base.limits import DeadLetters
-    from zkrq.base.retry import Retry
     from zkrq.client.cluster import Cluster
     from zkrq.consuming.claims import Claim
 
@@ -94,11 +92,7 @@ class ZkrqBroker(AsyncBroker):
         queue_name: str = "taskiq",
         additional_queues: Iterable[str] = (),
         prefetch: int | None = None,
-        claim_timeout: Duration = QUEUE_DEFAULTS.claim_timeout,
-        retry: Retry | None = QUEUE_DEFAULTS.retry,
-        dead_letters: DeadLetters | None = QUEUE_DEFAULTS.dead_letters,
-        max_size: int | None = QUEUE_DEFAULTS.max_size,
-        max_payload_bytes: int = QUEUE_DEFAULTS.max_payload_bytes,
+        **options: Unpack[QueueOptions],
     ) -> None:
         """Connect to nothing yet: ``startup`` calls ``connect`` and opens the cluster, ``shutdown`` closes it.
 
@@ -106,7 +100,7 @@ class ZkrqBroker(AsyncBroker):
         ``zkrq.embedded`` is for development.
         ``queue_name``: the queue of tasks without that label.  A worker serves it and ``additional_queues``, which take
         turns. ``prefetch``: see ``Queue.pop``; how many tasks a worker holds is otherwise decided by taskiq's own
-        ``--max-async-tasks`` and ``--max-prefetch``.  The others are those of ``Cluster.queue``; ``retry`` counts
+        ``--max-async-tasks`` and ``--max-prefetch``.  ``options`` are those of ``Cluster.queue``; ``retry`` counts
         deliveries to workers that died, and a task that kills its worker each time becomes a dead letter.  A task that
         fails is retried by taskiq's middlewares.  Raises ``ConfigError`` for bad arguments.
         """
@@ -114,18 +108,12 @@ class ZkrqBroker(AsyncBroker):
         if isinstance(connect, AbstractAsyncContextManager):
             raise ConfigError("connect must make a cluster at each call: partial(zkrq.connect, ...), not its result")
         check_pop(prefetch, None)
-        QueueSettings(RAW, in_seconds(claim_timeout), retry, dead_letters, max_size, max_payload_bytes)
+        QUEUE_DEFAULTS.updated({**options})  # finds bad values now
         names = dict.fromkeys((queue_name, *additional_queues))
         self.queue_names: Sequence[str] = tuple(check_name("the queue's name", name) for name in names)
         self._connect = connect
         self._prefetch = prefetch
-        self._settings: dict[str, Any] = {
-            "claim_timeout": claim_timeout,
-            "retry": retry,
-            "dead_letters": dead_letters,
-            "max_size": max_size,
-            "max_payload_bytes": max_payload_bytes,
-        }
+        self._settings = options
         self._context: AbstractAsyncContextManager[Cluster] | None = None
         self._cluster: Cluster | None = None
         self._held: WeakValueDictionary[str, Claim[bytes]] = WeakValueDictionary()

@@ -396,6 +396,18 @@ async def test_servers_recover(servers: local.Servers, prepared_zkrq: list[str])
     assert receipt["replicas"] == 3
 
 
+async def test_result_of_an_item(shell: Shell, servers: local.Servers) -> None:
+    (pushed,) = await shell.value("push", "sums", "[1, 2]")
+    (told,) = await shell.value("result", "sums", pushed["id"], "--timeout", "0")
+    assert (told["state"], told["has_result"]) == ("queued", False)
+    async with over_zookeeper(servers, shell.environment["ZKRQ_NAMESPACE"]) as cluster:
+        await (await take(cluster.queue("sums", results=zkrq.Results()))).ack(result={"sum": 3})
+    code, out, _ = await shell.run("result", "sums", pushed["id"])
+    assert (code, out) == (0, 'done  {"sum":3}\n')
+    (told,) = await shell.value("result", "sums", "no-such-item")
+    assert told["state"] == "unknown"
+
+
 async def test_looking_and_administering(shell: Shell) -> None:
     (first,) = await shell.value("push", "jobs", '{"n": 1}', "--key", "one", "--ttl", "600")
     (again,) = await shell.value("push", "jobs", '{"n": 2}', "--key", "one")

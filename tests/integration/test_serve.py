@@ -118,6 +118,26 @@ async def test_a_push_may_be_repeated_under_its_id(stage: Stage) -> None:
     assert (again["duplicate"], again["id"]) == (True, first["id"])
 
 
+async def test_result_of_an_item(stage: Stage) -> None:
+    """A long poll: the reply comes when the item has ended."""
+    sums = stage.cluster.queue(f"sums-{stage.name}", results=zkrq.Results())
+    receipt = await sums.push([1, 2])
+    path = f"/queues/{sums.name}/items/{receipt.id}/result"
+    told = (await stage.http.get(path)).json()
+    assert told == {"id": receipt.id, "state": "queued", "has_result": False, "reason": None, "owner": None}
+    claim = await take(sums)
+    assert (await stage.http.get(path)).json()["owner"] == claim.owner
+    waiting = asyncio.create_task(stage.http.get(f"{path}?timeout=60"))
+    await claim.ack(result={"sum": 3})
+    told = (await waiting).json()
+    assert (told["state"], told["has_result"], told["result"]) == ("done", True, {"sum": 3})
+    buried = await sums.push("bad")
+    await (await take(sums)).bury("no such order")
+    told = (await stage.http.get(f"/queues/{sums.name}/items/{buried.id}/result?timeout=60")).json()
+    assert (told["state"], told["reason"]) == ("dead", "no such order")
+    assert (await stage.http.get(f"/queues/{sums.name}/items/nothing/result?timeout=60")).json()["state"] == "unknown"
+
+
 async def test_many_are_pushed_together_in_order(stage: Stage) -> None:
     items = [{"item": n} for n in range(250)] + [{"item": "last", "id": "mine"}]
     outcomes = (await stage.http.post(f"{stage.path}/push-many", {"items": items})).json()["outcomes"]

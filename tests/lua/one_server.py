@@ -247,6 +247,8 @@ class Settlement(NamedTuple):
     def call(self) -> calls.Settlement:
         version = pack(Bundle(Version(self.epoch, self.n), "C"))[VERSION_BYTES]
         how = self.verb if self.verb == "ack" else f"{self.verb} {self.ms} {self.text}"
+        if self.verb == "result":  # an ack that leaves one
+            how = f"ack {self.ms} {self.text}"
         return self.id, calls.runs(self.positions), version, self.token, how
 
 
@@ -487,13 +489,18 @@ class Contents(NamedTuple):
         known = {id for id, bundle in self.bundles.items() for id in ids_of(id, bundle)}
         for id in {*self.payloads, *self.left_payloads} - known:
             yield f"{id} has no record"
+        kept = {id for id in known if self._keeps_result(id)}
         for id in self.notes:
-            if id not in living:
+            if id not in living | kept:
                 yield f"{id} is gone, and a reason is left"
         held = {(self.records[item].token, id) for id in self.bundles for item in self._claimed_in(id)}
         if held != self.holdings:
             yield f"claims that are in records or holdings alone: {held ^ self.holdings}"
         yield from self._index_faults()
+
+    def _keeps_result(self, id: str) -> bool:
+        bundle, position = calls.bundle_and_position(id)
+        return position in self.bundles[bundle if bundle in self.bundles else id].own
 
     def _claimed_in(self, id: str) -> list[str]:
         bundle = self.bundles[id]
@@ -748,6 +755,13 @@ class OneServer(Connection):
         return Settled(
             [int(not positions) for positions in lost], read_decided(records.flat), dropped, [[*each] for each in lost]
         )
+
+    def results(
+        self, *ids: str, waiter: str = "", **options: Argument
+    ) -> tuple[list[tuple[str, str]], dict[str, Decided]]:
+        """Returns what is told of each item, and what was decided."""
+        told, records = self._ask(calls.Results(self.queue, waiter, ids), options)
+        return [(each.letter.decode(), each.text.decode()) for each in told], read_decided(records.flat)
 
     def trim(self, **options: Argument) -> int:
         """Returns how many tombstones were dropped."""

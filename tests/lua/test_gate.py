@@ -61,6 +61,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Trim("q"),
         calls.Turn("q", "ann", 1, 1, 1000, "", 0, "X", 0, 0, items=[SETTLEMENT]),
         calls.Wipe("q"),
+        calls.Results("q", "", ["a"]),
     )
 }
 """A call of every script that has the gate."""

@@ -12,6 +12,8 @@ places pushes and reshards is the library's own: its coroutines await nothing bu
 With ``--turns`` consumers settle the last of what they hold and claim what they do next in one decision, mostly under
 the same owner.  With ``--limits`` the queue has a limit of items claimed at once.
 
+With ``--results`` consumers ack with a result, and callers ask what became of items.
+
 The clients run the operations of ``zkrq.protocol`` themselves.  A rule of theirs is switched off by overriding one
 small piece, a rule of the scripts by a flag of the model's server.
 

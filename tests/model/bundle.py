@@ -6,11 +6,12 @@ There is no time: every moment of a record is 0.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
 from zkrq.protocol import payloads, records
+from zkrq.protocol.calls import read_notes
 from zkrq.protocol.records import REFUSED, REQUEUED, Bundle, Own, Row, State, Version
 
 QUEUED, CLAIMED, DEAD, GONE = State.QUEUED.value, State.CLAIMED.value, State.DEAD.value, State.GONE.value
@@ -34,6 +35,8 @@ class Draft:
         self.attempts = list(bundle.attempts) or [0] * len(bundle.states)
         self.rows = list(bundle.rows)
         self.own = dict(bundle.own)
+        self.notes: dict[int, bytes] = {}
+        """Results that are sent with the record, by position."""
         self.row = 0
         """The row of the claim that the script makes."""
         self.decided = False
@@ -137,6 +140,13 @@ class Draft:
             self.own.pop(position, None)
         self.set(run, GONE)
 
+    def keep_result(self, run: range, result: tuple[int, bytes]) -> None:
+        """Keep the result of items that were just removed, for so many milliseconds."""
+        ttl_ms, text = result
+        for position in run:
+            self.own[position] = Own(0, ttl_ms)
+            self.notes[position] = text
+
     def make_room(self, position: int) -> None:
         """Have a place for an item; the others, and one behind it, were refused as long as nobody says otherwise."""
         missing = position + 2 - self.size
@@ -194,3 +204,19 @@ def lacks(bundle: Bundle | Draft, whole: bytes | None) -> bool:
     return whole is None or any(
         state in ALIVE and not has_payload(whole, position) for position, state in enumerate(bundle.states)
     )
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def pack_notes(notes: Mapping[int, bytes]) -> bytes:
+    """Results as they are sent beside a record, by position."""
+    return b"".join(_NOTE.pack(position + 1, len(text)) + text for position, text in notes.items())
+
+
+def unpack_notes(packed: bytes) -> dict[int, bytes]:
+    """The opposite."""
+    return {position: text.encode() for position, text in read_notes(packed).items()}
+
+
+_NOTE = struct.Struct("<BH")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from tests.model.membership import PAUSE, Steps
 from tests.model.promises import Broken, Promise
 from tests.model.rules import Rule
 from tests.model.runner import Client
-from tests.model.scripts import QUEUE, Item, Token, handed
+from tests.model.scripts import QUEUE, Item, Token, handed, place_of
 from tests.model.server import content_of
 from tests.model.world import Trouble, World
 from zkrq.protocol.calls import (
@@ -21,6 +21,7 @@ from zkrq.protocol.calls import (
     ClaimReply,
     Put,
     Redrive,
+    Results,
     Settle,
     Settlement,
     Turn,
@@ -269,7 +270,7 @@ class Consumer(Client):
 
     def settle(self, part: Part, token: Token) -> Steps[None]:
         together = self.settling(part, token)
-        call = Settle(QUEUE, 0, 0, settlements(together, token))
+        call = Settle(QUEUE, 0, 0, settlements(together, token, self.world.ledger.keeps_results))
         try:
             decided = yield from self.run(self.operations.settle(call))
         except Failure as failure:
@@ -282,7 +283,7 @@ class Consumer(Client):
         next_token = self.world.next_token(token)
         self.tokens.append(next_token)
         together = self.settling(part, token)
-        call = Turn.of(self.request(next_token), settlements(together, token))
+        call = Turn.of(self.request(next_token), settlements(together, token, self.world.ledger.keeps_results))
         try:
             decided = yield from self.run(self.operations.decide(call))
         except Failure as failure:
@@ -359,10 +360,50 @@ class Reaper(Client):
             yield from self.fence(token)
 
 
-def settlements(together: Together, token: Token) -> list[Settlement]:
-    """Name the settlements of one request's claims as calls do."""
+class Caller(Client):
+    """Asks what became of items, several at a time, and again."""
+
+    ASKS = 8
+    MOST = 3
+    """Items in one question."""
+
+    def work(self) -> Steps[None]:
+        world, ledger = self.world, self.world.ledger
+        for _ in range(self.ASKS):
+            for _ in range(world.below(40)):
+                yield PAUSE
+            items = sorted(ledger.pushed)
+            if not items:
+                continue
+            asked = list(dict.fromkeys(items[world.below(len(items))] for _ in range(1 + world.below(self.MOST))))
+            yield from self.inquire(asked)
+
+    def inquire(self, asked: list[Item]) -> Steps[None]:
+        ledger = self.world.ledger
+        pardons, told_before = ledger.pardons, frozenset(ledger.told)
+        call = Results(QUEUE, "", [item.decode() for item in asked])
+        superseded: Mapping[bytes, Collection[int]] = {}
+        try:
+            if Rule.RESULT_IS_EVERYWHERE in self.on:
+                decided = yield from self.run(self.operations.decide(call))
+                reply, superseded = decided.reply, decided.superseded
+            else:
+                reply = yield from self.run(self.operations.ask_primary(call))
+        except Failure:
+            self.view = self.world.view
+            return
+        for item, told in zip(asked, reply.told, strict=True):
+            bundle, position = place_of(item)
+            self.world.log("told", item, told.letter, told.text)
+            if position not in superseded.get(bundle, ()) and pardons == ledger.pardons:
+                ledger.tell(item, told.letter, told.text, is_later=item in told_before)
+
+
+def settlements(together: Together, token: Token, keeps_results: bool) -> list[Settlement]:
+    """Name the settlements of one request's claims as calls do.  ``keeps_results``: an ack leaves the token."""
+    ack = b"ack 1000 %b" % token.encode() if keeps_results else "ack"
     return [
-        (id.decode(), runs(positions), version, token, verb if verb == "ack" else f"{verb} 0 ")
+        (id.decode(), runs(positions), version, token, ack if verb == "ack" else f"{verb} 0 ")
         for (id, version, verb), positions in together.items()
     ]
 

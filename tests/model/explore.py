@@ -45,14 +45,16 @@ def explore(
     shards: bool = False,
     turns: bool = False,
     limited: bool = False,
+    results: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
     ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
-    ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit."""
+    ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit;
+    ``results``: in which they ack with a result."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns, limited=limited)
+        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns, limited=limited, results=results)
         findings.schedules += 1
         try:
             schedule.run()
@@ -76,12 +78,24 @@ def explore_together(
     shards: bool = False,
     turns: bool = False,
     limited: bool = False,
+    results: bool = False,
 ) -> Findings:
     """The same, by several processes."""
     if jobs == 1:
-        return explore(seeds, off=off, faults=faults, links=links, shards=shards, turns=turns, limited=limited)
+        return explore(
+            seeds, off=off, faults=faults, links=links, shards=shards, turns=turns, limited=limited, results=results
+        )
     findings = Findings()
-    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards, turns=turns, limited=limited)
+    run = partial(
+        explore,
+        off=tuple(off),
+        faults=faults,
+        links=links,
+        shards=shards,
+        turns=turns,
+        limited=limited,
+        results=results,
+    )
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

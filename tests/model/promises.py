@@ -30,6 +30,8 @@ class Promise(enum.Enum):
     EVICTED_FOR_ONE = "evicted for one client's trouble"
     HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
+    TOLD_OTHERWISE = "told one end, then another"
+    RESULT_LOST = "result of a returned ack lost"
     OVER_THE_LIMIT = "more held at once than the limit"
     OVER_THE_LIMIT_OF_A_GROUP = "more of a group held at once than its limit"
 
@@ -55,11 +57,19 @@ class Ledger:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self.keeps_results = False
+        """Whether consumers ack with a result: their token."""
         self.pushed: set[Item] = set()
         self.placed: dict[Item, str] = {}
         """The register of the shard on which a push has returned, where there are several; by ``same``."""
         self.acked: set[Item] = set()
         self.maybe_acked: defaultdict[Item, set[Token]] = defaultdict(set)
+        self.results: dict[Item, bytes] = {}
+        """Of acks that have returned."""
+        self.told: dict[Item, tuple[bytes, bytes]] = {}
+        """What callers were told of items that have ended for good."""
+        self.pardons = 0
+        """How often servers were allowed to lose something."""
         self.refused_acks: defaultdict[Item, set[Token]] = defaultdict(set)
         self.tokens: list[Token] = []
         self.lapsed = clock.lapsed
@@ -137,6 +147,32 @@ class Ledger:
             self.counts["acked"] += 1
             if token not in self.forgiven:
                 self.acked.add(same(item))
+                if self.keeps_results:
+                    self.results[item] = token.encode()
+                    self._check_told(item)
+
+    def tell(self, item: Item, letter: bytes, text: bytes, *, is_later: bool) -> None:
+        """A caller was told what became of an item.  ``is_later``: it asked after another one had been told the end.
+
+        That a primary does not know an item is not the last word: the others are asked, too, in ``awaiting.py``.
+        """
+        self.counts["told"] += 1
+        if letter in (b"Q", b"C", b"D", b"U"):
+            if item in self.told and is_later:
+                raise Broken(Promise.TOLD_OTHERWISE, f"item {item}: {self.told[item]}, then {letter}")
+            return
+        if self.told.setdefault(item, (letter, text)) != (letter, text):
+            raise Broken(Promise.TOLD_OTHERWISE, f"item {item}: {self.told[item]}, then {letter} {text}")
+        self.counts["told the end"] += 1
+        if letter in (b"A", b"L"):
+            self.acked.add(same(item))  # it is never delivered again
+            self.maybe_acked[item].add(text.decode())
+        self._check_told(item)
+
+    def _check_told(self, item: Item) -> None:
+        """Whoever was told what became of an item whose ack has returned was told its result."""
+        if item in self.told and item in self.results and self.told[item] != (b"A", self.results[item]):
+            raise Broken(Promise.RESULT_LOST, f"item {item}: {self.told[item]} instead of {self.results[item]}")
 
     def refused(self, item: Item, token: Token, verb: str, *, is_handed: bool = False) -> None:
         """``is_handed``: the answer that refuses the consumer hands it the item out again."""
@@ -181,6 +217,9 @@ class Ledger:
         knows, whether their clients have heard of them yet or not.  Nor its refusal of an ack that an evicted server
         had still decided, which is now the one to be believed: that ack counts, whose handler had done its work."""
         self.acked.clear()
+        self.results.clear()
+        self.told.clear()
+        self.pardons += 1
         for item, tokens in self.refused_acks.items():
             self.maybe_acked[item] |= tokens
         self.forgiven.update(self.tokens)
@@ -223,6 +262,10 @@ class Ledger:
                 raise Broken(
                     Promise.LOST, f"item {item.decode()} on {server.id}, which has {held} and payloads {payload}"
                 )
+        for item, text in self.results.items():
+            bundle, position = place_of(item)
+            if server.held.results.get(bundle, {}).get(position) != text:
+                raise Broken(Promise.RESULT_LOST, f"item {item} on {server.id}, which has {records.get(bundle)}")
         for item in sorted(server.alive):
             if same(item) in self.acked:
                 held = records.get(place_of(item)[0])

@@ -279,6 +279,16 @@ class Rule(enum.Enum):
         "a producer died in the middle, and the servers differ for ever",
     )
 
+    RESULT_IS_EVERYWHERE = (
+        2,
+        "what a caller is told of an item that has ended every server of the view knows",
+        "the primary dies, and the next one tells another caller something else, or hands the item out",
+    )
+    RESULT_IS_COMPLETED = (
+        1,
+        "a record that comes without the result of one of its items is completed by the one that has it",
+        "the ack of another item overtakes the one that has the result on its way to a follower, which becomes primary",
+    )
     PUSH_NAMES_ITS_MAP = (
         0,
         "a push is placed by a shard map, and sent only under a view that asks for no newer one",
@@ -394,6 +404,9 @@ ALL_RULES: Rules = frozenset(Rule)
 
 SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
 """Rules about several shards."""
+
+RESULT_RULES = [Rule.RESULT_IS_EVERYWHERE, Rule.RESULT_IS_COMPLETED]
+"""Rules about results alone."""
 
 LIMIT_RULES = [
     Rule.LIMIT_COUNTS_CLAIMED,

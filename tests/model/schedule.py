@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from tests.model.awaiting import steps_of
 from tests.model.bundle import put_together, taken_apart
-from tests.model.clients import Consumer, Cut, Producer, Reaper, Watcher
+from tests.model.clients import Caller, Consumer, Cut, Producer, Reaper, Watcher
 from tests.model.ensemble import Ensemble
 from tests.model.membership import Steps
 from tests.model.promises import Broken, Promise
@@ -122,6 +122,10 @@ class Message:
         self.dropped = False
 
 
+CALLERS = 2
+"""Clients that ask what became of items, where consumers ack with a result."""
+
+
 class Schedule:
     def __init__(
         self,
@@ -133,11 +137,12 @@ class Schedule:
         shards: bool = False,
         turns: bool = False,
         limited: bool = False,
+        results: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
         ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
-        once."""
-        self.world = World(seed, on, links=links, turns=turns, limited=limited)
+        once.  ``results``: consumers ack with a result, for which callers ask."""
+        self.world = World(seed, on, links=links, turns=turns, limited=limited, results=results)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on
@@ -162,6 +167,7 @@ class Schedule:
             *(Steady(self.world) if shards else Repairer(self.world) for _ in range(2)),
             Reaper(self.world),
             Scrubber(self.world),
+            *(Caller(self.world) for _ in range(CALLERS if results else 0)),
         )
         if self.world.links:
             self._cut(self.world.links)

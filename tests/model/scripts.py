@@ -6,7 +6,7 @@ compares replies and records.  There is no time: a lease is over, and a push is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -25,10 +25,12 @@ from tests.model.bundle import (
     lacks,
     may_lack,
     new_bundle,
+    pack_notes,
     payload_at,
     put_together,
     taken_apart,
     unpack,
+    unpack_notes,
 )
 from tests.model.rules import Rule, Rules
 from zkrq.protocol import calls
@@ -112,12 +114,15 @@ class Content:
     known: bool = False
     records: dict[Item, bytes] = field(default_factory=dict[Item, bytes])
     payloads: dict[Item, bytes] = field(default_factory=dict[Item, bytes])
+    results: dict[Item, dict[int, bytes]] = field(default_factory=dict[Item, dict[int, bytes]])
+    """By bundle and position."""
     owners: dict[str, int] = field(default_factory=dict[str, int])
     fenced: set[str] = field(default_factory=set[str])
 
     def copy(self) -> Content:
         """What a disk has of it."""
-        copies = dict(self.records), dict(self.payloads), dict(self.owners), set(self.fenced)
+        results = {id: dict(texts) for id, texts in self.results.items()}
+        copies = dict(self.records), dict(self.payloads), results, dict(self.owners), set(self.fenced)
         return Content(self.epoch, self.generation, self.known, *copies)
 
 
@@ -137,12 +142,38 @@ class Scripts:
     def keep(self, id: Item, packed: bytes) -> None:
         """Store a record."""
         held, bundle = self.held, unpack(packed)
+        if id in held.results and id in held.records:
+            before, now = Draft(id, unpack(held.records[id])), Draft(id, bundle)
+            for at in [at for at in held.results[id] if at < min(before.size, now.size)]:
+                if before.states[at] == now.states[at] == GONE and before.token_at(at) != now.token_at(at):
+                    del held.results[id][at]
         if Rule.BYTES_GO_LAST not in self.on:
             self._drop_payloads(id, bundle, range(len(bundle.states)))
         if not bundle.is_alive and Rule.TOMBSTONE_STAYS not in self.on:
             held.records.pop(id, None)
         else:
             held.records[id] = packed
+        if id in held.results:
+            held.results[id] = {at: text for at, text in held.results[id].items() if at in bundle.own}
+
+    def keep_results(self, id: Item, bundle: Bundle, texts: Mapping[int, bytes]) -> None:
+        """Store the results that came with a record, of items that have one."""
+        for position, text in texts.items():
+            if position in bundle.own:
+                self.held.results.setdefault(id, {})[position] = text
+
+    def complete_result(self, id: Item, held: Draft, position: int, token: Token, text: bytes) -> None:
+        """Add a result to a record that came without it."""
+        has_one = position < held.size and held.states[position] == GONE and position in held.own
+        if has_one and held.token_at(position) == token and Rule.RESULT_IS_COMPLETED in self.on:
+            self.held.results.setdefault(id, {}).setdefault(position, text)
+
+    def recall_result(self, draft: Draft, position: int) -> bytes | None:
+        """Send the result of an item with its record; return it."""
+        text = self.held.results.get(draft.id, {}).get(position) if position in draft.own else None
+        if text is not None:
+            draft.notes[position] = text
+        return text
 
     def _drop_payloads(self, id: Item, bundle: Bundle, positions: Iterable[int]) -> None:
         """Drop those of items that are gone."""
@@ -391,7 +422,8 @@ class Scripts:
         """Settle items of one bundle; return the positions whose claims are lost.  ``next_token``: of the claim request
         in the same turn."""
         name, items, version, token, how = settlement
-        verb, draft = how.partition(" ")[0], work.open(name.encode())
+        verb, result = read_how(how)
+        draft = work.open(name.encode())
         lost: list[int] = []
         if draft and version_of(b"\1" + version) > draft.version:
             token = ""
@@ -405,7 +437,13 @@ class Scripts:
                 if state == CLAIMED and (mine or Rule.SETTLING_CHECKS_THE_TOKEN not in self.on):
                     work.touch(draft)
                     _settle(draft, run, row, verb)
+                    if result is not None:
+                        draft.keep_result(run, result)
                 elif (mine and state in _BECAME[verb]) or (is_given and _BECAME[verb] == WAITING):
+                    for position in run if state == GONE else ():
+                        if result is not None:
+                            self.complete_result(draft.id, draft, position, token, result[1])
+                        self.recall_result(draft, position)
                     work.tell(draft)
                 else:
                     lost += run
@@ -458,6 +496,29 @@ class Scripts:
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
+    def results(self, epoch: int, call: calls.Results) -> Answer:
+        work = _Work(self, epoch)
+        told = [word for id in call.items for word in self._told(work, *place_of(id.encode()))]
+        return ok(told, work.commit())
+
+    def _told(self, work: _Work, id: Item, position: int) -> tuple[bytes, bytes]:
+        """What is told of an item; nobody waits here."""
+        draft = work.open(id)
+        state = draft.states[position] if draft and position < draft.size else REFUSED
+        if draft is None or state == REFUSED:
+            return b"U", b""
+        row = draft.rows[draft.rows_of[position] - 1] if draft.rows_of[position] else None
+        if state == DEAD:
+            work.tell(draft)
+            return b"D", b""
+        if state != GONE:
+            return (b"C", row.owner.encode()) if state == CLAIMED and row else (b"Q", b"")
+        work.tell(draft)
+        if row is None or not row.seq:
+            return b"X" if row else b"E", b""
+        text = self.recall_result(draft, position)
+        return (b"A" if text is not None else b"L" if position in draft.own else b"N"), text or b""
+
     def statistics(self, epoch: int, call: calls.Statistics) -> Answer:
         """Without what has to do with time, but that tombstones go once a push is old."""
         bundles = [unpack(packed) for packed in self.held.records.values()]
@@ -478,10 +539,11 @@ class Scripts:
         bare: list[int] = []
         if call.fenced:
             self.held.fenced.add(call.fenced)
-        for at, (id, packed, payload) in enumerate(_rows(call), 1):
+        for at, (id, packed, notes, payload) in enumerate(_rows(call), 1):
             self.held.known = True
             before = unpack(known) if (known := self.held.records.get(id)) else None
             counts, otherwise = self._place(id, packed)
+            self._take_results(id, unpack(packed), before, unpack_notes(notes))
             if otherwise:
                 superseded += (at, bytes(otherwise))
             if not counts.is_alive:
@@ -513,6 +575,20 @@ class Scripts:
             if row.seq > self.held.owners.get(row.owner, 0):
                 self.held.owners[row.owner] = row.seq
         return given, []
+
+    def _take_results(self, id: Item, given: Bundle, before: Bundle | None, texts: Mapping[int, bytes]) -> None:
+        """Store the results that came with a record: all, if it counts now; otherwise those that the greater one
+        lacks."""
+        packed = self.held.records.get(id)
+        if packed is None:
+            return
+        held = unpack(packed)
+        if held.version == given.version and (before is None or before.version != given.version):
+            self.keep_results(id, held, texts)
+            return
+        for position, text in texts.items():
+            if given.states[position] == GONE:
+                self.complete_result(id, Draft(id, held), position, Draft(id, given).token_at(position), text)
 
     def _otherwise(self, given: Bundle, held: Bundle) -> list[int]:
         if Rule.SUPERSEDED_BY_ITEM not in self.on:
@@ -595,14 +671,18 @@ class Scripts:
                 work.touch(draft)
             elif draft:
                 draft.told = True
+            for position in draft.own if draft else ():
+                assert draft
+                self.recall_result(draft, position)
         return ok(work.commit())
 
     def forward(self, epoch: int, call: calls.Forward) -> Answer:
         work = _Work(self, epoch)
-        for id, packed, _, _, payload in call.items:
+        for id, packed, notes, _, payload in call.items:
             if work.open(id):
                 continue
             draft = work.begin(id, unpack(packed))
+            draft.notes = unpack_notes(notes)
             self.held.known = True
             if unpack(packed).is_alive:
                 assert payload is not None, "the scrub forwards whole items only"
@@ -619,7 +699,8 @@ class Scripts:
         flat: list[object] = []
         for id in ids:
             packed = self.held.records[id]
-            flat += (id, packed, b"", b"0", self.held.payloads.get(id) if unpack(packed).is_alive else None)
+            notes = pack_notes(self.held.results.get(id, {}))
+            flat += (id, packed, notes, b"0", self.held.payloads.get(id) if unpack(packed).is_alive else None)
         return flat
 
 
@@ -672,9 +753,18 @@ class _Work:
             if draft.decided:
                 draft.packed = draft.pack()
                 self._scripts.keep(id, draft.packed)
+                self._scripts.keep_results(id, unpack(draft.packed), draft.notes)
             if draft.decided or draft.told:
-                flat += (id, draft.packed, b"", b"")
+                flat += (id, draft.packed, pack_notes(draft.notes), b"")
         return flat
+
+
+def read_how(how: str | bytes) -> tuple[str, tuple[int, bytes] | None]:
+    """The verb of a settlement; and of an ack with a result for how long that is kept, and the result."""
+    if isinstance(how, str):
+        return how.partition(" ")[0], None
+    verb, ttl_ms, text = how.split(b" ", 2)
+    return verb.decode(), (int(ttl_ms), text)
 
 
 _BECAME = {"ack": GONE, "nack": WAITING, "release": WAITING, "bury": DEAD, "extend": CLAIMED}
@@ -698,15 +788,15 @@ def _settle(draft: Draft, run: range, row: int, verb: str) -> None:
                 draft.set(run, CLAIMED, draft.add_row(owner, seq))
 
 
-def _rows(call: calls.Apply) -> Iterator[tuple[Item, bytes, bytes]]:
-    """Id, record and payloads of each bundle; empty if none are given."""
+def _rows(call: calls.Apply) -> Iterator[tuple[Item, bytes, bytes, bytes]]:
+    """Id, record, results and payloads of each bundle; empty if none are given."""
     items = call.items
     if isinstance(items, calls.Rows):
         width, flat = 5 if call.whole else 4, items.flat
         items = [flat[at : at + width] for at in range(0, len(flat), width)]
-    for id, record, _, _, *rest in items:
+    for id, record, notes, _, *rest in items:
         assert isinstance(record, bytes)
-        yield _encoded(id), record, _encoded(rest[0]) if rest else b""
+        yield _encoded(id), record, _encoded(notes), _encoded(rest[0]) if rest else b""
 
 
 def _encoded(word: object) -> bytes:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, LIMIT_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import ALL_RULES, LIMIT_RULES, RESULT_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
@@ -146,6 +146,9 @@ BEHIND_THE_DEADLINE_IN_TURNS = {
 }
 """As ``BEHIND_THE_DEADLINE``, where consumers take turns."""
 
+WITH_RESULTS = {Rule.RESULT_IS_EVERYWHERE: 165, Rule.RESULT_IS_COMPLETED: 0}
+"""Rules that bear on results, each with a known seed."""
+
 BROKEN_PROMISES = {Rule.DENIAL_NEEDS_OTHERS: Promise.EVICTED_FOR_ONE, Rule.DENIAL_IS_ACCUSED: Promise.HALTED}
 
 SHARD_SCHEDULES = 40
@@ -157,7 +160,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES)
+    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES, *RESULT_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -168,9 +171,9 @@ def name(rule: Rule) -> str:
     return rule.label
 
 
-def violated(seed: int, *off: Rule, turns: bool = False) -> bool:
+def violated(seed: int, *off: Rule, turns: bool = False, results: bool = False) -> bool:
     try:
-        Schedule(seed, ALL_RULES.difference(off), turns=turns).run()
+        Schedule(seed, ALL_RULES.difference(off), turns=turns, results=results).run()
     except Broken:
         return True
     return False
@@ -329,6 +332,18 @@ def test_no_promise_is_broken_in_many_schedules_with_turns(schedules: int, shard
 def test_without_a_rule_a_turn_breaks_a_promise(rule: Rule, seed: int) -> None:
     assert violated(seed, rule, turns=True)
     assert not violated(seed, turns=True)
+
+
+@pytest.mark.parametrize(("rule", "seed"), WITH_RESULTS.items(), ids=lambda given: getattr(given, "label", None))
+def test_without_a_rule_a_result_is_lost(rule: Rule, seed: int) -> None:
+    assert violated(seed, rule, results=True)
+    assert not violated(seed, results=True)
+
+
+def test_results_are_told() -> None:
+    findings = explore(range(SOON // 4), results=True)
+    assert not findings.broken
+    assert findings.counts["told the end"] > SOON // 4
 
 
 @pytest.mark.parametrize(

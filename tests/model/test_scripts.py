@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.model.bundle import CLAIMED, DEAD, WAITING, may_lack, put_together, taken_apart
+from tests.model.bundle import CLAIMED, DEAD, WAITING, may_lack, pack_notes, put_together, taken_apart
 from tests.model.rules import ALL_RULES, Rule, Rules
 from tests.model.scripts import HEAD, QUEUE, Clock, Item, handed, owner_of
 from tests.model.server import Request, Server, content_of
@@ -150,8 +150,10 @@ class Twins:
         return collected
 
 
-def decided(records: calls.Records) -> dict[Item, Head]:
-    return {id: head_of(record) for id, record in records}
+def decided(records: calls.Records) -> dict[Item, object]:
+    """Records, and the results that come with them."""
+    notes = map(calls.read_notes, records.flat[2::4])
+    return {id: (head_of(record), texts) for (id, record), texts in zip(records, notes, strict=True)}
 
 
 def claimed(reply: calls.ClaimReply | calls.TurnReply) -> object:
@@ -159,7 +161,7 @@ def claimed(reply: calls.ClaimReply | calls.TurnReply) -> object:
 
 
 def copies(items: Sequence[calls.Copied]) -> dict[Item, object]:
-    return {id: (head_of(record), payload) for id, record, _, _, payload in items}
+    return {id: (head_of(record), calls.read_notes(notes), payload) for id, record, notes, _, payload in items}
 
 
 def owners(reply: calls.MetadataReply) -> dict[object, object]:
@@ -183,6 +185,7 @@ _TOLD: Mapping[type[calls.Call[Any]], Callable[[Any], Any]] = {
     calls.Turn: lambda reply: (claimed(reply), reply.verdict, list(map(sorted, reply.lost))),
     calls.Settle: lambda reply: (list(map(sorted, reply.lost)), decided(reply.records)),
     calls.Fence: lambda reply: (reply.requeued, decided(reply.records)),
+    calls.Results: lambda reply: (reply.told, decided(reply.records)),
     calls.Redrive: lambda reply: (reply.ids, decided(reply.records)),
     calls.Claims: lambda reply: dict.fromkeys(reply.names),
     calls.Statistics: lambda reply: (reply.ready + reply.scheduled, reply.claimed, reply.dead, reply.paused),
@@ -261,7 +264,11 @@ class Load:
             clock_us=FIRST_MS * 1000,
             soonest_us=FIRST_MS * 1000 if "C" in states else 0,
             rows=rows,
-            own={at: Own(FIRST_MS * 1000, rng.randint(0, 2)) for at, state in enumerate(states) if state in "RD"},
+            own={
+                at: Own(FIRST_MS * 1000, LONG_MS if state == "X" else rng.randint(0, 2))
+                for at, state in enumerate(states)
+                if state in "RD" or (state == "X" and rng.random() < 0.3)
+            },
         )
 
     def _row(self, token: str) -> Row:
@@ -322,7 +329,8 @@ class Load:
         for token, positions in by_token.items():
             some = [position for position in positions if rng.random() < 0.6] or positions[:1]
             extends = f"extend {self._lease(token)} "
-            how = rng.choice(["ack", "ack", "nack 0 ", "release 0 ", "bury 0 ", extends])
+            result = b"ack %d %d" % (LONG_MS, rng.randint(0, 9))
+            how = rng.choice(["ack", result, result, "nack 0 ", "release 0 ", "bury 0 ", extends])
             if in_turn and how == extends and owner_of(token) == SHORT:
                 how = "ack"
             settlements.append((id, calls.runs(some), named, token, how))
@@ -337,6 +345,9 @@ class Load:
     def _retire(self) -> calls.Retire:
         return calls.Retire(QUEUE, self._owner())
 
+    def _results(self) -> calls.Results:
+        return calls.Results(QUEUE, "", [item for id in self._some() for item in ids_of(id)])
+
     def _redrive(self) -> calls.Redrive:
         ids = [item for id in self._some() for item in ids_of(id)]
         return calls.Redrive(QUEUE, 0, 0, self._random.choice(["call 1", "call 2"]), ids)
@@ -350,8 +361,13 @@ class Load:
 
     def _applied(self, id: str, *, whole: bool) -> tuple[str | bytes | int, ...]:
         record = self._record(id)
-        row = id, pack(record), b"", self._random.choice([b"", SINCE])
+        row = id, pack(record), self._notes(record), self._random.choice([b"", SINCE])
         return (*row, self._payload(id, record)) if whole else row
+
+    def _notes(self, record: Bundle) -> bytes:
+        """Some of the results that a record says its items have."""
+        kept = [at for at in record.own if record.states[at] == "X" and self._random.random() < 0.7]
+        return pack_notes({at: b"%d" % self._random.randint(0, 9) for at in kept})
 
     def _payload(self, id: str, record: Bundle) -> bytes:
         """What another server may hold beside this record, or nothing."""
@@ -397,7 +413,9 @@ class Load:
     def _forward(self) -> calls.Forward:
         records = {id: self._record(id) for id in self._some()}
         items = [
-            calls.Copied(id.encode(), pack(record), b"", SINCE, self._payload(id, record) or payload_of(id))
+            calls.Copied(
+                id.encode(), pack(record), self._notes(record), SINCE, self._payload(id, record) or payload_of(id)
+            )
             for id, record in records.items()
         ]
         return calls.Forward(QUEUE, FIRST_MS * 1000, LONG_MS, items)
@@ -426,7 +444,7 @@ _DRAWN = (
         "read",
         "read",
     ),
-    *("fence", "claims", "retire", "redrive", "cut", "install", "affirm", "forward", "enrol"),
+    *("fence", "claims", "retire", "results", "redrive", "cut", "install", "affirm", "forward", "enrol"),
 )
 
 
@@ -453,6 +471,7 @@ OF_A_SERVER = (
     Rule.PAYLOADS_BY_POSITION,
     Rule.CLAIMS_HAVE_A_DEADLINE,
     Rule.SCRUB_DECIDES,
+    Rule.RESULT_IS_COMPLETED,
 )
 """The rules that are kept by the scripts, but for the run_id, which a connection checks."""
 

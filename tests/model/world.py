@@ -82,9 +82,17 @@ class World:
     """
 
     def __init__(
-        self, seed: int, on: Rules, *, links: bool = False, turns: bool = False, limited: bool = False
+        self,
+        seed: int,
+        on: Rules,
+        *,
+        links: bool = False,
+        turns: bool = False,
+        limited: bool = False,
+        results: bool = False,
     ) -> None:
-        """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit."""
+        """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit.
+        ``results``: consumers ack with a result."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
@@ -92,6 +100,7 @@ class World:
         self.blackouts = seed % 2 == 1
         clock = Clock(limit=LIMIT, group_limit=GROUP_LIMIT) if limited else Clock()
         self.ledger = Ledger(clock)
+        self.ledger.keeps_results = results
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.
         self.random = random.Random(seed).random

@@ -19,7 +19,7 @@ from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
-from zkrq import Claim, Limits, QueueFull, Receipt
+from zkrq import Claim, Limits, QueueFull, Receipt, Result, ResultState
 from zkrq.base.checks import in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
@@ -126,6 +126,10 @@ class Item:
     home may have been removed by force."""
     is_moved: bool = False
     """Its home may have been removed by force: another shard numbers its fencing tokens anew then."""
+    told: tuple[ResultState, object] | None = None
+    """What a caller was told of its end, that is for good."""
+    result: tuple[object, ...] = ()
+    """What the ack left that has returned."""
     open_calls: int = 0
     """Operations on it without a certain end; servers may differ about it until it is decided on again."""
 
@@ -561,6 +565,32 @@ class Ledger:
         item.gone_at = min(item.gone_at, self._loop.now)
         self.check_settled("ack", item, begun_at)
 
+    def left(self, item: Item, result: object) -> None:
+        """An ack returned that leaves this result."""
+        item.result = (result,)
+        self._check_result(item)
+
+    def told(self, item: Item, result: Result[Any]) -> None:
+        """A caller was told what became of an item."""
+        self.counts[f"told {result.state}"] += 1
+        if item.returns or item.deletions:
+            return
+        if result.state not in (ResultState.DONE, ResultState.CANCELLED):
+            # An item whose time is over may be a dead letter, or be dropped later.
+            if item.told and result.state in (ResultState.QUEUED, ResultState.CLAIMED, ResultState.DEAD):
+                self.violation(f"told otherwise: {item.label} is {result.state}, and was {item.told}")
+            return
+        told = result.state, result.value if result.has_value else "lost" if result.is_lost else "none"
+        if item.told is None:
+            item.told = told
+        elif item.told != told:
+            self.violation(f"told otherwise: {item.label} is {told}, and was {item.told}")
+        self._check_result(item)
+
+    def _check_result(self, item: Item) -> None:
+        if item.told and item.result and not item.returns and item.told != (ResultState.DONE, item.result[0]):
+            self.violation(f"result lost: {item.label} is {item.told}, and its ack has left {item.result}")
+
     def check_settled(self, verb: str, item: Item, begun_at: float) -> None:
         """A claim was settled: that may not be when its item was cancelled before."""
         if item.cancelled_at is not None and not item.returns and begun_at > item.cancelled_at:
@@ -665,6 +695,8 @@ class Ledger:
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
         asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
+        if item.told and not item.returns and not item.deletions:
+            self.violation(f"revived: {what} after a caller was told that it is {item.told}")
         if item.deleted_at is not None and not item.reborn and asked_at > item.deleted_at:
             self.violation(f"revived: {what} after a deletion of the queue had returned")
         self.counts["made again after a deletion"] += item.deletions > 0 and item.reborn

@@ -48,6 +48,11 @@ class Setting:
     """Items of each group claimed at once."""
 
     @property
+    def results(self) -> bool:
+        """Whether consumers ack with results, for which others ask."""
+        return self.together == 15
+
+    @property
     def drops_letters(self) -> bool:
         """Whether consumers drop some dead letters."""
         letters = self.dead_letters

@@ -305,6 +305,10 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of bundles": lambda s: s.redrive(*bundled("dead")),
     },
     "repair_lines": {how: asking(calls.RepairLines("grouped", how.encode())) for how in ("0", "m")},
+    "results": {
+        state: asking(calls.Results("q", "channel", [*named(state), *bundled(state)]))
+        for state in ("ready", "claimed", "dead", "gone")
+    },
     "retire": {"": asking(calls.Retire("q", "ann"))},
     "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},

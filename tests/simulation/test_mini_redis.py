@@ -198,6 +198,7 @@ PLAIN = {
     "HDEL": "hash / member",
     "HLEN": "hash",
     "HSTRLEN": "hash member",
+    "HKEYS": "hash",
     "HEXISTS": "hash member",
     "HGETALL": "hash",
     "SADD": "set / member",
@@ -223,7 +224,7 @@ PLAIN = {
     "ZREMRANGEBYRANK": "zset index index",
 }
 SCANS = {"HSCAN": "hash", "SSCAN": "set", "ZSCAN": "zset"}
-UNORDERED = {"KEYS", "SMEMBERS"}
+UNORDERED = {"KEYS", "HKEYS", "SMEMBERS"}
 RARE = {"FLUSHALL", "DEL", "UNLINK"}
 
 # Scores of few digits: how many are written of others depends on the version.

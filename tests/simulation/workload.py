@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import zkrq
 from tests.simulation.administering import Administrator
@@ -117,8 +117,23 @@ class Workload:
                     ended = await self._client.do("pop_many", self._take(queue, count, timeout), limit)
                     await self._settle_all(queue, ended)
                 case _:
-                    await self._steerer.act(queue)
+                    if self._lane.setting.results and self._chance.random() < 0.6:
+                        await self._ask(cast("zkrq.ResultQueue[Any, Any]", queue))
+                    else:
+                        await self._steerer.act(queue)
             await asyncio.sleep(self._chance.random() * 0.5)
+
+    async def _ask(self, queue: zkrq.ResultQueue[Any, Any]) -> None:
+        """Wait for the results of some items."""
+        chance, known = self._chance, [item for item in self._lane.ledger.items.values() if item.ids]
+        if not known:
+            return
+        some = [chance.choice(known) for _ in range(chance.randint(1, 5))]
+        by_id = {min(item.ids): item for item in some}
+        timeout = chance.choice((0.0, 0.5, 5.0))
+        ended = await self._client.do("results", queue.results(by_id, timeout=timeout), timeout + 2 * CALL_LIMIT)
+        for id, result in (ended.value or {}).items():
+            self._lane.ledger.told(by_id[id], result)
 
     async def _settle_all(self, queue: Queue[Any], ended: Ended[list[Held]]) -> None:
         await self._settle_held(queue, ended.value or [])
@@ -225,7 +240,10 @@ class Workload:
 
     async def _settle_until_known(self, claim: Claim[Any], item: Item, holder: Holder) -> None:
         for _ in range(4):
-            outcome = await self._settle("ack", claim.ack(), item, holder)
+            result = item.label if self._lane.setting.results else None
+            outcome = await self._settle("ack", claim.ack(result=result), item, holder)
+            if outcome is Outcome.DONE and result:
+                self._lane.ledger.left(item, result)
             if outcome not in (Outcome.UNKNOWN, Outcome.REFUSED):
                 return
             await asyncio.sleep(0.2)

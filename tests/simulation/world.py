@@ -29,6 +29,7 @@ from zkrq import (
     OutcomeUnknown,
     Queue,
     QueueFull,
+    Results,
     Retry,
     Unavailable,
     ZkrqError,
@@ -164,6 +165,7 @@ class Client:
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
                 groups=Groups(lane.setting.group_limit) if lane.setting.all_grouped else None,
+                results=Results(ttl=500) if lane.setting.results else None,
                 limits=lane.setting.limits,
             )
         except Closed:

@@ -24,6 +24,7 @@ class SlowIssuer:
     claim_timeout = 30.0
     queue = "jobs"
     observers = Observers(Events(None))
+    keeps_results = False
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Refused] = asyncio.get_running_loop().create_future()
@@ -35,6 +36,9 @@ class SlowIssuer:
 
     def ack_together(self, leases: Sequence[Lease], returning: int) -> asyncio.Future[Refused]:
         return self.answer
+
+    def encode_result(self, result: object) -> bytes:
+        raise AssertionError(result)
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         return reason

@@ -13,11 +13,14 @@ from tests.every import every
 PAIRS = {
     "Cluster": (zkrq.Cluster, zkrq.sync.Cluster),
     "Queue": (zkrq.Queue, zkrq.sync.Queue),
+    "ResultQueue": (zkrq.ResultQueue, zkrq.sync.ResultQueue),
     "Claim": (zkrq.Claim, zkrq.sync.Claim),
     "Batch": (zkrq.Batch, zkrq.sync.Batch),
 }
 
 RENAMED = {"aclose": "close"}
+
+WORK = "a worker is a program of its own; it calls plain functions in threads"
 
 LEFT_OUT = {
     "Cluster": {
@@ -29,7 +32,8 @@ LEFT_OUT = {
         "drain_shard": "for operators, who have the command line",
         "remove_shard": "for operators, who have the command line",
     },
-    "Queue": {"work": "a worker is a program of its own; it calls plain functions in threads"},
+    "Queue": {"work": WORK},
+    "ResultQueue": {"work": WORK},
     "Claim": {},
     "Batch": {},
 }

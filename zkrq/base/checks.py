@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from zkrq.base.errors import ConfigError
 
@@ -28,6 +28,21 @@ MAX_GROUP = 200
 
 Headers: TypeAlias = Mapping[str, str]
 """Short texts beside an item, by name."""
+
+
+class PushOptions(TypedDict, total=False):
+    """The arguments of ``Queue.push`` beside the item."""
+
+    id: str | None
+    key: str | None
+    replace: bool
+    group: str | None
+    delay: Duration | None
+    at: datetime | None
+    priority: int
+    ttl: Duration | None
+    headers: Headers | None
+
 
 MAX_DURATION = 10 * 366 * 86400.0
 """Seconds, about ten years: the most that the order of the ready items can represent."""

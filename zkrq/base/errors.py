@@ -9,6 +9,7 @@
       OutcomeUnknown      retry with the same id: it may have happened
       Unavailable         retry later: no in-sync server, or no ZooKeeper where one is needed
       ClaimLost           stop the work: another consumer may hold the item
+      NoResult            look at the item: it died, was cancelled, or has not ended in time
       Closed              stop: the cluster is closed; or open it, with `async with`
       WrongLoop           fix the program: the cluster was opened on another event loop, or before a fork
 
@@ -118,10 +119,11 @@ class CodecError(ZkrqError, ValueError):
 
 
 class PayloadTooLarge(ZkrqError, ValueError):
-    """The encoded item is larger than the limit; nothing was written."""
+    """The encoded item, or its encoded result, is larger than the limit; nothing was written."""
 
-    def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"the encoded item has {size} bytes, max_payload_bytes is {limit}; nothing was written")
+    def __init__(self, size: int, limit: int, message: str | None = None) -> None:
+        usual = f"the encoded item has {size} bytes, max_payload_bytes is {limit}; nothing was written"
+        super().__init__(message or usual)
         self.size = size
         self.limit = limit
 
@@ -169,6 +171,14 @@ class ClaimLost(ZkrqError):
 
     def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
         super().__init__(message or (f"the claim on item {id} no longer holds; stop working on it" if id else None))
+        self.id = id
+
+
+class NoResult(ZkrqError):
+    """The item has no result: it is a dead letter, was removed, or has not ended in time."""
+
+    def __init__(self, message: str | None = None, *, id: str | None = None) -> None:
+        super().__init__(message)
         self.id = id
 
 

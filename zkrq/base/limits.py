@@ -1,11 +1,14 @@
-"""Limit what a queue keeps, how much of it is worked on, and share it between groups."""
+"""Say what a queue keeps, limit how much of it is worked on, and share it between groups."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
 
 from zkrq.base.checks import Duration, check_count, check_duration, check_rate_in, in_seconds
+from zkrq.base.codecs import JSON, Codec
+from zkrq.base.errors import CodecError, ConfigError, PayloadTooLarge
 
 DEAD_LETTERS_MAX = 100_000
 """Dead letters that a queue keeps by default."""
@@ -34,6 +37,71 @@ class DeadLetters:
     def max_age_ms(self) -> int:
         """``max_age`` in milliseconds, 0 if it is None."""
         return 0 if self.max_age is None else max(1, round(check_duration("max_age", self.max_age) * 1000))
+
+
+R = TypeVar("R")
+
+RESULT_BYTES = 32 * 1024
+"""Bytes of an encoded result, at most: results are kept in the memory of every server."""
+
+RESULT_TTL_LEAST, RESULT_TTL_MAX = 1.0, 30 * 86400.0
+"""Seconds for which a result may be kept."""
+
+
+_DEFAULT_CODEC: Any = JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Results(Generic[R]):
+    """Keep what the handlers of a queue return, for callers of ``queue.result``.
+
+    ``ttl``: seconds for which a result is kept, 1 second to 30 days, default one hour.  ``codec``: how results become
+    bytes, at most 32 KiB each, default ``JSON``.  A result of None takes no bytes, and comes back as None.  Raises
+    ``ConfigError`` for a bad ``ttl``.
+    """
+
+    ttl: Duration = 3600.0
+    codec: Codec[R] = _DEFAULT_CODEC
+
+    def __post_init__(self) -> None:
+        seconds = check_duration("the ttl of results", self.ttl)
+        if not RESULT_TTL_LEAST <= seconds <= RESULT_TTL_MAX:
+            raise ConfigError(
+                f"the ttl of results is {seconds:g} s: must be at least {RESULT_TTL_LEAST:g} s and at most "
+                f"{RESULT_TTL_MAX:.0f} s"
+            )
+        object.__setattr__(self, "ttl", seconds)
+
+    @property
+    def ttl_ms(self) -> int:
+        """``ttl`` in milliseconds."""
+        return round(cast("float", self.ttl) * 1000)
+
+    def encode(self, result: R | None) -> bytes:
+        """Return the bytes of a result.  Raises ``CodecError``, ``PayloadTooLarge``."""
+        if result is None:
+            return b""
+        try:
+            text = self.codec.encode(result)
+        except CodecError:
+            raise
+        except Exception as error:  # of any codec
+            raise CodecError(f"the result cannot be encoded as {self.codec.name}: {error}") from error
+        if len(text) > RESULT_BYTES:
+            said = f"the encoded result has {len(text)} bytes, at most {RESULT_BYTES} are kept; the item was not acked"
+            raise PayloadTooLarge(len(text), RESULT_BYTES, said)
+        return text
+
+    def decode(self, text: bytes) -> R | None:
+        """Return the result of these bytes.  Raises ``CodecError``."""
+        if not text:
+            return None
+        try:
+            return self.codec.decode(text)
+        except CodecError:
+            raise
+        except Exception as error:  # of any codec
+            raise CodecError(f"the result cannot be decoded as {self.codec.name}: {error}") from error
 
 
 CONCURRENCY_MAX = 1_000_000

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters, Groups, Limits
+from zkrq.base.limits import DeadLetters, Groups, Limits, Results
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
@@ -114,6 +114,8 @@ class QueueSettings:
     groups: Groups | None = None
     """Whether items without a group are a group of their own, and how many items of each group are claimed at once;
     None: each item without a group stands in line by itself."""
+    results: Results[Any] | None = None
+    """How long the results of handlers are kept; None: not at all."""
 
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
@@ -122,6 +124,7 @@ class QueueSettings:
             check_count("max_size", self.max_size, least=1)
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
+        check_kind("results", self.results, Results)
         check_kind("limits", self.limits, Limits)
         check_kind("groups", self.groups, Groups)
 

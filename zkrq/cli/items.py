@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
 from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
+from zkrq.client.results import reading
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
@@ -22,6 +23,17 @@ async def _get(args: Namespace) -> Lines:
     if item is None:
         raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
     yield item_line(item)
+
+
+async def _result(args: Namespace) -> Lines:
+    async with open_cluster(args) as cluster:
+        result = await reading(cluster.queue(args.queue)).result(args.id, timeout=args.timeout)
+    value: bytes = result.value or b"null"
+    shown = value.decode(errors="backslashreplace") if result.has_value else result.reason or ""
+    held = f" by {result.owner}" if result.owner else ""
+    told = {"id": result.id, "state": result.state.value, "has_result": result.has_value, "result": shown}
+    told |= {"reason": result.reason, "owner": result.owner}
+    yield Line(f"{result.state}{held}  {shown}".rstrip(), told)
 
 
 async def _peek(args: Namespace) -> Lines:
@@ -50,6 +62,13 @@ def item_line(item: Item[Any]) -> Line:
 
 COMMANDS = (
     Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
+    Command(
+        "result",
+        "wait until one item has ended, and show what became of it",
+        _result,
+        (Flag("timeout", "seconds to wait", float, 10.0, "S"),),
+        {**QUEUE, "id": "the item's id"},
+    ),
     Command(
         "peek",
         "show the first items in a state, without taking them",

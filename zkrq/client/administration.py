@@ -200,12 +200,8 @@ class Administration(Inspection[T]):
         """
         check_id("id", id)
         self._parts.check_open()
-        known: set[Shard] = set()
-        while shards := await self._everywhere.further(known, [id]):
-            for shard in shards:
-                if may_have(shard, id) and (found := await self._everywhere.on(shard, partial(self._cancel, id))):
-                    return found
-        return Cancellation.NOT_FOUND
+        found = await self._first(id, lambda shard: self._cancel(id, shard.replicas))
+        return found or Cancellation.NOT_FOUND
 
     async def _cancel(self, id: str, replicas: Replicas) -> Cancellation:
         decided = await replicas.decide(calls.Cancel(self.name, "", 0, _new_call(), [id]))

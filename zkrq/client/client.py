@@ -28,8 +28,8 @@ from zkrq.client.declaring import declare_limits
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.parts import QueueParts, QueueShard
-from zkrq.client.queue import Queue
 from zkrq.client.resharding import Resharding
+from zkrq.client.results import make_queue
 from zkrq.client.schedules import Schedules
 from zkrq.client.shard import NOT_OPEN, Shard
 from zkrq.client.shards import Given, Shards
@@ -48,6 +48,7 @@ from zkrq.replication.batching import InFlightLimit
 
 if TYPE_CHECKING:
     from zkrq.base.limits import Groups, Limits
+    from zkrq.client.queue import Queue
     from zkrq.protocol.view import ServerId
     from zkrq.replication.wire import Dial
 
@@ -212,7 +213,7 @@ class Client:
         queue = opened.queue() if opened else None
         if queue is None:
             parts = opened.parts if opened else self._make_parts(name, settings)
-            queue = Queue(parts)
+            queue = make_queue(parts)
             self.queues[name] = OpenQueue(ref(queue), parts)
             self._declared.pop(name, None)
         return queue

@@ -28,7 +28,9 @@ from zkrq.replication.urls import address, check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
+    from zkrq.base.limits import Results
     from zkrq.client.health import Health
+    from zkrq.client.results import ResultQueue
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
     from zkrq.coordination.coordinator import Coordinator
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from zkrq.replication.wire import Dial
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 READ_AT_ONCE = 100
 """Queues whose statistics are asked for at the same time: one command for those with the same primary."""
@@ -101,16 +104,27 @@ class Cluster:
     # -- queues ------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
+    def queue(
+        self, name: str, *, codec: Codec[T], results: Results[R], **options: Unpack[QueueOptions]
+    ) -> ResultQueue[T, R]: ...
 
     @overload
-    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
+    def queue(self, name: str, *, results: Results[R], **options: Unpack[QueueOptions]) -> ResultQueue[Any, R]: ...
+
+    @overload
+    def queue(
+        self, name: str, *, codec: Codec[T], results: None = None, **options: Unpack[QueueOptions]
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, *, results: None = None, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(
         self,
         name: str,
         *,
         codec: Codec[Any] = AS_DECLARED,
+        results: Results[Any] | None = AS_DECLARED,
         **options: Unpack[QueueOptions],
     ) -> Queue[Any]:
         """Return the queue of that name; a queue need not be created.
@@ -118,12 +132,13 @@ class Cluster:
         ``codec``: how items become bytes, default ``JSON``.  ``claim_timeout``: seconds until an unextended claim
         expires, default 30; zkrq extends claims while the process runs.  ``retry``: the policy after a failure, None
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
-        ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
-        claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
-        an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of claims begun in a time, over all
-        workers and processes, None (the default): whatever other programs have declared; see ``Limits``.
-        ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one
-        group of their own, None (the default): each stands in line by itself.
+        ``DeadLetters()``.  ``results``: keep what handlers return; the queue is a ``ResultQueue`` then, with ``result``
+        and ``call``; None (the default): no.  ``max_size``: a push raises ``QueueFull`` if this many items are queued,
+        scheduled and claimed, None (the default): no limit; it costs each push one more round trip.
+        ``max_payload_bytes``: limit of an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of
+        claims begun in a time, over all workers and processes, None (the default): whatever other programs have
+        declared; see ``Limits``.  ``groups``: ``Groups()`` makes items that are pushed without a ``group`` one group of
+        their own, None (the default): each stands in line by itself.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
@@ -132,7 +147,7 @@ class Cluster:
         """
         self._client.check_open()
         check_name("the queue's name", name)
-        return self._client.queue(name, {"codec": codec, **options})
+        return self._client.queue(name, {"codec": codec, "results": results, **options})
 
     def pop(
         self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True

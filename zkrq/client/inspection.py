@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
 
 from zkrq.base.checks import check_count, check_group, check_id
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
+X = TypeVar("X")
 
 SEEN_AT_ONCE = 500
 """Items that one call of a script reads, or removes by id."""
@@ -129,11 +129,17 @@ class Inspection(Generic[T]):
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
         check_id("id", id)
         self._parts.check_open()
+        return await self._first(id, lambda shard: self._get(id, shard.replicas))
+
+    async def _first(self, id: str, ask: Callable[[Shard], Awaitable[X | None]]) -> X | None:
+        """Ask the shards that may have an item, one after the other; return the first answer that is true."""
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known, [id]):
             for shard in shards:
-                if may_have(shard, id) and (item := await self._everywhere.on(shard, partial(self._get, id))):
-                    return item
+                if may_have(shard, id):
+                    async with self._everywhere.unless_removed(shard):
+                        if found := await ask(shard):
+                            return found
         return None
 
     async def _get(self, id: str, replicas: Replicas) -> Item[T] | None:

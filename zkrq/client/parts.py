@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from zkrq.base.errors import Closed
@@ -47,6 +47,8 @@ class QueueParts(Generic[T]):
     """Finds the shards for calls that concern all of them."""
     shards: Sequence[QueueShard[T]] = ()
     is_open: bool = True
+    waits: dict[str, Callable[[], None]] = field(default_factory=dict[str, Callable[[], None]])
+    """Functions that end the waits of callers, by shard."""
 
     @property
     def name(self) -> str:
@@ -91,6 +93,8 @@ class QueueParts(Generic[T]):
         self.is_open = False
         self.line.close()
         self.pusher.stop()
+        for end in self.waits.values():
+            end()
 
     async def aclose(self) -> None:
         """Hand back the held claims, and wait for the calls in flight."""

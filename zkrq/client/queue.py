@@ -10,7 +10,7 @@ from zkrq.base.checks import Duration, Headers, check_count, check_duration
 from zkrq.base.errors import OutcomeUnknown, Receipt, Receipts
 from zkrq.base.loop import running_loop
 from zkrq.client.administration import Administration
-from zkrq.consuming.batch import ack_together, check_batch
+from zkrq.consuming.batch import ack_together, check_batch, keep_results
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.deliveries import Batches, Deliveries
 from zkrq.consuming.lease import Verb
@@ -197,12 +197,16 @@ class Queue(Administration[T]):
         seconds = None if timeout is None else check_duration("timeout", timeout)
         return await self._parts.line.take(n, patient=seconds != 0, timeout=seconds or None)
 
-    async def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
+    async def ack_many(self, claims: Iterable[Claim[T]], results: Iterable[object] | None = None) -> list[Claim[T]]:
         """Ack claims together, by one call; return those that were lost, ``[]`` if all are done.
 
-        Claims that were acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
+        ``results``: one for each claim, if the queue has ``results``; None: none; see ``Batch.ack``.  Claims that were
+        acked before are skipped.  Raises ``OutcomeUnknown`` or ``Unavailable`` if some may not be
         acked: call it again with the same claims.  The same holds if it is cancelled.
         """
+        if results is not None:
+            claims = list(claims)
+            keep_results(list(map(lease_of, claims)), list(results))
         given = [claim for claim in dict.fromkeys(claims) if claim.settled is not Verb.ACK]
         await ack_together(map(lease_of, given))
         return [claim for claim in given if claim.settled is not Verb.ACK]

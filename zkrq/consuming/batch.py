@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from types import TracebackType
 from typing import Self, TypeVar, overload
 
@@ -31,6 +32,9 @@ BATCH_MAX = CLAIM_MAX
 
 WITHIN_MAX = 60.0
 """Seconds that a batch may wait for more than its first claim."""
+
+RESULTS_AT_ONCE = 1 << 20
+"""Bytes of the results that one call sends."""
 
 IDS_SHOWN = 5
 """Lost items that an error names."""
@@ -108,13 +112,18 @@ class Batch(Sequence[Claim[T]]):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    async def ack(self) -> list[Claim[T]]:
+    async def ack(self, results: Sequence[object] | None = None) -> list[Claim[T]]:
         """Ack all claims that are not settled, by one call; return those that were lost, ``[]`` if there are none.
 
+        ``results``: one for each claim of the batch, in its order, if the queue has ``results``; None: none.  Results
+        of more than 1 MiB together are sent by several calls.  For a result that cannot be kept nothing is acked; see
+        ``Claim.ack``.
         When this returns, the items of all others are never delivered again.  Raises ``OutcomeUnknown`` if some may
         have been acked, ``Unavailable`` or ``ConfigError`` if some were not: ack again.  The same holds if it is
         cancelled.
         """
+        if results is not None:
+            keep_results(self._leases, results)
         await ack_together(self._leases, self._wanted)
         return self.lost
 
@@ -274,7 +283,7 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
             by_issuer.setdefault(lease.grant.issuer, []).append(lease)
     errors: list[BaseException] = []
     sent: list[tuple[Sequence[Lease], asyncio.Future[Refused]]] = []
-    for issuer, some in by_issuer.items():
+    for issuer, some in chain.from_iterable(map(_portions, by_issuer.items())):
         try:
             sent.append((some, issuer.ack_together(some, len(some) if wanted is None else wanted)))
         except ZkrqError as error:
@@ -296,6 +305,32 @@ async def ack_together(leases: Iterable[Lease], wanted: int | None = None) -> No
     # Where one outcome is unknown, the call as a whole may have had an effect, and says so.
     if errors:
         raise next((error for error in errors if isinstance(error, OutcomeUnknown)), errors[0])
+
+
+def keep_results(leases: Sequence[Lease], results: Sequence[object]) -> None:
+    """Note the result that each ack is to leave.  Raises ``ConfigError`` unless there is one for each, and as
+    ``Lease.keep`` does."""
+    if len(results) != len(leases):
+        raise ConfigError(f"{len(results)} results for {len(leases)} claims: give one for each")
+    for lease, result in zip(leases, results, strict=True):
+        if result is not None:
+            lease.keep(result)
+
+
+def _portions(held: tuple[Issuer, list[Lease]]) -> Sequence[tuple[Issuer, list[Lease]]]:
+    """Divide the acks of one issuer, so that the results of one call have ``RESULTS_AT_ONCE`` at most."""
+    issuer, leases = held
+    if not issuer.keeps_results:
+        return [held]
+    portions, size = [(issuer, list[Lease]())], 0
+    for lease in leases:
+        length = len(getattr(lease, "result", b""))
+        if size + length > RESULTS_AT_ONCE:
+            portions.append((issuer, []))
+            size = 0
+        portions[-1][1].append(lease)
+        size += length
+    return portions
 
 
 def _note(leases: Sequence[Lease], answer: asyncio.Future[Refused]) -> BaseException | None:

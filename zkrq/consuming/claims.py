@@ -144,14 +144,19 @@ class Claim(Generic[T]):
 
     # -- settling --------------------------------------------------------------------------------------------------
 
-    async def ack(self) -> None:
+    async def ack(self, *, result: object = None) -> None:
         """Remove the item: the work is done.  When this returns, the item is never delivered again.
 
+        ``result``: what callers of ``queue.result`` get, if the queue has ``results``; every in-sync server has it when
+        this returns.  ``CodecError``, ``PayloadTooLarge`` (more than 32 KiB), ``ConfigError`` (the queue keeps no
+        results): it was not acked.
         Raises ``ClaimLost`` if the claim no longer holds, ``OutcomeUnknown`` if it may have been acked, and
         ``Unavailable`` if it was not: ack again.  ``ConfigError`` names a server that does not let this client in: ack
         again once it does.  After one of these three the claim is extended no more, except inside ``async with claim``:
         it holds for ``claim_timeout`` at most, and unless an ack succeeds by then, the item is delivered again.
         """
+        if result is not None:
+            self._lease.keep(result)
         await self._lease.settle(Verb.ACK)
 
     async def nack(self, delay: Duration | None = None, reason: str | None = None) -> None:

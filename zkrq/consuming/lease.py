@@ -104,6 +104,18 @@ class Issuer(Protocol):
     @property
     def observers(self) -> DeliveryObservers: ...
 
+    @property
+    def keeps_results(self) -> bool:
+        """Whether acks may leave a result."""
+        ...
+
+    def encode_result(self, result: object) -> bytes:
+        """Return the bytes of a result.
+
+        Raises ``CodecError``, ``PayloadTooLarge``, and ``ConfigError`` if the queue keeps none.
+        """
+        ...
+
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
         """Send the settlement with the next batch.  A result that is not empty: the claim is lost."""
         ...
@@ -176,6 +188,7 @@ class Lease(ref[object]):
         "grant",
         "loss",
         "position",
+        "result",
         "retry_in",
         "settled",
         "struck",
@@ -196,6 +209,8 @@ class Lease(ref[object]):
     """Whether a consumer has the claim; false while it is only claimed ahead."""
     retry_in: float
     """Seconds until the item is delivered again.  Set only when it fails and is not given up, to save memory."""
+    result: bytes
+    """Encoded result that its ack is to leave.  Set only if there is one, to save memory."""
     settled: Verb | None
     loss: Lost | None
     """The loss, None until it happens or is asked for."""
@@ -299,6 +314,13 @@ class Lease(ref[object]):
         if refused:
             self.refuse(verb)
             raise ClaimLost(id=self.id)
+
+    def keep(self, result: object) -> None:
+        """Note the result that its ack is to leave.
+
+        Raises as ``Issuer.encode_result`` does.
+        """
+        self.result = self.grant.issuer.encode_result(result)
 
     def have_failed(self) -> None:
         """Note that a settlement failed: the consumer has done with the item, and may not try again."""

@@ -8,9 +8,10 @@ import math
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from zkrq.base.errors import OutcomeUnknown, ZkrqError
+from zkrq.base.errors import ConfigError, OutcomeUnknown, ZkrqError
 from zkrq.base.events import ClaimsLost, DeadLettersDropped
 from zkrq.base.log import Log
 from zkrq.base.loop import running_loop
@@ -65,6 +66,8 @@ class Leases:
         self.queue = context.queue
         self._retry = context.retry
         self._dead_letters = context.dead_letters
+        self._results = context.settings.results
+        self.keeps_results = self._results is not None
         self._events = context.events
         self.own_loop = context.own_loop
         self.is_certain = context.identity.is_certain
@@ -184,7 +187,7 @@ class Leases:
         return True
 
     def settle(self, lease: Lease, verb: Verb, ms: int = 0, text: str = "") -> asyncio.Future[Refused]:
-        """Send the settlement with the next batch.  A result that is not empty: the claim is lost.
+        """Send the settlement with the next batch.  What is returned is not empty if the claim is lost.
 
         Raises ``Closed``, ``WrongLoop``.
         """
@@ -192,7 +195,10 @@ class Leases:
             raise self.own_loop.elsewhere()
         if text:  # a surrogate, e.g. from an exception about a file name, cannot be sent
             text = text[:REASON_MAX].encode(errors="replace").decode()
-        how = _ACK if verb is Verb.ACK else f"{verb} {ms} {text}"
+        if verb is Verb.ACK:
+            how = _ACK if self._results is None else _ack_of(lease, self._results.ttl_ms)
+        else:
+            how = f"{verb} {ms} {text}"
         parts = ((lease.grant, (lease.position,)),)
         return self._batcher.add((parts, how, 1, 0 if verb is Verb.EXTEND else 1), CALL_BYTES + len(how))
 
@@ -202,6 +208,8 @@ class Leases:
         Raises ``Closed``, ``WrongLoop``.
         """
         self.own_loop.check()
+        if self._results is not None:
+            return self._ack_with_results(leases, returning, self._results.ttl_ms)
         parts: dict[Grant, list[int]] = {}
         for lease in leases:
             known = parts.get(lease.grant)
@@ -212,6 +220,19 @@ class Leases:
         # One call of the batcher, and one future, even if each claim is of a bundle of its own.
         settling = (tuple(parts.items()), _ACK, len(leases), returning)
         return self._batcher.add(settling, TOGETHER_BYTES * len(leases))
+
+    def encode_result(self, result: object) -> bytes:
+        """Return the bytes of a result; see ``lease.Issuer``."""
+        if self._results is None:
+            raise ConfigError(f"queue {self.queue!r} keeps no results: give cluster.queue() results=Results(...)")
+        return self._results.encode(result)
+
+    def _ack_with_results(self, leases: Sequence[Lease], returning: int, ttl_ms: int) -> asyncio.Future[Refused]:
+        """Send acks as one call: each has a result of its own, so each is a settlement of its own."""
+        parts = [(lease.grant, (lease.position,)) for lease in leases]
+        hows = tuple(_ack_of(lease, ttl_ms) for lease in leases)
+        size = TOGETHER_BYTES * len(leases) + sum(map(len, hows))
+        return self._batcher.add((parts, hows, len(leases), returning), size)
 
     def after_failure(self, record: ItemRecord, delay: float | None, reason: str) -> Again | str:
         """Apply the retry policy: return a delay, or the reason to bury."""
@@ -297,9 +318,10 @@ class Leases:
     async def _send(self, settlings: Sequence[_Settling]) -> Sequence[Refused | Exception]:
         # Those of one bundle, by one request and with one verb, are one settlement.
         # One settlement for all items of a bundle that end in the same way: the server opens and writes one record.
-        groups: dict[tuple[Grant, str], list[int]] = {}
-        for parts, how, _, _ in settlings:
-            for grant, positions in parts:
+        groups: dict[tuple[Grant, How], list[int]] = {}
+        for parts, hows, _, _ in settlings:
+            each = hows if isinstance(hows, tuple) else repeat(hows)
+            for (grant, positions), how in zip(parts, each, strict=False):
                 known = groups.get((grant, how))
                 if known is None:
                     groups[grant, how] = [*positions]
@@ -324,7 +346,7 @@ class Leases:
         if not any(reply.lost):
             return [()] * len(settlings)
         lost = dict(zip(groups, reply.lost, strict=True))
-        return [_refused(parts, how, lost) for parts, how, _, _ in settlings]
+        return [_refused(parts, hows, lost) for parts, hows, _, _ in settlings]
 
     def _settle(self, settlements: Sequence[Settlement]) -> Awaitable[Decided[SettleReply]]:
         """Settle, and claim nothing."""
@@ -351,7 +373,8 @@ class Leases:
     ) -> None:
         by_verb: dict[str, tuple[list[float], Counter[str]]] = {}
         for (_, how, items, _), took, result in zip(settlings, seconds, results, strict=True):
-            waits, outcomes = by_verb.setdefault(how.partition(" ")[0], ([], Counter()))
+            verb = how.partition(" ")[0] if isinstance(how, str) else _ACK  # all others are acks with results
+            waits, outcomes = by_verb.setdefault(verb, ([], Counter()))
             waits += [took] * items
             if isinstance(result, Exception):
                 outcomes[type(result).__name__] += items
@@ -416,15 +439,32 @@ def _is_unentered(lease: Lease) -> bool:
 
 
 def _refused(
-    parts: Iterable[tuple[Grant, Iterable[int]]], how: str, lost: Mapping[tuple[Grant, str], Collection[int]]
+    parts: Sequence[tuple[Grant, Iterable[int]]],
+    hows: How | tuple[How, ...],
+    lost: Mapping[tuple[Grant, How], Collection[int]],
 ) -> Refused:
     """Return the claims of one settling that the servers refused."""
-    return [(grant, position) for grant, positions in parts for position in positions if position in lost[grant, how]]
+    each = hows if isinstance(hows, tuple) else repeat(hows)
+    return [
+        (grant, position)
+        for (grant, positions), how in zip(parts, each, strict=False)
+        for position in positions
+        if position in lost[grant, how]
+    ]
+
+
+def _ack_of(lease: Lease, ttl_ms: int) -> bytes:
+    """Return the ack that leaves the lease's result, or that of None."""
+    return b"ack %d %b" % (ttl_ms, getattr(lease, "result", b""))
 
 
 _ACK = Verb.ACK.value
 
 
-_Settling = tuple[Sequence[tuple[Grant, Sequence[int]]], str, int, int]
+How: TypeAlias = str | bytes
+"""A verb, and what belongs to it; see ``calls.Settlement``.  Bytes: an ack with a result."""
+
+_Settling: TypeAlias = "tuple[Sequence[tuple[Grant, Sequence[int]]], How | tuple[How, ...], int, int]"
 """The settling of one claim, or the acks of many: what the claims of each bundle have in common with their positions,
-how, the number of items, and the number that their consumer is expected to want next (0: claims are extended)."""
+how (for all, or for each), the number of items, and the number that their consumer is expected to want next (0: claims
+are extended)."""

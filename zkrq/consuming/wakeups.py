@@ -31,6 +31,7 @@ class Wakeups:
         self._events = events
         self._waiting: dict[bytes, Callable[[bool], None]] = {}
         self._cancelled: dict[bytes, Callable[[str, str], None]] = {}
+        self._ended: dict[bytes, tuple[Callable[[str], None], Callable[[], None]]] = {}
         self._subscriptions = Subscriptions(
             servers,
             _channel(namespace, secrets.token_hex(8)),
@@ -67,6 +68,12 @@ class Wakeups:
         """Call nothing for this queue any more."""
         self._waiting.pop(key(self._namespace, queue, "ready").encode(), None)
         self._cancelled.pop(key(self._namespace, queue, "claimed").encode(), None)
+        self._ended.pop(key(self._namespace, queue, "lead").encode(), None)
+
+    def await_ends(self, queue: str, ended: Callable[[str], None], missed: Callable[[], None]) -> None:
+        """Call ``ended`` with the id of an item for which this process waits when it has ended; ``missed`` when such
+        messages may have been missed."""
+        self._ended[key(self._namespace, queue, "lead").encode()] = ended, missed
 
     def answer_to(self, owner: str) -> None:
         """Listen on the channel of this owner id, under which the scripts find the holder of a claim."""
@@ -75,6 +82,8 @@ class Wakeups:
         # would otherwise wake this process for claims that are no longer its own.
         if channel != self.channel:
             self._subscriptions.change_channel(channel)
+            for _, missed in tuple(self._ended.values()):
+                missed()
 
     def hears(self, server: ServerId, owner: str) -> bool:
         """Tell whether this process listens to a server on the channel of this owner id."""
@@ -84,6 +93,8 @@ class Wakeups:
         """Make every queue send a request, because messages may have been missed."""
         for wake in tuple(self._waiting.values()):
             wake(False)
+        for _, missed in tuple(self._ended.values()):
+            missed()
 
     def _with_right(self, reason: str) -> str:
         return f"{reason} (this client's user needs the right to the channels {_channel(self._namespace, '*')})"
@@ -95,6 +106,10 @@ class Wakeups:
         wake = self._waiting.get(message)
         if wake:
             wake(True)
+            return
+        lead, _, id = message.partition(b" ")
+        if lead in self._ended:
+            self._ended[lead][0](id.decode())
             return
         claims, request, id = (*message.split(b" ", 2), b"", b"")[:3]
         if claims in self._cancelled:

@@ -6,7 +6,7 @@ and ``queues`` (a set of the queues that had an item here, or a consumer).  Per 
 =============== ====== ===============================================================================
 records         hash   bundle -> shift (records.py) and packed record
 payloads        hash   bundle -> encoded items (payloads.py)
-notes           hash   item -> why it failed last
+notes           hash   item -> why it failed last; of a removed item its result
 ready           zset   bundles, and items with a moment of their own, by priority and due time
 scheduled       zset   the same, due later by this server's clock
 members         zset   group, zero byte, rank, entry, by name: what is due in a group beside its first entry
@@ -23,7 +23,8 @@ owners          hash   owner -> number of its last claim request
 fenced_owners   zset   dead owners by the time when they were fenced; forgotten after 10 minutes
 lead            hash   since when this server leads the queue; floor_ms, before which no put is taken; whether
                        payloads are large; how many items are queued, claimed and dead, and were ever
-                       removed; the calls executed last of those that name no items
+                       removed; the calls executed last of those that name no items; which channels wait
+                       for the end of which items
 waiting         zset   channels of waiting consumers by when they last asked; forgotten after a minute
 =============== ====== ===============================================================================
 """

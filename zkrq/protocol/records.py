@@ -109,7 +109,10 @@ class Row(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What an item does not share with its bundle: when it is due, or died, and how often it failed."""
+    """What an item does not share with its bundle: when it is due, or died, and how often it failed.
+
+    Of a removed item that has a result: when it was removed, and the milliseconds for which the result is kept.
+    """
 
     moment_us: float
     failures: int = 0

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from fastapi import APIRouter, Query, Request, Response, Security
 from fastapi.responses import JSONResponse
@@ -15,6 +15,7 @@ from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqErr
 from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
+    WAIT_MAX,
     Ack,
     Acked,
     AckedMany,
@@ -28,6 +29,7 @@ from zkrq.serve.bodies import (
     Extend,
     Extended,
     ItemId,
+    ItemResult,
     Nack,
     NamespaceStatistics,
     Paused,
@@ -50,17 +52,21 @@ from zkrq.serve.bodies import (
     limits_of,
     pushed,
     stored,
+    told,
 )
 from zkrq.serve.problems import Busy, NoSuchItem, describe_error, headers_of, kind_of
 from zkrq.serve.watching import takes_pushes
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
+    from zkrq.consuming.claims import Claim
     from zkrq.serve.holding import Held, Holding
     from zkrq.serve.queues import Queues
 
+T = TypeVar("T")
+
 WAITING_MAX = 500
-"""Requests that wait for items at one time."""
+"""Requests that wait for items, or for results, at one time."""
 
 STOPPING = "this server is stopping: ask another one, or retry later"
 
@@ -129,6 +135,8 @@ class Api:
         router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
         router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
+        # Before the item itself, whose id may contain slashes.
+        router.get(f"{item}/result", response_model=ItemResult, tags=["results"])(self.result)
         router.get(item, response_model=StoredItem, tags=["manage"], responses=MISSING)(self.get)
         router.post(f"{item}/cancel", response_model=Cancelled, tags=["manage"], responses=MISSING)(self.cancel)
         router.get(f"{queue}/dead", response_model=DeadLetters, tags=["manage"])(self.dead_letters)
@@ -185,21 +193,36 @@ class Api:
         """
         wanted = body or ClaimItems.model_validate({})
         held = await self._claim(request, queue, wanted)
-        told = [claimed(each.token, each.claim, wanted.lease) for each in held]
+        shown = [claimed(each.token, each.claim, wanted.lease) for each in held]
         for each in held:
             each.claim.item = b""  # the client has it, and the claim may be held for long
-        return Response(f'{{"claims": [{", ".join(told)}]}}', media_type="application/json")
+        return Response(f'{{"claims": [{", ".join(shown)}]}}', media_type="application/json")
 
     async def _claim(self, request: Request, name: str, wanted: ClaimItems) -> Sequence[Held]:
         self._holding.check_room()
-        if self._stopping.is_set():
-            raise Closed(STOPPING)
-        if self._waiting >= WAITING_MAX:
-            raise Busy
-        queue = self._queues[name]
-        popping = asyncio.create_task(queue.pop_many(min(wanted.count, self._holding.room), timeout=wanted.wait))
+        popping = self._queues[name].pop_many(min(wanted.count, self._holding.room), timeout=wanted.wait)
+        return self._holding.hold(name, await self._wait(request, popping, self._hand_back), wanted.lease)
+
+    async def _hand_back(self, claims: Sequence[Claim[bytes]]) -> None:
+        """Release what was claimed for a client that has hung up."""
+        await asyncio.gather(*(claim.release() for claim in claims), return_exceptions=True)
+
+    async def _wait(
+        self,
+        request: Request,
+        work: Coroutine[Any, Any, T],
+        give_back: Callable[[T], Awaitable[None]] | None = None,
+    ) -> T:
+        """Wait for something that may take long; end it if the client hangs up, or this server stops.
+
+        ``give_back`` is called with what it has brought for a client that has hung up.  Raises ``Closed``, ``Busy``.
+        """
+        if self._stopping.is_set() or self._waiting >= WAITING_MAX:
+            work.close()
+            raise Closed(STOPPING) if self._stopping.is_set() else Busy
+        working = asyncio.create_task(work)
         hung_up = asyncio.create_task(_hung_up(request))
-        tasks = (popping, hung_up, asyncio.create_task(self._stopping.wait()))
+        tasks = (working, hung_up, asyncio.create_task(self._stopping.wait()))
         self._waiting += 1
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -209,12 +232,13 @@ class Api:
             for task in tasks:
                 task.cancel()  # changes nothing if it is done
             await asyncio.wait(tasks)
-        if popping.cancelled():
+        if working.cancelled():
             raise Closed(STOPPING)  # or the client is gone, and reads no answer
         if gone:
-            await asyncio.gather(*(claim.release() for claim in popping.result()), return_exceptions=True)
+            if give_back:
+                await give_back(working.result())
             raise ClientDisconnect
-        return self._holding.hold(name, popping.result(), wanted.lease)
+        return working.result()
 
     # -- settle ----------------------------------------------------------------------------------------------------
 
@@ -226,8 +250,8 @@ class Api:
         queue = self._holding.queue_of(claim) if body and body.next else None
         if body is None or queue is None or self._holding.room < 1 or self._stopping.is_set():
             await self._holding.ack(claim)
-            told = '{"settled":"ack","next":null}' if body and body.next else '{"settled":"ack"}'
-            return Response(told, media_type="application/json")
+            answer = '{"settled":"ack","next":null}' if body and body.next else '{"settled":"ack"}'
+            return Response(answer, media_type="application/json")
         # Begun first, so that the request for the item leaves together with the ack: one decision of the servers.
         popping = asyncio.create_task(self._queues[queue].pop_many(1, timeout=0))
         try:
@@ -238,11 +262,11 @@ class Api:
             raise
         # The ack is done, whatever became of the request.
         found = [] if isinstance(popping.exception(), ZkrqError) else popping.result()
-        told = "null"
+        following = "null"
         for held in self._holding.hold(queue, found, body.lease):
-            told = claimed(held.token, held.claim, body.lease)
+            following = claimed(held.token, held.claim, body.lease)
             held.claim.item = b""
-        return Response(f'{{"settled": "ack", "next": {told}}}', media_type="application/json")
+        return Response(f'{{"settled": "ack", "next": {following}}}', media_type="application/json")
 
     async def ack_many(self, body: AckMany) -> AckedMany:
         """Remove the items of several claims. Those that are lost are named; the others are done.
@@ -329,6 +353,23 @@ class Api:
         if item is None:
             raise NoSuchItem
         return Response(stored(item), media_type="application/json")
+
+    async def result(
+        self,
+        request: Request,
+        queue: QueueName,
+        id: ItemId,
+        timeout: Annotated[
+            float, Query(ge=0, le=WAIT_MAX, description="Seconds to wait until the item has ended.")
+        ] = 0.0,
+    ) -> Response:
+        """Wait until an item has ended, and tell what became of it; `done` comes with what its handler returned.
+
+        After `timeout` the reply tells what the item is then: `queued` or `claimed`; ask again. What was told of an
+        item that is done, cancelled or expired never changes.
+        """
+        waiting = self._queues.with_results(queue).result(id, timeout=timeout)
+        return Response(told(await self._wait(request, waiting)), media_type="application/json")
 
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
         """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""

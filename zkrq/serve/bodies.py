@@ -37,6 +37,7 @@ from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
 if TYPE_CHECKING:
+    from zkrq.base.results import Result
     from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
@@ -320,6 +321,21 @@ class StoredItem(BaseModel):
     died_at: datetime | None = Field(description="When it became a dead letter.")
 
 
+EndState = Literal["done", "dead", "cancelled", "expired", "queued", "claimed", "unknown"]
+
+
+class ItemResult(BaseModel):
+    """What became of an item."""
+
+    id: str
+    state: EndState = Field(description="`queued`, `claimed`: it has not ended; `unknown`: there is no such item.")
+    has_result: bool = Field(description="Whether it is done, and its result is kept.")
+    result: Any = Field(None, description="What its handler returned, if its bytes are JSON; null without one.")
+    base64: str | None = Field(None, description="Otherwise: its bytes in base64.")
+    reason: str | None = Field(description="Why it is a dead letter.")
+    owner: str | None = Field(description="Who has claimed it.")
+
+
 class DeadLetters(BaseModel):
     """The oldest dead letters of a queue."""
 
@@ -499,12 +515,24 @@ def stored(item: Item[bytes]) -> str:
     return _with_item(told, item.payload)
 
 
-def _with_item(told: dict[str, object], payload: bytes) -> str:
+def told(result: Result[bytes]) -> str:
+    """Write what became of an item as JSON; see ``ItemResult``."""
+    known: dict[str, object] = {
+        "id": result.id,
+        "state": result.state.value,
+        "has_result": result.has_value,
+        "reason": result.reason,
+        "owner": result.owner,
+    }
+    return json.dumps(known) if result.value is None else _with_item(known, result.value, "result")
+
+
+def _with_item(told: dict[str, object], payload: bytes, name: str = "item") -> str:
     text = _as_json(payload)
     if text is None:
         told["base64"] = b64encode(payload).decode()
     head = json.dumps(told)
-    return head if text is None else f'{head[:-1]}, "item": {text}}}'
+    return head if text is None else f'{head[:-1]}, "{name}": {text}}}'
 
 
 def _as_json(payload: bytes) -> str | None:

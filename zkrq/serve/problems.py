@@ -14,6 +14,7 @@ from zkrq.base.errors import (
     Closed,
     CodecError,
     ConfigError,
+    NoResult,
     NotEnoughReplicas,
     OutcomeUnknown,
     PayloadTooLarge,
@@ -73,6 +74,7 @@ KINDS: dict[type[ZkrqError], Kind] = {
     # Arguments are checked before: what is left lies with the servers, or with this one's rights.
     ConfigError: Kind("ConfigError", 503, "nothing", "correct the server's settings"),
     OutcomeUnknown: Kind("OutcomeUnknown", 504, "unknown", "repeat: a push under the same id, the rest as it was"),
+    NoResult: Kind("NoResult", 409, "nothing", "look at the item's state"),
     ClaimLost: Kind("ClaimLost", 410, "nothing", "stop working on the item"),
 }
 """The kind of every error of the library that a call can raise."""

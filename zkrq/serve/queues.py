@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from zkrq.base.codecs import RAW
+from zkrq.client.results import ResultQueue, reading
 
 if TYPE_CHECKING:
     from zkrq.base.retry import Retry
@@ -26,3 +27,7 @@ class Queues:
     def __getitem__(self, name: str) -> Queue[bytes]:
         """Return the queue of this name.  Raises ``ConfigError`` for a bad name."""
         return self._cluster.queue(name, codec=RAW, retry=self._retry)
+
+    def with_results(self, name: str) -> ResultQueue[bytes, bytes]:
+        """Return what reads the results of the queue of this name, as bytes.  Raises ``ConfigError`` for a bad name."""
+        return reading(self[name])

@@ -26,9 +26,9 @@ from zkrq.sync.batch import Batch
 from zkrq.sync.claims import Claim
 from zkrq.sync.cluster import Cluster
 from zkrq.sync.portal import Portal
-from zkrq.sync.queue import Queue
+from zkrq.sync.queue import Queue, ResultQueue, ResultReceipt
 
-__all__ = ["Batch", "Claim", "Cluster", "Queue", "connect", "embedded"]
+__all__ = ["Batch", "Claim", "Cluster", "Queue", "ResultQueue", "ResultReceipt", "connect", "embedded"]
 
 P = ParamSpec("P")
 

@@ -78,12 +78,12 @@ class Batch(Sequence[Claim[T]]):
 
     # -- settling ------------------------------------------------------------------------------------------------------
 
-    def ack(self) -> list[Claim[T]]:
+    def ack(self, results: Sequence[object] | None = None) -> list[Claim[T]]:
         """Ack all claims that are not settled, by one call; return those that were lost.
 
         Raises as ``zkrq.Batch.ack`` does.
         """
-        return self._shown(self._opened.call(self._batch.ack))
+        return self._shown(self._opened.call(lambda: self._batch.ack(results)))
 
     def nack(self, delay: Duration | None = None, reason: str | None = None) -> list[Claim[T]]:
         """Nack all claims that are not settled; return those that were lost.  Raises as ``ack`` does."""

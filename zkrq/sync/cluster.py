@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import check_name
 from zkrq.base.codecs import JSON
-from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
+from zkrq.base.settings import AS_DECLARED, QUEUE_DEFAULTS, QueueOptions
 from zkrq.client import cluster
 from zkrq.sync.blocking import blocking, with_arguments_of
 from zkrq.sync.claims import Claim
-from zkrq.sync.queue import Queue, find_of
+from zkrq.sync.queue import Queue, ResultQueue, find_of
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.client import queue
+    from zkrq.base.limits import Results
     from zkrq.client.health import Health
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming import deliveries
@@ -78,24 +78,38 @@ class Cluster:
     # -- queues --------------------------------------------------------------------------------------------------------
 
     @overload
-    def queue(self, name: str, *, codec: Codec[T], **options: Unpack[QueueOptions]) -> Queue[T]: ...
+    def queue(
+        self, name: str, *, codec: Codec[T], results: Results[R], **options: Unpack[QueueOptions]
+    ) -> ResultQueue[T, R]: ...
 
     @overload
-    def queue(self, name: str, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
+    def queue(self, name: str, *, results: Results[R], **options: Unpack[QueueOptions]) -> ResultQueue[Any, R]: ...
+
+    @overload
+    def queue(
+        self, name: str, *, codec: Codec[T], results: None = None, **options: Unpack[QueueOptions]
+    ) -> Queue[T]: ...
+
+    @overload
+    def queue(self, name: str, *, results: None = None, **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     @with_arguments_of(cluster.Cluster.queue)
     def queue(self, name: str, **options: Any) -> Queue[Any]:
         """Return the queue of that name; connects to nothing, so a module may make its queues when it is imported.
 
         Arguments are those of ``zkrq.Cluster.queue``.  Raises ``ConfigError`` for bad ones; the first call of a queue
-        raises it if this process uses that name with another value of an option that is given.
+        raises it if this process uses that name with another value of an option that is given.  A ``ResultQueue`` is
+        returned if ``results`` is given here.
         """
         check_name("the queue's name", name)
         QUEUE_DEFAULTS.updated(options)  # finds bad values now
 
-        def find(opened: cluster.Cluster) -> queue.Queue[Any]:
-            return opened.queue(name, **options)
+        def find(opened: cluster.Cluster) -> Any:
+            make: Callable[..., Any] = opened.queue
+            return make(name, **options)
 
+        if options.get("results", AS_DECLARED) not in (None, AS_DECLARED):
+            return ResultQueue[Any, Any](self._portal, name, find)
         return Queue(self._portal, name, find)
 
     def pop(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
-from zkrq.base.errors import Receipts, ZkrqError
+from zkrq.base.errors import Receipt, Receipts, ZkrqError
 from zkrq.client import queue
 from zkrq.sync.batch import Batch
 from zkrq.sync.blocking import blocking
@@ -15,13 +15,15 @@ from zkrq.sync.claims import Claim, claim_of
 from zkrq.sync.receipts import JoinedReceipts, join_errors
 
 if TYPE_CHECKING:
-    from zkrq.base.checks import Duration, Headers
+    from zkrq.base.checks import Duration, Headers, PushOptions
+    from zkrq.base.results import Result
     from zkrq.client.cluster import Cluster
     from zkrq.client.items import Item, ItemState
     from zkrq.sync.portal import Portal
 
 T = TypeVar("T")
 R = TypeVar("R")
+X = TypeVar("X")
 
 TAKEN_AT_ONCE = 500
 """Items that ``push_many`` takes from a generator before it pushes them."""
@@ -142,10 +144,12 @@ class Queue(Generic[T]):
         claims = opened.call(lambda: self._find(opened.cluster).pop_many(n, timeout=timeout))
         return [Claim(opened, claim) for claim in claims]
 
-    def ack_many(self, claims: Iterable[Claim[T]]) -> list[Claim[T]]:
+    def ack_many(self, claims: Iterable[Claim[T]], results: Iterable[object] | None = None) -> list[Claim[T]]:
         """Ack claims together; return those that were lost.  Raises as ``zkrq.Queue.ack_many`` does."""
-        given = {claim_of(claim): claim for claim in claims}
-        return [given[lost] for lost in self._call(lambda queue: queue.ack_many(given))]
+        each = list(claims)
+        given = {claim_of(claim): claim for claim in each}
+        asked = list(map(claim_of, each))
+        return [given[lost] for lost in self._call(lambda queue: queue.ack_many(asked, results))]
 
     # -- looking -------------------------------------------------------------------------------------------------------
 
@@ -183,6 +187,45 @@ class Queue(Generic[T]):
     cancel = blocking(queue.Queue[T].cancel)
     discard = blocking(queue.Queue[T].discard)
     redrive = blocking(queue.Queue[T].redrive)
+
+
+class ResultReceipt(Receipt, Generic[R]):
+    """The receipt of a push into a queue with results: ``receipt.result()`` waits for the item."""
+
+    queue: ResultQueue[Any, R]
+
+    def result(self, *, timeout: Duration | None = 10.0) -> Result[R]:
+        """Wait until the item has ended; see ``ResultQueue.result``."""
+        return self.queue.result(self.id, timeout=timeout)
+
+
+class ResultQueue(Queue[T], Generic[T, R]):
+    """A queue of items of type ``T`` whose handlers return results of type ``R``: ``zkrq.ResultQueue`` for threads."""
+
+    def _ask(self, act: Callable[[Any], Awaitable[X]]) -> X:
+        """Await ``act`` of the asynchronous queue, which has results, too."""
+        return self._portal.call(lambda cluster: act(self._find(cluster)))
+
+    def push(self, item: T, **options: Unpack[PushOptions]) -> ResultReceipt[R]:
+        """Put one item into the queue, as ``Queue.push`` does.  The receipt can wait for the item's result."""
+        receipt: ResultReceipt[R] = ResultReceipt(*super().push(item, **options))
+        receipt.queue = self
+        return receipt
+
+    def call(self, item: T, *, timeout: Duration | None = 10.0, **options: Unpack[PushOptions]) -> R:
+        """Push an item, wait until it is done, and return what its handler returned; see ``zkrq.ResultQueue.call``."""
+        return self._ask(lambda queue: queue.call(item, timeout=timeout, **options))
+
+    def result(self, id: str, *, timeout: Duration | None = 10.0) -> Result[R]:
+        """Wait until an item has ended; return what became of it.  Raises as ``zkrq.ResultQueue.result`` does."""
+        return self._ask(lambda queue: queue.result(id, timeout=timeout))
+
+    def results(self, ids: Iterable[str], *, timeout: Duration | None = 10.0) -> dict[str, Result[R]]:
+        """Wait until all of these items have ended; return what became of each, by id.
+
+        Raises as ``zkrq.ResultQueue.results`` does.
+        """
+        return self._ask(lambda queue: queue.results(ids, timeout=timeout))
 
 
 def find_of(blocking: Queue[T]) -> Callable[[Cluster], queue.Queue[T]]:

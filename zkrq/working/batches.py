@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zkrq.consuming.batch import Batch
 from zkrq.working.delivery import Delivery, Handling, is_answered
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class BatchDelivery(Delivery):
     """Work on the items of a batch."""
 
-    __slots__ = ("_batch",)
+    __slots__ = ("_batch", "_given")
 
     def __init__(
         self,
@@ -29,20 +29,33 @@ class BatchDelivery(Delivery):
         handled: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(handling, claims, limiter, handled)
-        self.work = self._batch = Batch(claims)
+        self.work = self._batch = self._given = Batch(claims)
 
     def __repr__(self) -> str:
         return f"batch of {len(self.claims)} items from {self.claims[0].id}"
 
     def _left(self) -> Batch[Any] | None:
         held = [claim for claim in self.claims if claim.holds]
-        if len(held) == len(self.claims):
-            return self._batch
-        return Batch(held) if held else None
+        if len(held) < len(self.claims):
+            self._given = Batch(held)
+        return self._given if held else None
 
     async def _ack(self) -> None:
-        while not await is_answered(self._batch.ack()):
+        results = self._results()
+        while not await is_answered(self._given.ack(results)):
             pass
+
+    def _results(self) -> Sequence[object] | None:
+        """Return what the handler returned for each item, None if there is nothing to keep.
+
+        Raises ``TypeError`` if it has not returned one result for each.
+        """
+        if self._result is None or not self._keeps_results:
+            return None
+        results, wanted = self._result, len(self._given)
+        if isinstance(results, list | tuple) and len(cast("Sequence[object]", results)) == wanted:
+            return cast("Sequence[object]", results)
+        raise TypeError(f"{self._handling.name} must return a list of {wanted} results, one for each item, or None")
 
     def _log(self, error: BaseException | None, outcomes: Sequence[Outcome]) -> None:
         """Log one line about a batch whose items were not all acked, or whose handler failed."""

@@ -56,7 +56,18 @@ class Handling:
 class Delivery:
     """Work on one item."""
 
-    __slots__ = ("_failure", "_handled", "_handling", "_limiter", "_thread", "claims", "entered", "has_slot", "work")
+    __slots__ = (
+        "_failure",
+        "_handled",
+        "_handling",
+        "_limiter",
+        "_result",
+        "_thread",
+        "claims",
+        "entered",
+        "has_slot",
+        "work",
+    )
 
     def __init__(
         self,
@@ -79,6 +90,8 @@ class Delivery:
         """Whether ``run`` has begun.  If its task is cancelled earlier, the worker has to hand the claim back."""
         self._handling = handling
         self._limiter = limiter
+        self._result: object = None
+        """What the handler has returned."""
         self._failure: Exception | None = None
         """Exception of the handler, even if the claim's own exception hides it."""
         self._thread: asyncio.Task[object] | None = None
@@ -133,8 +146,15 @@ class Delivery:
         return claim if claim.settled is None else None
 
     def _ack(self) -> Coroutine[Any, Any, None]:
-        """Ack what the handler has not settled, as long as it holds."""
-        return ack_while_held(self.claims[0])
+        """Ack what the handler has not settled, as long as it holds, with what it has returned as the result."""
+        claim = self.claims[0]
+        if self._result is not None and claim.settled is None and self._keeps_results:
+            lease_of(claim).keep(self._result)
+        return ack_while_held(claim)
+
+    @property
+    def _keeps_results(self) -> bool:
+        return lease_of(self.claims[0]).grant.issuer.keeps_results
 
     def _error_of(self, claim: Claim[Any], error: BaseException | None) -> BaseException | None:
         """Return the error that concerns a claim: the loss of another one of its batch does not."""
@@ -149,7 +169,7 @@ class Delivery:
         )
         try:
             try:
-                await (
+                self._result = await (
                     call(work) if handling.time_limit is None else self._within_limit(call, work, handling.time_limit)
                 )
             except asyncio.CancelledError as error:
@@ -162,18 +182,18 @@ class Delivery:
             self._failure = error
             raise
 
-    async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> None:
+    async def _within_limit(self, call: Callable[[object], Awaitable[object]], work: object, seconds: float) -> object:
         """Call the handler, and cancel it after these seconds.  Then raises ``TimeoutError``."""
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                await call(work)
+                return await call(work)
         except TimeoutError as error:
             if limit.expired() and error.__cause__ is not None:
                 raise TimeoutError(f"the handler was stopped at its time limit of {seconds:g} s") from None
             raise
 
-    async def _call_in_thread(self, work: object) -> None:
+    async def _call_in_thread(self, work: object) -> object:
         """Call the handler in a thread."""
         scope = anyio.CancelScope()
 
@@ -191,8 +211,7 @@ class Delivery:
             thread.add_done_callback(partial(_log_late_end, self._handling.log, self))
             raise
         self._thread = None
-        if inspect.isawaitable(result):
-            await result
+        return await result if inspect.isawaitable(result) else result
 
     async def _run_hook(self, hook: Callable[[], object] | None) -> None:
         if hook is None:

@@ -66,6 +66,7 @@ from zkrq.protocol.calls.inspection import (
     StatisticsReply,
 )
 from zkrq.protocol.calls.producing import DecidedReply, PlainReply, PushDecided, PushPlain
+from zkrq.protocol.calls.results import Results, ResultsReply, Told
 from zkrq.protocol.calls.rows import (
     Copied,
     Copies,
@@ -161,6 +162,8 @@ __all__ = [
     "RedriveReply",
     "RepairLines",
     "Reserve",
+    "Results",
+    "ResultsReply",
     "Retire",
     "Room",
     "Rows",
@@ -170,6 +173,7 @@ __all__ = [
     "Settlement",
     "Statistics",
     "StatisticsReply",
+    "Told",
     "Trim",
     "TrimReply",
     "Trimming",

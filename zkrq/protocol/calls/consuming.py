@@ -78,11 +78,12 @@ class Claim(_Request[ClaimReply]):
         return ClaimReply(next_ms, dropped, handed, clock, limited, Records(records))
 
 
-Settlement = tuple[str, bytes, bytes, str, str]
+Settlement = tuple[str, bytes, bytes, str, str | bytes]
 """The settlement of claims of one bundle by one request: id, items, version, token, how.
 
 ``items``: runs of positions, two bytes each: the first and the last.  ``version`` is the record's, ``token`` identifies
-the claim request; ``how`` is a verb, for all but ``ack`` followed by milliseconds and a text, separated by spaces."""
+the claim request; ``how`` is a verb, followed by milliseconds and a text, separated by spaces; of an ack without a
+result only the verb."""
 
 
 class SettleReply(NamedTuple):

@@ -89,6 +89,10 @@ class Copied(NamedTuple):
     since: bytes
     payload: bytes | None
 
+    def has_not_ended(self, position: int) -> bool:
+        """Whether an item is queued or claimed."""
+        return states_of(self.record)[position : position + 1] in (b"Q", b"R", b"C")
+
 
 class Copies(NamedTuple):
     """Bundles, and the ids of those that did not fit into the reply."""

@@ -173,6 +173,10 @@ do
   end
 
   function set_own(r, position, moment, failures)
+    if r.own == '' then
+      r.own = struct.pack(OWN, position, moment, failures)
+      return
+    end
     local at, found = find_own(r, position)
     r.own = string.sub(r.own, 1, at - 1) .. struct.pack(OWN, position, moment, failures)
       .. string.sub(r.own, found and at + OWN_BYTES or at)

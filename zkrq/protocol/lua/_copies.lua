@@ -2,21 +2,22 @@
 -- since: what to add to the record's moments, beside the present moment of a clock, to have them by that clock.  It
 -- counts from a moment by this server's clock (0: from now): copies that count from one moment each, on both servers,
 -- keep the order of their items.
--- Beyond a number of bytes of payloads, the ids of the remaining bundles are returned instead, to be read by another
+-- Beyond a number of bytes of payloads and notes, the ids of the remaining bundles are returned instead, to be read by another
 -- call.
 -- bundles: those that are known, opened (_bundle.lua).
 local function copies_of(bundles, from_us)
   local found, left_out, bytes, n = {}, {}, 0, 0
   for _, r in ipairs(bundles) do
     local has_payload = string.find(r.states, '[QRCD]')
-    local size = has_payload and redis.call('HSTRLEN', payloads, r.bundle) or 0
+    recall_notes(r)
+    local texts = pack_notes(r)
+    local size = (has_payload and redis.call('HSTRLEN', payloads, r.bundle) or 0) + #texts
     bytes = bytes + size
     if size > 0 and bytes > BYTES_MAX and bytes > size then
       left_out[#left_out + 1] = r.bundle
     else
-      recall_notes(r)
       found[n + 1], found[n + 2] = r.bundle, string.sub(r.packed, SHIFT_BYTES + 1)
-      found[n + 3], found[n + 4] = pack_notes(r), string.format('%.0f', r.shift - from_us)
+      found[n + 3], found[n + 4] = texts, string.format('%.0f', r.shift - from_us)
       found[n + 5] = has_payload and redis.call('HGET', payloads, r.bundle) or false
       n = n + 5
     end

@@ -37,3 +37,19 @@ do
     return places.entry_in(string.sub(member, string.find(member, '\0', 1, true) + 1))
   end
 end
+
+-- Add one value, or two, to what is to be written.
+local function append(to, name, a, b)
+  local values = to[name]
+  if not values then
+    values = {n = 0}
+    to[name] = values
+  end
+  local n = values.n + 1
+  values[n] = a
+  if b then
+    n = n + 1
+    values[n] = b
+  end
+  values.n = n
+end

@@ -193,6 +193,7 @@ do
     end)
   end
 
+  local WAITING = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true}
   local LIVE = {[QUEUED] = true, [REQUEUED] = true, [CLAIMED] = true, [DEAD] = true}
 
   -- Write all that follows from the difference between a bundle as it is stored and as it is now.
@@ -213,6 +214,10 @@ do
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
+      if state ~= old_state and not WAITING[state] and number('awaited') > 0 then
+        results.note_ended(r, from, math.min(to, r.size))
+      end
+      if state == GONE and old_state == GONE and b.own ~= '' then results.forget_others(b, r, from, to) end
       local old_token = old_state == CLAIMED and token_at(b, old_row)
       local token = state == CLAIMED and token_at(r, row)
       if old_token then ended[old_token] = true end
@@ -234,7 +239,8 @@ do
         place_own(r, from, to, old_state, state)
       end
     end
-    if r.own ~= b.own or b.is_lost then move_own(b, r) end
+    local is_alive = string.find(r.states, ALIVE)
+    if r.own ~= b.own and (is_alive or b.own ~= '') or b.is_lost then move_own(b, r) end
     if b.is_lost and string.find(r.states, '[QR]') then readied = readied + 1 end
     local queued, was_queued = string.find(r.states, 'Q', 1, true), string.find(b.states, 'Q', 1, true)
     if r.is_elsewhere then
@@ -266,13 +272,17 @@ do
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
     if r.bundle == LIMITS then limits.note(r) end
     -- The records of a pause and of limits are never dropped, because their versions would start again.
-    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
+    if not is_alive and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
+      if r.own ~= '' then bytes = bytes + results.bytes(r) end
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
     end
-    for _, noted in ipairs(r.notes or {}) do
-      if own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end -- not of one that is gone
+    if r.notes and r.own ~= '' then
+      for _, noted in ipairs(r.notes) do
+        -- Not of one that is gone.
+        if r.size == 1 or own_of(r, noted[1]) then append(new, 'notes', entry_of(r, noted[1]), noted[2]) end
+      end
     end
   end
 end
@@ -345,7 +355,8 @@ do
   end
 
   function commit()
-    if not order[1] and not next(entering) and not next(leaving) and not next(new) then return write_numbers() end
+    local is_idle = not (order[1] or lines[1] or next(entering) or next(leaving) or next(new))
+    if is_idle then return write_numbers() end
     for _, r in ipairs(order) do
       if r.changed then
         if r.decided then conclude(r) end
@@ -371,6 +382,7 @@ do
     add_number('dead', tally[DEAD] or 0)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)
+    results.tell_ended(new.ended)
     write_numbers()
     nothing_to_write()
   end

@@ -100,9 +100,15 @@ local function newer(a, b)
   return a.epoch > b.epoch or (a.epoch == b.epoch and a.n > b.n)
 end
 
--- Tell whether a tombstone no longer counts: it does for twice the put window.  When it is dropped does not matter.
+-- Tell whether a tombstone no longer counts: it does for twice the put window, and as long as it has a result
+-- (_results.lua).  When it is dropped does not matter.
 local function is_expired(r, put_window_ms)
-  return not string.find(r.states, ALIVE) and r.due + r.shift <= now_us - 2000 * put_window_ms
+  if string.find(r.states, ALIVE) or r.due + r.shift > now_us - 2000 * put_window_ms then return false end
+  for at = 1, #r.own, OWN_BYTES do
+    local _, removed_at, ttl_ms = struct.unpack(OWN, r.own, at)
+    if removed_at + r.shift + ttl_ms * 1000 > now_us then return false end
+  end
+  return true
 end
 
 -- Read the id of an item whose bundle may be marked or not: its bundle, and its position there, below 112.

@@ -32,19 +32,3 @@ end
 local function text_of(number)
   return number % 1 == 0 and string.format('%d', number) or number
 end
-
--- Add one value, or two, to what is to be written.
-local function append(to, name, a, b)
-  local values = to[name]
-  if not values then
-    values = {n = 0}
-    to[name] = values
-  end
-  local n = values.n + 1
-  values[n] = a
-  if b then
-    n = n + 1
-    values[n] = b
-  end
-  values.n = n
-end

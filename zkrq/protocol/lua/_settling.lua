@@ -9,7 +9,10 @@ do
   end
 
   local VERBS = {
-    ack = {became = 'X', settle = function(r, from, to) remove(r, from, to) end},
+    ack = {became = 'X', settle = function(r, from, to, _, ms, text)
+      remove(r, from, to)
+      if ms then results.keep(r, from, to, ms, text) end
+    end},
     nack = {became = '[QR]', settle = function(r, from, to, _, ms, text)
       for position = from, to do
         local _, failures = own_of(r, position)
@@ -49,7 +52,10 @@ do
         touch(r)
         verb.settle(r, run_from, run_to, row, ms, text)
       elseif is_mine and string.find(string.char(state), verb.became) then
-        for position = run_from, run_to do recall(r, position) end
+        for position = run_from, run_to do
+          if ms and state == GONE then results.complete(r, position, token, text) end
+          recall(r, position)
+        end
         tell_as_is(r)
       elseif state == CLAIMED and row > 0 and verb.became == '[QR]' and token_at(r, row) == next_token then
         tell_as_is(r)
@@ -80,7 +86,7 @@ do
         if not r or to > r.size then
           for position = from, to do lost[#lost + 1] = string.char(position - 1) end
         else
-          text = string.sub(text or '', 1, REASON_MAX)
+          text = name == 'ack' and text or string.sub(text or '', 1, REASON_MAX)
           lost[#lost + 1] = settle(r, from, to, token, verb, tonumber(ms), text, next_token)
         end
       end

@@ -1,9 +1,10 @@
 -- purpose: drop tombstones that are no longer needed: twice the put window old, or beyond the bytes that a queue's may
 -- take.  An entry names its version, so that a later life of the same id is never touched.
 -- A repeated put of an item whose tombstone was dropped could revive it, so puts as old as the youngest such item are
--- refused (floor_ms).  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
+-- refused (floor_ms).  One that has a result stays until the time of that is over: it is put behind the others each time
+-- it comes to the front.  If the bytes do not suffice, forgot_ms is the time of the last burial that is forgotten early.
 
--- Return how many were dropped.
+-- Return how many were looked at, and dropped or put behind the others.
 local function trim_tombstones(put_window_ms, room)
   local TOMBSTONES_BYTES = 536870912 -- per queue: of single items 600 s of 4,000 removals a second
   local LEAST_AGE_MS = 60000 -- younger ones always stay, and no put that is less late is refused
@@ -13,7 +14,7 @@ local function trim_tombstones(put_window_ms, room)
   local excess = number('tombstone_bytes') - TOMBSTONES_BYTES
   local old_ms, young_ms = now_ms - 2 * put_window_ms, now_ms - math.min(LEAST_AGE_MS, put_window_ms)
   if struct.unpack('<d', first_entry) > (excess > 0 and math.max(old_ms, young_ms) or old_ms) then return 0 end
-  local ids, version_of, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
+  local ids, named, kept, looked_at, pushed_ms, forgot_ms, freed = {}, {}, {}, 0, 0, 0, 0
   for i, entry in ipairs(redis.call('LRANGE', tombstones, 0, math.min(room, TRIM_MAX) - 1)) do
     local removed_ms, pushed_at, e, n, bytes, at = struct.unpack('<ddI4I4I4', entry)
     if removed_ms > old_ms and (freed >= excess or removed_ms > young_ms) then break end
@@ -21,23 +22,36 @@ local function trim_tombstones(put_window_ms, room)
     if pushed_at > young_ms then
       append(kept, tombstones, entry) -- pushed by a clock that is ahead: dropping it would refuse the pushes of others
     else
-      ids[#ids + 1], version_of[#ids + 1] = string.sub(entry, at), {epoch = e, n = n}
-      pushed_ms, freed = math.max(pushed_ms, pushed_at), freed + bytes
-      if removed_ms > old_ms then forgot_ms = math.max(forgot_ms, removed_ms) end
+      ids[#ids + 1], freed = string.sub(entry, at), freed + bytes
+      named[#ids] = {epoch = e, n = n, pushed_at = pushed_at, bytes = bytes, removed_ms = removed_ms, entry = entry}
     end
   end
+  freed = 0
   if #ids > 0 then
-    set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms')))
+    local forgotten, texts, dropped = {}, {}, 0
+    for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
+      local tombstone, r = named[i], packed and read_record(packed)
+      local is_latest = r and not string.find(r.states, ALIVE) and not newer(r, tombstone)
+      if is_latest and r.own ~= '' and freed >= excess and not is_expired(r, put_window_ms) then
+        -- Looked at again when it has come to the front once more.
+        append(kept, tombstones, struct.pack('<d', now_ms) .. string.sub(tombstone.entry, 9))
+      else
+        dropped, freed = dropped + 1, freed + tombstone.bytes
+        pushed_ms = math.max(pushed_ms, tombstone.pushed_at)
+        if tombstone.removed_ms > old_ms then forgot_ms = math.max(forgot_ms, tombstone.removed_ms) end
+        if is_latest then
+          r.bundle, forgotten[#forgotten + 1] = ids[i], ids[i]
+          for _, entry in ipairs(r.own ~= '' and results.entries(r) or {}) do append(texts, notes, entry) end
+        end
+      end
+    end
+    if dropped > 0 then set_number('floor_ms', math.max(math.floor(pushed_ms) + 1, number('floor_ms'))) end
     if forgot_ms > number('forgot_ms') then set_number('forgot_ms', forgot_ms) end
     add_number('tombstone_bytes', -freed)
     write_numbers()
-    local forgotten = {}
-    for i, packed in ipairs(redis.call('HMGET', records, unpack(ids))) do
-      local r = packed and read_record(packed)
-      if r and not string.find(r.states, ALIVE) and not newer(r, version_of[i]) then forgotten[#forgotten + 1] = ids[i] end
-    end
     if #forgotten > 0 then
       redis.call('HDEL', payloads, unpack(forgotten)) -- left by a client that died before it dropped them (cut.lua)
+      write('HDEL', notes, texts[notes])
       redis.call('HDEL', records, unpack(forgotten))
     end
   end

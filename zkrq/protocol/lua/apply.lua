@@ -43,6 +43,18 @@ local function install(r, held, texts)
   note_owners(r)
 end
 
+-- The record that is held may have come without the results that this one has (_results.lua).
+local function complete_results(r, held, texts)
+  read_notes(r, texts)
+  for _, noted in ipairs(r.notes) do
+    local position, text = noted[1], noted[2]
+    local row = string.byte(r.named, position) - NONE
+    if position <= held.size and string.byte(r.states, position) == GONE and row > 0 then
+      results.complete(held, position, token_at(r, row), text)
+    end
+  end
+end
+
 -- Return the positions at which the greater record that is held says otherwise.
 local function otherwise(r, held)
   local positions = {}
@@ -106,6 +118,7 @@ local function operation(queue, put_window_ms, trim, fenced, whole, clock, cuts)
         local n = #superseded
         superseded[n + 1], superseded[n + 2] = position, positions
       end
+      if texts ~= '' then complete_results(r, held, texts) end
     end
     keep_payload(position, held, before, payload, bare)
     at = at + stride

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- purpose: settle claimed items.  Verbs: ack (gone), nack (queued again after ms, one failure more), release (queued
+-- purpose: settle claimed items.  Verbs: ack (gone; with ms and text, text is the result and kept for ms), nack (queued again after ms, one failure more), release (queued
 -- again in its place; the holder is alive and the item did not fail, so the delivery does not count), bury (dead
 -- letter, text is the reason), extend (the deadline moves to ms from now).
 -- A claim is identified by its token, and by a version no newer than the record's.  A verb repeated with the same token
 -- is answered as done, and decided again under the present epoch.
 -- KEYS: server records payloads ready scheduled members groups claimed holdings dead tombstones keys expiring notes lead waiting
 -- items: runs of positions, two bytes each: the first and the last.  version: as it is packed in the record.  how: the
--- verb, for all but ack followed by ms and text, separated by spaces.
+-- verb, for all but an ack without a result followed by ms and text, separated by spaces.
 -- dead_max, dead_age_ms: as in claim.lua.  cuts: payloads to drop, see _cutting.lua; empty: none.
 -- ARGV: epoch generation put_window_ms trim dead_max dead_age_ms cuts / id items version token how
 -- reply: OK dropped_letters [lost; by position: the positions of the items whose claim is lost, a byte each] [id record notes since; of everything decided here, and of what a lost one is now]

@@ -217,6 +217,11 @@ def _hlen(data: Keyspace, key: bytes) -> int:
     return len(data.read(key, Hash))
 
 
+@_command("HKEYS", 2)
+def _hkeys(data: Keyspace, key: bytes) -> list[bytes]:
+    return list(data.read(key, Hash))
+
+
 @_command("HSTRLEN", 3)
 def _hstrlen(data: Keyspace, key: bytes, field: bytes) -> int:
     return len(data.read(key, Hash).get(field, b""))
