@@ -25,6 +25,8 @@ from zkrq import local
 from zkrq.cli.top import show, take_snapshot
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
+REASONS = ("line {} has no column 'price'", "no answer of prices.example within {} s", "line {} has no column 'price'")
+LETTERS = 40
 WARM_UP = 60.0  # seconds, so that the curves have a past
 
 
@@ -32,8 +34,14 @@ async def send(item: int) -> None:
     await asyncio.sleep(random.uniform(0.02, 0.1))
 
 
-async def load(item: int) -> None:
-    raise zkrq.Reject("line 7 has no column 'price'")
+async def load(item: dict[str, object]) -> None:
+    number = item["file"]
+    assert isinstance(number, int)
+    raise zkrq.Reject(REASONS[number % len(REASONS)].format(number))
+
+
+async def print_report(item: object) -> None:
+    await asyncio.sleep(3600)
 
 
 async def produce(emails: zkrq.Queue[int]) -> None:
@@ -50,7 +58,8 @@ async def produce(emails: zkrq.Queue[int]) -> None:
 async def busy(cluster: zkrq.Cluster) -> AsyncGenerator[None]:
     """Three queues: one with traffic, one with dead letters, one that is paused."""
     emails, imports, reports = (cluster.queue(name) for name in ("emails", "imports", "reports"))
-    await imports.push_many(range(3))
+    for number in range(LETTERS):
+        await imports.push({"customer": random.choice(("acme", "globex")), "file": number})
     await reports.push_many(range(4_200))
     await reports.pause()
     async with zkrq.Worker(concurrency=2).add(emails, send).add(imports, load):

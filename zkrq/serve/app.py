@@ -18,7 +18,7 @@ from zkrq.base.version import __version__
 from zkrq.serve.api import Api
 from zkrq.serve.guard import Guard
 from zkrq.serve.monitoring import Monitoring
-from zkrq.serve.page import HERE, Page
+from zkrq.serve.page import Page
 from zkrq.serve.problems import (
     BAD_REQUEST,
     INTERNAL,
@@ -31,6 +31,7 @@ from zkrq.serve.problems import (
     kind_of,
 )
 from zkrq.serve.queues import Queues
+from zkrq.serve.rendering import HERE
 
 if TYPE_CHECKING:
     from zkrq.base.retry import Retry

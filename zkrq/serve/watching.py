@@ -16,14 +16,17 @@ from typing import TYPE_CHECKING, Self
 from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
 from zkrq.base.tasks import Tasks, wait_set
-from zkrq.client.consumers import Consumer
-from zkrq.client.inspection import Statistics
+from zkrq.client.inner import read_servers
 from zkrq.serve.curves import History
 from zkrq.serve.problems import Busy
+from zkrq.serve.sightings import Sightings
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
+    from zkrq.client.consumers import Consumer
     from zkrq.client.health import Health
+    from zkrq.client.inspection import Statistics
+    from zkrq.protocol.server_info import ServerInfo
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks while a page is open."""
@@ -38,7 +41,10 @@ PATIENCE = 1.0
 """Seconds that a page waits for a fresh look."""
 
 CONSUMERS_SECONDS = 10.0
-"""Seconds between two counts of what consumers hold, which reads all claims."""
+"""Seconds between two counts of what consumers hold, which reads all claims, and between two reports of servers."""
+
+REPORT_SECONDS = 1.0
+"""Seconds that a look waits for the servers' reports about themselves."""
 
 STREAM_SECONDS = 3600.0
 """Seconds for which a page is kept up to date; then the browser asks again, so its session must still hold."""
@@ -49,12 +55,17 @@ STREAMS_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Hold what a look has found.  ``as_of``: when the figures were read; ``trouble``: why they were not read since."""
+    """Hold what a look has found.
+
+    ``as_of``: when the figures were read; ``trouble``: why they were not read since.  ``reports``: of the servers that
+    answered lately.
+    """
 
     health: Health
     as_of: datetime
-    queues: Mapping[str, Statistics] = field(default_factory=dict[str, Statistics])
-    consumers: Mapping[str, Consumer] = field(default_factory=dict[str, Consumer])
+    queues: Mapping[str, Statistics] = field(default_factory=dict[str, "Statistics"])
+    consumers: Mapping[str, Consumer] = field(default_factory=dict[str, "Consumer"])
+    reports: Mapping[str, ServerInfo] = field(default_factory=dict[str, "ServerInfo"])
     trouble: str = ""
 
 
@@ -70,6 +81,8 @@ class Watching:
     def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
         """``stopping``: set when every stream is to end."""
         self.history = History()
+        self.consumers_seen = Sightings[str]()
+        self.claims_seen = Sightings[tuple[str, str, str, int]]()  # queue, item, owner, deliveries
         self._cluster = cluster
         self._tasks = Tasks("zkrq serve: looks")
         self._look = Look(cluster.health(), clock.now())
@@ -155,8 +168,18 @@ class Watching:
             look = replace(look, queues=await self._cluster.statistics(), as_of=clock.now(), trouble="")
             self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
+                look = replace(look, reports=await self._read_reports(look))
                 look = replace(look, consumers=await self._cluster.consumers())
+                self.consumers_seen.note_all(clock.now(), look.consumers)
                 self._consumers_at = now
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
         return replace(look, health=self._cluster.health())
+
+    async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:
+        """Read the servers' reports about themselves; keep the last ones if these do not come in time."""
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                return await read_servers(self._cluster)
+        except TimeoutError:
+            return look.reports
