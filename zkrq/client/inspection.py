@@ -6,13 +6,12 @@ import heapq
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_id
-from zkrq.base.errors import ConfigError
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
-from zkrq.client.items import Item, ItemState, items_of
+from zkrq.client.items import Item, ItemState, check_state, items_of
 from zkrq.protocol import calls
 from zkrq.protocol.shards import shard_of
 
@@ -125,7 +124,7 @@ class Inspection(Generic[T]):
         ``n`` is at most 500.  Fewer items are returned if they are large.  Raises ``Unavailable``.
         """
         check_count("n", n, least=1, most=SEEN_AT_ONCE)
-        _check_state(state)
+        check_state(state)
         self._parts.check_open()
         found = await self._everywhere.each(lambda replicas: self._peek(replicas, n, state))
         return found[0] if len(found) == 1 else list(heapq.merge(*found, key=_ORDER[state]))[:n]
@@ -152,7 +151,7 @@ class Inspection(Generic[T]):
         starts over, so items may be yielded twice.  Raises ``Unavailable``.
         """
         if state is not None:
-            _check_state(state)
+            check_state(state)
         self._parts.check_open()
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known):
@@ -255,8 +254,3 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
 def may_have(shard: Shard, id: str) -> bool:
     """Tell whether an item of this id may be on a shard: unless the id names another one."""
     return shard_of(id) in (None, shard.name)
-
-
-def _check_state(state: ItemState) -> None:
-    if state not in get_args(ItemState):
-        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")

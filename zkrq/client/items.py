@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
 
 from zkrq.base import clock
+from zkrq.base.errors import ConfigError
 from zkrq.base.reasons import split as split_reason
 from zkrq.protocol.calls import Copied, item_id, read_notes
 from zkrq.protocol.payloads import split, split_payload
@@ -107,3 +108,9 @@ def _state(record: ItemRecord, left: float) -> ItemState:
             return "dead"
         case _:
             return "scheduled" if left > 0 else "ready"
+
+
+def check_state(state: ItemState) -> None:
+    """Check that this is a state of items.  Raises ``ConfigError``."""
+    if state not in get_args(ItemState):
+        raise ConfigError(f"state is {state!r}, must be one of {', '.join(get_args(ItemState))}")
