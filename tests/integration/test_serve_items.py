@@ -134,9 +134,15 @@ async def test_items_are_found_by_id_key_and_text(stage: Stage) -> None:
 
 
 async def test_a_search_is_bounded_and_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zkrq.serve.contents.SCANNED_MAX", 20)
-    await stage.cluster.queue("long").push_many(range(40))
-    assert "20 items looked at, not all that there are" in await page(stage, "/queues/long/find?text=nothing")
+    """An id and a key are found in any case, because they are looked up."""
+    monkeypatch.setattr("zkrq.serve.contents.SCANNED_MAX", 0)
+    queue = stage.cluster.queue("long")
+    await queue.push_many(range(40))
+    await queue.push("sought", id="the-id", key="the-key")
+    assert "0 items looked at, not all that there are" in await page(stage, "/queues/long/find?text=sought")
+    for text in ("the-id", "the-key"):
+        assert "1 item found" in await page(stage, f"/queues/long/find?text={text}")
+    assert "0 items found" in await page(stage, f"/queues/long/find?text={'x' * 500}")
 
 
 async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Stage) -> None:

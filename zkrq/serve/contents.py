@@ -80,13 +80,16 @@ async def ids_of_group(queue: Queue[bytes], by: str, group: str) -> tuple[str, .
 
 
 async def find(queue: Queue[bytes], text: str) -> Found:
-    """Find the item with this id, then items with the text in their id, key, headers, reason or payload.
+    """Find the item with this id, those with this key, then those with the text in their id, key, headers, reason or
+    payload.
 
-    At most ``SCANNED_MAX`` items are looked at, for at most ``SCAN_SECONDS``.  Raises ``Unavailable``.
+    The first two are looked up, however many items there are.  Of the others at most ``SCANNED_MAX`` are looked at, for
+    at most ``SCAN_SECONDS``.  Raises ``Unavailable``.
     """
     found: dict[str, Item[bytes]] = {}
     if item := await get_item(queue, text):
         found[item.id] = item
+    found |= {item.id: item for item in await _with_key(queue, text)}
     wanted, looked, whole = text.lower(), 0, False
     try:
         async with asyncio.timeout(SCAN_SECONDS), aclosing(queue.scan()) as items:
@@ -101,6 +104,15 @@ async def find(queue: Queue[bytes], text: str) -> Found:
         if not looked and not found:
             raise
     return Found(list(found.values()), looked, whole)
+
+
+async def _with_key(queue: Queue[bytes], key: str) -> Sequence[Item[bytes]]:
+    """Return the items with a key, except dead letters, which the index of keys leaves out.  Raises ``Unavailable``."""
+    states: Sequence[ItemState] = ("ready", "scheduled", "claimed")
+    try:
+        return [item for state in states async for item in queue.find(key=key, state=state)]
+    except ConfigError:  # nothing can have that key
+        return []
 
 
 def _has(item: Item[bytes], wanted: str) -> bool:
