@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncGenerator
@@ -14,6 +15,8 @@ from tests.integration.test_serve_page import Stage
 from tests.serving import serving
 from zkrq import RAW, local
 from zkrq.coordination.memory import Hub
+from zkrq.serve.queues import Queues
+from zkrq.serve.watching import Watching, claim_of
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +82,7 @@ async def test_an_item_tells_all_that_is_known(stage: Stage) -> None:
         assert told in text
     claim = await take(queue)
     text = await page(stage, "/queues/told/item?id=a%2Fb%3Fc")
-    assert re.search(r"Worked on by worker <1> , seen there since [\d:]+ UTC or longer\. The claim ends in", text)
+    assert re.search(r"Worked on by worker <1> , seen since [\d:]+ UTC or longer\. The claim ends in", text)
     assert "Delivered 1 time; none of these failed." in text
     owner = re.search(r'href="/consumers/([^"]+)"', (await stage.http.client.get("/queues/told?tab=claimed")).text)
     assert owner
@@ -241,3 +244,18 @@ async def test_the_table_of_queues_is_sorted_filtered_and_streamed(stage: Stage)
     text = (await stage.http.client.get("/?text=table-&sort=ready")).text
     assert 'hx-sse:connect="/live?sort=ready&amp;order=down&amp;text=table-"' in text
     assert 'aria-sort="descending"' in text
+
+
+async def test_a_stuck_item_is_in_sight_before_it_is_looked_for(shared_servers: local.Servers) -> None:
+    async with in_process(shared_servers, new_namespace()) as cluster:
+        await cluster.queue("stuck", codec=RAW).push(b"1", id="stuck-1")
+        claim = await take(cluster.queue("stuck"))
+        async with Watching(cluster, Queues(cluster), asyncio.Event()) as watching:
+
+            async def is_seen() -> bool:
+                await watching.look()
+                item = await cluster.queue("stuck").get("stuck-1")
+                return item is not None and watching.claims_seen.of(claim_of("stuck", item)) is not None
+
+            await settled(is_seen)
+        await claim.ack()

@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from starlette.responses import HTMLResponse, RedirectResponse
 
-from zkrq.base import clock
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
@@ -18,6 +17,7 @@ from zkrq.serve.contents import ITEMS_MOST, find, first_state, get_item, ids_of_
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
+from zkrq.serve.watching import claim_of
 
 if TYPE_CHECKING:
     from fastapi import APIRouter, Request, Response
@@ -139,12 +139,12 @@ class QueuePages:
     async def claimed(self, name: str, count: int) -> Sequence[Item[bytes]]:
         """Return claimed items of a queue, and remember since when they are seen.  Raises ``Unavailable``."""
         items = await self._queues[name].peek(count, "claimed")
-        self._watching.claims_seen.note(clock.now(), (_claim_of(name, item) for item in items))
+        self._watching.note_claims(name, items)
         return items
 
     def held_since(self, queue: str, item: Item[bytes]) -> Sighting | None:
         """Return since when this server has seen an item in the hands of its consumer."""
-        return self._watching.claims_seen.of(_claim_of(queue, item))
+        return self._watching.claims_seen.of(claim_of(queue, item))
 
     async def find(self, request: Request) -> Response:
         """Show the items with a text in them."""
@@ -200,7 +200,7 @@ class QueuePages:
             values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
             return values
         if item and item.state == "claimed":
-            self._watching.claims_seen.note(clock.now(), [_claim_of(queue.name, item)])
+            self._watching.note_claims(queue.name, [item])
             values["since"] = self.held_since(queue.name, item)
         return values
 
@@ -267,10 +267,6 @@ class QueuePages:
             notice=tell(queue.name, outcome) if outcome else "",
             **values,
         )
-
-
-def _claim_of(queue: str, item: Item[bytes]) -> tuple[str, str, str, int]:
-    return queue, item.id, item.owner or "", item.attempts
 
 
 def _sorted_letters(letters: Sequence[Item[bytes]], wish: Wish) -> dict[str, Any]:

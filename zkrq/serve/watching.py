@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from zkrq.base import clock
 from zkrq.base.errors import ZkrqError
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from zkrq.client.consumers import Consumer
     from zkrq.client.health import Health
     from zkrq.client.inspection import Statistics
+    from zkrq.client.items import Item
     from zkrq.protocol.server_info import ServerInfo
+    from zkrq.serve.queues import Queues
 
 LOOK_SECONDS = 2.0
 """Seconds between two looks while a page is open."""
@@ -42,6 +44,9 @@ PATIENCE = 1.0
 
 CONSUMERS_SECONDS = 10.0
 """Seconds between two counts of what consumers hold, which reads all claims, and between two reports of servers."""
+
+CLAIMS_NOTED = 50
+"""Claims of a queue of which it is remembered since when they are seen, even if nobody looks at them."""
 
 REPORT_SECONDS = 1.0
 """Seconds that a look waits for the servers' reports about themselves."""
@@ -69,6 +74,20 @@ class Look:
     trouble: str = ""
 
 
+class ClaimSeen(NamedTuple):
+    """An item in the hands of an owner.  ``attempts``: deliveries until then; the same owner may get it again."""
+
+    queue: str
+    id: str
+    owner: str
+    attempts: int
+
+
+def claim_of(queue: str, item: Item[bytes]) -> ClaimSeen:
+    """Return the claim of a claimed item."""
+    return ClaimSeen(queue, item.id, item.owner or "", item.attempts)
+
+
 def takes_pushes(cluster: Cluster) -> bool:
     """Tell whether enough servers of a shard are in sync for a push."""
     shards = cluster.shards
@@ -78,12 +97,13 @@ def takes_pushes(cluster: Cluster) -> bool:
 class Watching:
     """Look at a cluster: ``async with`` owns the loop that does."""
 
-    def __init__(self, cluster: Cluster, stopping: asyncio.Event) -> None:
+    def __init__(self, cluster: Cluster, queues: Queues, stopping: asyncio.Event) -> None:
         """``stopping``: set when every stream is to end."""
         self.history = History()
         self.consumers_seen = Sightings[str]()
-        self.claims_seen = Sightings[tuple[str, str, str, int]]()  # queue, item, owner, deliveries
+        self.claims_seen = Sightings[ClaimSeen]()
         self._cluster = cluster
+        self._queues = queues
         self._tasks = Tasks("zkrq serve: looks")
         self._look = Look(cluster.health(), clock.now())
         self._stopping = stopping
@@ -172,9 +192,21 @@ class Watching:
                 look = replace(look, consumers=await self._cluster.consumers())
                 self.consumers_seen.note_all(clock.now(), look.consumers)
                 self._consumers_at = now
+                await self._note_claims(look.queues)
         except ZkrqError as error:
             look = replace(look, trouble=str(error))
         return replace(look, health=self._cluster.health())
+
+    async def _note_claims(self, queues: Mapping[str, Statistics]) -> None:
+        """Remember who has which item, of queues with few claims: an item that is stuck is in sight long before it is
+        looked for."""
+        for name, figures in queues.items():
+            if 0 < figures.sizes.claimed <= CLAIMS_NOTED:
+                self.note_claims(name, await self._queues[name].peek(CLAIMS_NOTED, "claimed"))
+
+    def note_claims(self, queue: str, items: Iterable[Item[bytes]]) -> None:
+        """Remember who has these items of a queue."""
+        self.claims_seen.note(clock.now(), (claim_of(queue, item) for item in items if item.state == "claimed"))
 
     async def _read_reports(self, look: Look) -> Mapping[str, ServerInfo]:
         """Read the servers' reports about themselves; keep the last ones if these do not come in time."""
