@@ -16,10 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from zkrq.base.checks import check_count
 from zkrq.client.conditions import Conditions, check_conditions
 from zkrq.client.cursors import BEGINNING, END, Cursor, Part, Source
-from zkrq.client.inspection import SCAN_PAGE, SEEN_AT_ONCE, Inspection
+from zkrq.client.inspection import SCAN_PAGE, Inspection
 from zkrq.client.items import Item, ItemState, items_of
 from zkrq.protocol import calls
 
@@ -151,8 +150,7 @@ class Finding(Inspection[T]):
         namespace may go on from it.
         Raises ``ConfigError``, ``Unavailable``.
         """
-        check_count("limit", limit, least=1, most=SEEN_AT_ONCE)
-        conditions = check_conditions(Conditions(key, header, error, state))
+        conditions = check_conditions(Conditions(key, header, error, state), limit)
         cursor: Cursor | None = BEGINNING if after is None else Cursor.read(after)
         self._parts.check_open()
         items: list[Item[T]] = []
