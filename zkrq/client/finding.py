@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from zkrq.client.conditions import Conditions, check_conditions
 from zkrq.client.cursors import BEGINNING, END, Cursor, Part, Source
 from zkrq.client.inspection import SCAN_PAGE, Inspection
-from zkrq.client.items import Item, ItemState, items_of
+from zkrq.client.items import FoundPage, Item, ItemState, items_of
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -82,18 +82,6 @@ class _Reading(NamedTuple):
     wanted: Mapping[bytes, Sequence[int] | None]
     beyond: Sequence[bytes]
     at: bytes
-
-
-class FoundPage(NamedTuple, Generic[T]):
-    """Some items that a search found.
-
-    ``next``: give it as ``after`` to go on, None: these were the last ones.  ``restarted``: items that were found
-    before may come again, because ``after`` came from another primary, or from another search.
-    """
-
-    items: Sequence[Item[T]]
-    next: str | None
-    restarted: bool
 
 
 class Finding(Inspection[T]):

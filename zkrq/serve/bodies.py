@@ -21,12 +21,11 @@ from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
 from zkrq.client.cursors import TEXT_MAX, Cursor
-from zkrq.client.items import Item, ItemState
+from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
 if TYPE_CHECKING:
-    from zkrq.client.finding import FoundPage
     from zkrq.client.inspection import Statistics
     from zkrq.consuming.claims import Claim
 
