@@ -66,6 +66,7 @@ from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.client.queue import Queue
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
+from zkrq.client.topics import Listener
 from zkrq.consuming.batch import Batch
 from zkrq.consuming.claims import Claim
 from zkrq.consuming.deliveries import Batches, Deliveries
@@ -115,6 +116,7 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "Listener",
     "LoginFile",
     "LoopBlocked",
     "Lost",

@@ -154,6 +154,20 @@ async def test_the_calls_of_a_queue(code: str, cluster: zkrq.testing.TestCluster
     assert await emails.size() == (1, 0, 0, 0), "one queued again, one removed"
 
 
+@runs("guide.md", 'await cluster.broadcast("prices"')
+async def test_a_message_is_broadcast(code: str, cluster: zkrq.testing.TestCluster) -> None:
+    sending, listening = code.split("\n\n")
+    heard: list[Any] = []
+    code = listening.replace("...", "heard.append(message)")
+    listener = asyncio.create_task(execute(code, cluster=cluster, heard=heard))
+    while not heard:
+        await execute(sending, cluster=cluster)
+        await asyncio.sleep(0)
+    assert heard[0] == {"changed": ["tea"]}
+    listener.cancel()
+    await asyncio.wait([listener])
+
+
 @runs("workers.md", "await emails.work(")
 async def test_workers_and_schedules(code: str, cluster: zkrq.testing.TestCluster) -> None:
     emails, reports = cluster.queue("emails"), cluster.queue("reports")

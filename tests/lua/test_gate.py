@@ -26,6 +26,7 @@ CALLS: dict[str, AnyCall] = {
         calls.Affirm("q", [b"id"]),
         calls.Apply("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
         calls.ApplyNew("q", [("id", RECORD, b"", 0, b"")], fenced="ann", whole=True),
+        calls.Broadcast("topic", b"message"),
         calls.Cancel("q", "", 0, "", ["id"]),
         calls.Claim("q", "ann", 1, 10, 1000, "channel", 0, "X", 0, 0),
         calls.Claims("q", "ann"),

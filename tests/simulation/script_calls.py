@@ -115,6 +115,12 @@ class Load:
     def draw_holding(self) -> Word:
         return self.rng.randint(0, 1)
 
+    def draw_topic(self) -> Word:
+        return "topic"
+
+    def draw_body(self) -> Word:
+        return b"message"
+
     def draw_queue(self) -> Word:
         return self.queue
 

@@ -294,6 +294,7 @@ CALLS: dict[str, dict[str, Callable[[Large], object]]] = {
         "of bundles": lambda s: s.redrive(*bundled("dead")),
     },
     "retire": {"": asking(calls.Retire("q", "ann"))},
+    "broadcast": {"": asking(calls.Broadcast("topic", b"message"))},
     "room": {"": asking(calls.Room())},
     "seal": {"": lambda s: s.seal(2)},
     "settle": {

@@ -62,6 +62,8 @@ SURFACE: dict[type, set[str]] = {
         "add_server",
         "add_shard",
         "drain_shard",
+        "broadcast",
+        "listen",
         "consumers",
         "every",
         "health",
@@ -83,6 +85,7 @@ SURFACE: dict[type, set[str]] = {
     zkrq.Batch: {"ack", "count", "index", "items", "lost", "nack", "queue", "release"},
     zkrq.Batches: {"aclose"},
     zkrq.Deliveries: {"aclose"},
+    zkrq.Listener: {"aclose"},
     zkrq.Recurring: {"cancel"},
 }
 

@@ -38,6 +38,7 @@ RESULTS = {
     "Deliveries[T]": "Generator[Claim[T]]",
     "Batches[T]": "Generator[Batch[T]]",
     "AsyncGenerator[Item[T]]": "Generator[Item[T]]",
+    "Listener[T]": "Generator[T]",
     "Lost": "str",
 }
 """Results that have another type without an event loop."""

@@ -9,6 +9,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import Duration, check_id, check_name
+from zkrq.base.codecs import JSON
 from zkrq.base.errors import ConfigError
 from zkrq.base.settings import AS_DECLARED, QueueOptions, Settings
 from zkrq.base.tasks import together
@@ -18,6 +19,7 @@ from zkrq.client.consumers import Consumer, count_claims
 from zkrq.client.inspection import Sizes, Statistics, read_all_statistics, read_statistics
 from zkrq.client.queue import Queue, check_pop
 from zkrq.client.schedules import MAX_CATCH_UP, Recurring, read_schedule
+from zkrq.client.topics import Listener, broadcast
 from zkrq.consuming.deliveries import Deliveries
 from zkrq.protocol import calls
 from zkrq.protocol.shards import FIRST, ShardName
@@ -188,6 +190,31 @@ class Cluster:
         return self._client.schedules.declare(
             read_schedule(when, offset=offset, zone=zone), queue, item, name=name, catch_up=catch_up, priority=priority
         )
+
+    # -- topics ------------------------------------------------------------------------------------------------------
+
+    async def broadcast(self, topic: str, message: T, *, codec: Codec[T] = JSON) -> int:
+        """Send a message to whoever listens to a topic now; return how many listen on one server.
+
+        Best effort: nothing is stored, and who does not listen at this moment never gets it.  For what must not be
+        lost, push an item.  ``codec``: how the message becomes bytes, at most 1 MiB.
+        Raises ``Unavailable`` if no in-sync server answers, though it may have been sent; ``CodecError``,
+        ``PayloadTooLarge``, ``ConfigError``: nothing was sent.
+        """
+        self._client.check_open()
+        return await broadcast(self._client.shard, self.namespace, topic, message, codec)
+
+    def listen(self, topic: str, *, codec: Codec[T] = JSON) -> Listener[T]:
+        """Iterate over the messages that are broadcast to a topic: ``async for message in cluster.listen("topic")``.
+
+        Each is heard once, from whichever in-sync server it comes.  One that is sent while no connection holds is lost,
+        and so are the oldest of more than 1,000 that the loop has not read.  ``async with`` listens at once, and stops
+        at its end.  Raises ``ConfigError`` for a bad name.
+        """
+        self._client.check_open()
+        return Listener(self._client.shard, self._client.tasks, self.namespace, topic, codec)
+
+    # -- names -------------------------------------------------------------------------------------------------------
 
     async def queues(self) -> list[str]:
         """List all queues that ever had an item, and some that only had consumers.

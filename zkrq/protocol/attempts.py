@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from zkrq.protocol.calls import Call, Room
+from zkrq.protocol.calls import Broadcast, Call, Room
 from zkrq.protocol.replies import Answer, Status, Verdict
 from zkrq.protocol.steps import (
     Answers,
@@ -137,6 +137,24 @@ class Attempts:
         except TimeUp as error:
             of = f" of queue {queue!r}" if queue else ""
             raise NothingDone(f"not every server{of} could be told in time: {effort.why(error)}") from error
+
+    def broadcast(self, topic: str, message: bytes) -> Operation[int]:
+        """Publish a message on every server of the view that answers, at least one; return the greatest number of
+        listeners there, -1 if this client may publish on none.
+
+        Raises ``NothingDone``, though a server may have published it.
+        """
+        call, counts = Broadcast(topic, message), [-1]
+
+        def attempt(view: View) -> Operation[Answers]:
+            yield CheckTime()
+            answers: Answers = yield Ask(view.epoch, view.receivers, call)
+            done = {id: answer for id, answer in answers.items() if answer.status is Status.OK}
+            counts.extend(call.read(answer.body) for answer in done.values())
+            return done or answers
+
+        yield from self.tell("", attempt)
+        return max(counts)
 
     def ask_primary(self, call: Call[R]) -> Operation[R]:
         """Make a call that only reads on the queue's primary.  Raises ``NothingDone``."""

@@ -119,6 +119,13 @@ class Replicas:
         """
         await self.run(self._operations.delete(queue, moment_ms))
 
+    async def broadcast(self, topic: str, message: bytes) -> int:
+        """Publish a message on every server that answers; return how many listen, -1 if this client may not publish.
+
+        Raises ``Unavailable``.
+        """
+        return await self.run(self._operations.broadcast(topic, message))
+
     async def tell_all(self, call: Call[None]) -> None:
         """Make a repeatable call on every server.  Raises ``Unavailable``."""
         await self.run(self._operations.tell_all(call))

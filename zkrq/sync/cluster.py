@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from zkrq.base.checks import check_name
+from zkrq.base.codecs import JSON
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueOptions
 from zkrq.client import cluster
 from zkrq.sync.blocking import blocking, with_arguments_of
@@ -113,6 +114,16 @@ class Cluster:
         return opened.iterate(opened.read(pop), partial(Claim[T], opened))
 
     queues = blocking(cluster.Cluster.queues)
+    broadcast = blocking(cluster.Cluster.broadcast)
+
+    def listen(self, topic: str, *, codec: Codec[T] = JSON) -> Generator[T]:
+        """Iterate over the messages that are broadcast to a topic, from the first one that is asked for on.
+
+        Arguments and errors are those of ``zkrq.Cluster.listen``.
+        """
+        opened = self._portal.open()
+        listener = opened.read(lambda: opened.cluster.listen(topic, codec=codec))
+        return opened.iterate(listener, lambda message: message)
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

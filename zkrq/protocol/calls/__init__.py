@@ -79,7 +79,7 @@ from zkrq.protocol.calls.rows import (
     stored_at,
 )
 from zkrq.protocol.calls.scrubbing import Affirm, Compare, Differences, Forward, Heads, HeadsReply, Trim, TrimReply
-from zkrq.protocol.calls.servers import Enrol, Forget, Queues, Reserve, Room, Seal
+from zkrq.protocol.calls.servers import Broadcast, Enrol, Forget, Queues, Reserve, Room, Seal
 
 __all__ = [
     "CLAIMED",
@@ -91,6 +91,7 @@ __all__ = [
     "ApplyNew",
     "ApplyReply",
     "Body",
+    "Broadcast",
     "Call",
     "Cancel",
     "CancelReply",

@@ -20,6 +20,20 @@ class Seal(Call[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class Broadcast(Call[int]):
+    """Publish a message to whoever listens to a topic now; how many there are, -1: this user may not publish."""
+
+    script: ClassVar[str] = "broadcast"
+    topic: str
+    body: bytes
+    queue: str = ""
+
+    def read(self, body: Body) -> int:
+        (count,) = body
+        return count
+
+
+@dataclass(frozen=True, slots=True)
 class Room(Call[None]):
     """Ask whether the server accepts calls that need memory."""
 

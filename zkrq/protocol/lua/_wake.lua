@@ -2,11 +2,10 @@
 -- as many as there are items.  If nothing listens on a channel, its client has died, and the next one is woken.
 local WAKE_MAX = 64 -- waiters woken in one call
 
--- Return the number of listeners; false if the caller's user may not publish: a lost wake-up costs time, but no call
+-- Return the number of listeners; nil if the caller's user may not publish: a lost wake-up costs time, but no call
 -- fails.
 local function publish(channel, text)
-  local told = redis.pcall('PUBLISH', channel, text)
-  return type(told) == 'number' and told
+  return tonumber(redis.pcall('PUBLISH', channel, text))
 end
 
 local function wake(items)

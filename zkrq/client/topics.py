@@ -1,0 +1,190 @@
+"""Broadcast messages to whoever listens to a topic now: at best once, nothing is stored.
+
+A message is published on every in-sync server of the first shard, under an id of its own.  A listener subscribes on
+each of them and passes each message on once, so a server may die without a message being lost or heard twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict, deque
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from weakref import finalize
+
+from zkrq.base.checks import check_name
+from zkrq.base.errors import Closed, CodecError, ConfigError, PayloadTooLarge
+from zkrq.replication.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from zkrq.base.codecs import Codec
+    from zkrq.base.tasks import Tasks
+    from zkrq.client.shard import Shard
+
+T = TypeVar("T")
+
+MESSAGE_BYTES = 1 << 20
+"""Greatest size of an encoded message."""
+
+ID_BYTES = 12
+"""Bytes of a message's id, before it."""
+
+UNREAD_MAX = 1000
+"""Messages that a listener keeps for its loop; of more the oldest are dropped."""
+
+SEEN_MAX = 10_000
+"""Ids of messages that a listener remembers, to pass each on once."""
+
+FOLLOW_SECONDS = 1.0
+"""Seconds between two looks whether other servers are in sync."""
+
+_log = logging.getLogger("zkrq.topics")
+
+
+async def broadcast(shard: Shard, namespace: str, topic: str, message: T, codec: Codec[T]) -> int:
+    """Publish a message; see ``Cluster.broadcast``."""
+    check_name("the topic", topic)
+    try:
+        payload = codec.encode(message)
+    except Exception as error:  # any codec's
+        raise CodecError(f"cannot be encoded as {codec.name}: {error}; nothing was sent") from error
+    if len(payload) > MESSAGE_BYTES:
+        raise PayloadTooLarge(len(payload), MESSAGE_BYTES)
+    count = await shard.replicas.broadcast(topic, secrets.token_bytes(ID_BYTES) + payload)
+    if count < 0:
+        raise ConfigError(f"nothing was sent: {_right(namespace)}")
+    return count
+
+
+class _Inbox:
+    """Collect what is heard on the servers of a topic."""
+
+    def __init__(self, namespace: str, topic: str) -> None:
+        self.unread: deque[bytes] = deque()
+        self.arrived = asyncio.Event()
+        self.closed = False
+        self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._topic = topic
+        self._extra = {"cluster": namespace}
+        self._has_dropped = False
+
+    def hear(self, message: bytes) -> None:
+        """Keep a message unless it was heard before."""
+        id, payload = message[:ID_BYTES], message[ID_BYTES:]
+        if id in self._seen:
+            return
+        self._seen[id] = None
+        if len(self._seen) > SEEN_MAX:
+            self._seen.popitem(last=False)
+        self.unread.append(payload)
+        self.arrived.set()
+        if len(self.unread) > UNREAD_MAX:
+            self.unread.popleft()
+            if not self._has_dropped:
+                self._has_dropped = True
+                text = "a listener to topic %s is %d messages behind, so the oldest are dropped (reported once)"
+                _log.warning(text, self._topic, UNREAD_MAX, extra=self._extra)
+
+    def close(self) -> None:
+        """Let the loop end once it has read what there is."""
+        self.closed = True
+        self.arrived.set()
+
+    def report(self, server: str, reason: str) -> None:
+        """Tell that a server lets this client not listen."""
+        text = "not listening to topic %s on server %s: %s (%s)"
+        _log.warning(text, self._topic, server, reason, _right(self._extra["cluster"]), extra=self._extra)
+
+
+class Listener(Generic[T]):
+    """The messages of a topic: ``async for message in cluster.listen("topic")``.
+
+    ``async with`` enters it at once: what is broadcast from then on is heard.  Otherwise that begins with the first
+    message that is asked for.  It ends with the block, with ``aclose``, or with the cluster.
+    """
+
+    def __init__(self, shard: Shard, tasks: Tasks, namespace: str, topic: str, codec: Codec[T]) -> None:
+        """``topic`` is checked here; nothing is asked of a server yet."""
+        self._topic = check_name("the topic", topic)
+        self._codec = codec
+        self._shard = shard
+        self._tasks = tasks
+        self._inbox = _Inbox(namespace, topic)
+        self._subscriptions = Subscriptions(
+            shard.fleet.servers,
+            f"{{{namespace}}}:topic:{topic}",
+            self._inbox.hear,
+            namespace=namespace,
+            tasks=tasks,
+            refused=self._inbox.report,
+        )
+        self._task: asyncio.Task[Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Listener to {self._topic!r}, {len(self._inbox.unread)} unread>"
+
+    async def __aenter__(self) -> Self:
+        """Listen on every in-sync server that lets this client."""
+        if self._task is None and not self._inbox.closed:
+            follow = _follow(self._shard, self._subscriptions, self._inbox)
+            self._task = self._tasks.start(follow, f"follow topic {self._topic}")
+            finalize(self, self._task.cancel)
+        await _subscribe(self._shard, self._subscriptions)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Stop listening.  Idempotent."""
+        self._inbox.unread.clear()
+        self._inbox.close()
+        if self._task is not None:
+            self._task.cancel()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T:
+        """Return the next message.  What the codec cannot decode is logged and left out."""
+        inbox = self._inbox
+        if self._task is None and not inbox.closed:
+            await self.__aenter__()
+        while True:
+            while inbox.unread:
+                payload = inbox.unread.popleft()
+                try:
+                    return self._codec.decode(payload)
+                except Exception as error:  # any codec's
+                    _log.warning("a message to topic %s was left out: %s", self._topic, error)
+            if inbox.closed:
+                raise StopAsyncIteration
+            inbox.arrived.clear()
+            await inbox.arrived.wait()
+
+
+async def _subscribe(shard: Shard, subscriptions: Subscriptions) -> None:
+    receivers = frozenset(shard.view.receivers)
+    subscriptions.listen_only_to(receivers)
+    await asyncio.gather(*map(subscriptions.listen, receivers))
+
+
+async def _follow(shard: Shard, subscriptions: Subscriptions, inbox: _Inbox) -> None:
+    """Listen to the servers of each view, until cancelled.  Refers to no listener, which may be dropped."""
+    try:
+        while True:
+            await _subscribe(shard, subscriptions)
+            await asyncio.sleep(FOLLOW_SECONDS)
+    except Closed:
+        pass
+    finally:
+        subscriptions.listen_only_to(frozenset())
+        inbox.close()
+
+
+def _right(namespace: str) -> str:
+    return f"this client's user needs the right to the channels {{{namespace}}}:topic:*"
