@@ -62,7 +62,7 @@ from zkrq.client.consumers import Consumer
 from zkrq.client.flow import Flow, Passed
 from zkrq.client.health import Health, ServerHealth
 from zkrq.client.inspection import Sizes, Statistics
-from zkrq.client.items import Item, ItemState
+from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.client.queue import Queue
 from zkrq.client.schedules import Recurring, next_moments
 from zkrq.client.shards import ShardStatus
@@ -110,6 +110,7 @@ __all__ = [
     "Ending",
     "Event",
     "Flow",
+    "FoundPage",
     "Handler",
     "Headers",
     "Health",

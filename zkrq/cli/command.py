@@ -15,10 +15,10 @@ from zkrq.base.errors import ZkrqError
 from zkrq.base.settings import DEFAULTS
 from zkrq.client.connecting import connect
 from zkrq.client.environment import VARIABLES
+from zkrq.process.exits import Exit
 
 if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
-    from zkrq.process.exits import Exit
 
 
 class Line(NamedTuple):
@@ -31,10 +31,14 @@ class Line(NamedTuple):
 Lines = AsyncGenerator[Line, None]
 
 
+QUEUE = {"queue": "the queue's name"}
+"""The argument of every command that works on one queue."""
+
+
 class Incomplete(ZkrqError):
     """A command did not do all that it was asked for; it says why, and ends with this exit code."""
 
-    def __init__(self, message: str, code: Exit) -> None:
+    def __init__(self, message: str, code: Exit = Exit.TROUBLE) -> None:
         super().__init__(message)
         self.code = code
 

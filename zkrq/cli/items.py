@@ -1,4 +1,4 @@
-"""Define the commands that look at single items, or cancel one: get, peek and cancel."""
+"""Define the commands that look at items: get, peek and list."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from zkrq.base.errors import ConfigError
-from zkrq.cli.command import Command, Flag, Line, Lines, open_cluster
+from zkrq.cli.command import QUEUE, Command, Flag, Line, Lines, open_cluster
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
-
-QUEUE = {"queue": "the queue's name"}
-"""The argument of every command that works on one queue."""
 
 
 async def _get(args: Namespace) -> Lines:
@@ -31,14 +28,6 @@ async def _peek(args: Namespace) -> Lines:
             yield item_line(item)
 
 
-async def _cancel(args: Namespace) -> Lines:
-    async with open_cluster(args) as cluster:
-        found = await cluster.queue(args.queue).cancel(args.id)
-    if not found:
-        raise ConfigError(f"queue {args.queue!r} has no item {args.id!r}")
-    yield Line(found.value, {"id": args.id, "outcome": found.value})
-
-
 def item_line(item: Item[Any]) -> Line:
     """Show an item."""
     shown = repr(item.payload) if item.item is None else json.dumps(item.item)
@@ -49,17 +38,13 @@ def item_line(item: Item[Any]) -> Line:
     return Line(f"{item.id}  {item.state}{held}  {shown}{why}", value)
 
 
+_FIRST = (
+    Flag("count", "at most this many items, up to 500", int, 10, "N"),
+    Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
+)
+
 COMMANDS = (
     Command("get", "show one item", _get, arguments={**QUEUE, "id": "the item's id"}),
-    Command(
-        "peek",
-        "show the first items in a state, without taking them",
-        _peek,
-        (
-            Flag("count", "at most this many items, up to 500", int, 10, "N"),
-            Flag("state", "ready, scheduled, claimed or dead", str, "ready"),
-        ),
-        QUEUE,
-    ),
-    Command("cancel", "remove one item, and stop its handler", _cancel, arguments={**QUEUE, "id": "the item's id"}),
+    Command("peek", "show the first items in a state, without taking them", _peek, _FIRST, QUEUE),
+    Command("list", "the same as peek", _peek, _FIRST, QUEUE),
 )

@@ -13,7 +13,7 @@ from zkrq.base import clock
 from zkrq.base.checks import check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.client.finding import Finding
-from zkrq.client.inspection import may_have, read_statistics
+from zkrq.client.inspection import read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -186,7 +186,7 @@ class Administration(Finding[T]):
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known, list(named)):
             for shard in shards:
-                left = [id for id, found in named.items() if not found and may_have(shard, id)]
+                left = [id for id, found in named.items() if not found and self._everywhere.may_have(shard, id)]
                 for start in range(0, len(left), CHANGED_AT_ONCE):
                     some = left[start : start + CHANGED_AT_ONCE]
                     outcomes = await self._everywhere.on(shard, partial(self._cancel, some))
@@ -230,7 +230,7 @@ class Administration(Finding[T]):
         changed = 0
         while shards := await self._everywhere.further(known, named or ()):
             for shard in shards:
-                some = None if named is None else [id for id in named if may_have(shard, id)]
+                some = None if named is None else [id for id in named if self._everywhere.may_have(shard, id)]
                 if some is None or some:
                     changed += await self._everywhere.on(shard, lambda replicas, some=some: act(replicas, some)) or 0
         return changed

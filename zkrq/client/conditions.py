@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from zkrq.base.checks import check_id, check_text
+from zkrq.base.checks import check_count, check_id, check_text
 from zkrq.base.errors import ConfigError
 from zkrq.client.cursors import Source
 from zkrq.client.items import ItemState, check_state
 
 if TYPE_CHECKING:
     from zkrq.client.items import Item
+
+
+PAGE_MAX = 500
+"""Items of a page."""
 
 
 class Conditions(NamedTuple):
@@ -47,8 +51,9 @@ class Conditions(NamedTuple):
         )
 
 
-def check_conditions(conditions: Conditions) -> Conditions:
-    """Return the conditions.  Raises ``ConfigError``."""
+def check_conditions(conditions: Conditions, limit: int = 1) -> Conditions:
+    """Return the conditions; check the length of a page, too.  Raises ``ConfigError``."""
+    check_count("limit", limit, least=1, most=PAGE_MAX)
     if conditions.key is not None:
         check_id("key", conditions.key)
     if conditions.header is not None:

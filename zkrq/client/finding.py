@@ -16,11 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from zkrq.base.checks import check_count
 from zkrq.client.conditions import Conditions, check_conditions
 from zkrq.client.cursors import BEGINNING, END, Cursor, Part, Source
-from zkrq.client.inspection import SCAN_PAGE, SEEN_AT_ONCE, Inspection
-from zkrq.client.items import Item, ItemState, items_of
+from zkrq.client.inspection import SCAN_PAGE, Inspection
+from zkrq.client.items import FoundPage, Item, ItemState, items_of
 from zkrq.protocol import calls
 
 if TYPE_CHECKING:
@@ -85,18 +84,6 @@ class _Reading(NamedTuple):
     at: bytes
 
 
-class FoundPage(NamedTuple, Generic[T]):
-    """Some items that a search found.
-
-    ``next``: give it as ``after`` to go on, None: these were the last ones.  ``restarted``: items that were found
-    before may come again, because ``after`` came from another primary, or from another search.
-    """
-
-    items: Sequence[Item[T]]
-    next: str | None
-    restarted: bool
-
-
 class Finding(Inspection[T]):
     """Provide the part of a queue that finds items."""
 
@@ -151,8 +138,7 @@ class Finding(Inspection[T]):
         namespace may go on from it.
         Raises ``ConfigError``, ``Unavailable``.
         """
-        check_count("limit", limit, least=1, most=SEEN_AT_ONCE)
-        conditions = check_conditions(Conditions(key, header, error, state))
+        conditions = check_conditions(Conditions(key, header, error, state), limit)
         cursor: Cursor | None = BEGINNING if after is None else Cursor.read(after)
         self._parts.check_open()
         items: list[Item[T]] = []

@@ -13,7 +13,6 @@ from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, check_state, items_of
 from zkrq.protocol import calls
-from zkrq.protocol.shards import shard_of
 
 if TYPE_CHECKING:
     from zkrq.client.parts import QueueParts
@@ -104,7 +103,9 @@ class Inspection(Generic[T]):
         known: set[Shard] = set()
         while shards := await self._everywhere.further(known, [id]):
             for shard in shards:
-                if may_have(shard, id) and (item := await self._everywhere.on(shard, partial(self._get, id))):
+                if self._everywhere.may_have(shard, id) and (
+                    item := await self._everywhere.on(shard, partial(self._get, id))
+                ):
                     return item
         return None
 
@@ -249,8 +250,3 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         flow,
         deleted=bool(told.deleted),
     )
-
-
-def may_have(shard: Shard, id: str) -> bool:
-    """Tell whether an item of this id may be on a shard: unless the id names another one."""
-    return shard_of(id) in (None, shard.name)

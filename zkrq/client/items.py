@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from zkrq.base import clock
 from zkrq.base.errors import ConfigError
@@ -50,6 +50,18 @@ class Item(Generic[T]):
     died_at: datetime | None
     expires_in: float | None
     headers: Mapping[str, str]
+
+
+class FoundPage(NamedTuple, Generic[T]):
+    """Some items that a search found.
+
+    ``next``: give it as ``after`` to go on, None: these were the last ones.  ``restarted``: items that were found
+    before may come again, because ``after`` came from another primary, or from another search.
+    """
+
+    items: Sequence[Item[T]]
+    next: str | None
+    restarted: bool
 
 
 def items_of(copied: Copied, codec: Codec[T], positions: Sequence[int] | None = None) -> Iterator[Item[T]]:

@@ -19,15 +19,21 @@ from zkrq.serve.bodies import (
     Acked,
     AckedMany,
     AckMany,
+    AfterQuery,
     Bury,
     Cancelled,
     Claimed,
     ClaimItems,
     ClaimToken,
     DeadLetters,
+    ErrorQuery,
     Extend,
     Extended,
+    FoundItems,
+    HeaderQuery,
     ItemId,
+    KeyQuery,
+    Limit,
     Nack,
     NamespaceStatistics,
     Paused,
@@ -42,9 +48,11 @@ from zkrq.serve.bodies import (
     Redriven,
     Settled,
     ShardFigures,
+    StateQuery,
     StoredItem,
     claimed,
     figures,
+    found,
     pushed,
     stored,
 )
@@ -123,6 +131,7 @@ class Api:
         router.get(queue, response_model=QueueStatistics, tags=["figures"])(self.queue_statistics)
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
+        router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
         item = f"{queue}/items/{{id:path}}"
         router.get(item, response_model=StoredItem, tags=["manage"], responses=MISSING)(self.get)
         router.post(f"{item}/cancel", response_model=Cancelled, tags=["manage"], responses=MISSING)(self.cancel)
@@ -307,6 +316,28 @@ class Api:
         """Allow claims again."""
         await self._queues[queue].resume()
         return Paused(paused=False)
+
+    async def find(
+        self,
+        queue: QueueName,
+        state: StateQuery = None,
+        key: KeyQuery = None,
+        header: HeaderQuery = None,
+        error: ErrorQuery = None,
+        limit: Limit = 100,
+        after: AfterQuery = None,
+    ) -> Response:
+        """List items, or find some: those of which all that is given holds, in no particular order.
+
+        One request reads a part of the queue, and may find nothing: go on with `next` until it is null. An item that
+        meets the conditions during all these requests is found at least once.
+        """
+        name, _, value = (header or "").partition("=")
+        pair = None if header is None else (name, value)
+        page = await self._queues[queue].find_page(
+            key=key, header=pair, error=error, state=state, limit=limit, after=after
+        )
+        return Response(found(page), media_type="application/json")
 
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""
