@@ -177,6 +177,38 @@ async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Sta
     assert (await post(data={"by": "reason", "group": "unheard of"})).status_code == 400
 
 
+async def test_all_letters_are_reached_page_by_page_and_by_their_reason(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are; what is done with a group concerns the page on which it was shown."""
+    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 3)
+    for number in range(7):
+        await stage.bury("endless", number, "no price" if number % 2 else "no answer")
+    path, seen = "/queues/endless?tab=dead", list[str]()
+    text = (await stage.http.client.get(path)).text
+    assert "Sorted here are the 3 oldest of 7" in text
+    follow = re.search(r'id="paged-letters" href="([^"]+)"', text)
+    while follow:
+        path = html.unescape(follow[1])
+        text = (await stage.http.client.get(path)).text
+        assert "hx-sse:connect" not in text
+        seen += re.findall(r'<tr id="letter-([^"]+)"', text)
+        follow = re.search(r'id="next-letters" href="([^"]+)"', text)
+    queue = stage.cluster.queue("endless")
+    assert seen == [item.id for item in await queue.dead_letters(10)]
+
+    monkeypatch.setattr("zkrq.serve.contents.ITEMS_MOST", 100)
+    text = await page(stage, "/queues/endless?tab=dead&error=ANSWER")
+    assert "Shown are 4 dead letters whose reason contains “ANSWER”, of 7" in text
+    assert "no price" not in text
+    form = {"by": "field of none", "group": "", "error": "ANSWER"}
+    asked = (await stage.http.client.post("/queues/endless/redrive", data=form)).text
+    assert "Queue 4 dead letters of “none” again?" in asked
+    assert 'name="error" value="ANSWER"' in asked
+    for nonsense in ("after=nonsense", f"error={'%00'}"):
+        assert "All dead letters" in await page(stage, f"/queues/endless?tab=dead&{nonsense}")
+
+
 async def test_one_letter_is_retried_without_a_question(stage: Stage) -> None:
     id = await stage.bury("single", 1, "broken")
     reply = await stage.http.client.post("/queues/single/redrive", data={"id": id})

@@ -163,7 +163,8 @@ def test_moments_sizes_and_counts_are_for_people() -> None:
 
 def test_a_wish_is_the_address_that_shows_it() -> None:
     assert read_wish({}) == Wish()
-    for wish in (Wish("dead", 500, "header tenant", "a&b"), Wish("claimed"), Wish("dead", group="")):
+    searched = Wish("dead", error="a&b", after="x")
+    for wish in (Wish("dead", 500, "header tenant", "a&b"), Wish("claimed"), Wish("dead", group=""), searched):
         fields = dict(re.findall(r"(\w+)=([^&]*)", wish.query()))
         assert (
             read_wish(
@@ -173,6 +174,9 @@ def test_a_wish_is_the_address_that_shows_it() -> None:
         )
     assert read_wish({"tab": "<x>", "count": "-3", "by": ""}) == Wish()
     assert read_wish({"count": "99999"}).most == 500
+    assert not searched.is_live
+    assert Wish("dead").is_live
+    assert Wish("ready", error="of another tab").is_live
 
 
 GOOD = Health(True, "connected", 7, {"redis-1": ServerHealth("member", True)})
@@ -258,6 +262,7 @@ def values_of(template: str, health: Health, *, read_only: bool, full: bool) -> 
         "groups": group(letters),
         "more_groups": 1,
         "grouped": len(letters),
+        "next": "<b>" if full else None,
         "chosen": len(letters),
         "held_since": partial(held_since, full),
         "name": "emails",

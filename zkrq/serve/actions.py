@@ -21,12 +21,15 @@ class Form(NamedTuple):
 
     ``ids``: of the items that were chosen, None: all dead letters.  ``by``, ``group``: the dead letters that have this
     in common, instead; see ``letters``.  ``confirmed``: whether the question was answered.
+    ``error``, ``after``: which dead letters were read to find the group; see ``contents``.
     """
 
     ids: tuple[str, ...] | None = None
     by: str = ""
     group: str | None = None
     confirmed: bool = False
+    error: str = ""
+    after: str = ""
 
 
 class Outcome(NamedTuple):
@@ -64,7 +67,8 @@ def read_form(body: bytes) -> Form | None:
     ids = tuple(dict.fromkeys(fields["id"])) if "id" in fields else None
     if ids is None and "chosen" in first:
         ids = ()  # of the form with boxes to tick, none of which was
-    return Form(ids, first.get("by", ""), first.get("group"), first.get("confirmed") == "yes")
+    confirmed = first.get("confirmed") == "yes"
+    return Form(ids, first.get("by", ""), first.get("group"), confirmed, first.get("error", ""), first.get("after", ""))
 
 
 def tell(queue: str, outcome: Outcome) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from zkrq.base.checks import check_id
@@ -35,6 +36,9 @@ FOUND_MAX = 100
 SEARCHED_BYTES = 64 << 10
 """Bytes at the beginning of a payload that are looked at."""
 
+FIRST = "first"
+"""Stands in an address for the cursor of the first page."""
+
 STATES: Mapping[str, ItemState] = {state: state for state in get_args(ItemState)}
 """The states of items by name, in the order of the page."""
 
@@ -45,6 +49,13 @@ class Found(NamedTuple):
     items: Sequence[Item[bytes]]
     looked: int
     whole: bool
+
+
+class Letters(NamedTuple):
+    """Dead letters, the oldest first.  ``next``: where further ones begin, None if these were the last."""
+
+    items: Sequence[Item[bytes]]
+    next: str | None
 
 
 def read_state(text: str) -> ItemState:
@@ -74,9 +85,25 @@ async def get_item(queue: Queue[bytes], id: str) -> Item[bytes] | None:
     return await queue.get(id)
 
 
-async def ids_of_group(queue: Queue[bytes], by: str, group: str) -> tuple[str, ...]:
-    """Return the ids of the dead letters of a group, among the oldest ``ITEMS_MOST``.  Raises ``Unavailable``."""
-    return tuple(each.id for each in await queue.dead_letters(ITEMS_MOST) if value_of(each, by) == group)
+async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") -> Letters:
+    """Read the oldest ``ITEMS_MOST`` dead letters.
+
+    ``error``: only those whose reason contains this text.  ``after``: where a page begins, ``FIRST`` for the first one;
+    empty: there are no further pages, which costs the servers one call.  Raises ``Unavailable``.
+    """
+    if not error and not after:
+        return Letters(await queue.dead_letters(ITEMS_MOST), None)
+    search = partial(queue.find_page, state="dead", error=error or None, limit=ITEMS_MOST)
+    try:
+        page = await search(after=None if after in ("", FIRST) else after)
+    except ConfigError:  # the address has no cursor, or a text that no reason contains
+        return Letters((), None)
+    return Letters(page.items, page.next)
+
+
+def ids_of_group(letters: Letters, by: str, group: str) -> tuple[str, ...]:
+    """Return the ids of those dead letters that are in a group."""
+    return tuple(each.id for each in letters.items if value_of(each, by) == group)
 
 
 async def find(queue: Queue[bytes], text: str) -> Found:

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
-from zkrq.serve.contents import ITEMS_MOST, find, first_state, get_item, ids_of_group, read_count, read_state
+from zkrq.serve.contents import Letters, find, first_state, get_item, ids_of_group, read_count, read_letters, read_state
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 CONTENTS_SECONDS = 5.0
 """Seconds that a page waits for items; then it shows what is known."""
 
+ERROR_MAX = 200
+"""Characters of a text that is looked for in reasons."""
+
 PREVIEW = 10
 """Ids that are named when it is asked whether to change many items."""
 
@@ -42,13 +45,21 @@ NO_QUEUE = "There is no queue of that name."
 class Wish(NamedTuple):
     """What somebody wants to see of a queue: items of a state, and at most how many; of dead letters, which ones.
 
-    ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.
+    ``by``: the property by which dead letters are grouped; ``group``: the group that is shown, None: all.  ``error``,
+    ``after``: which dead letters are read; see ``contents``.
     """
 
     state: ItemState = "ready"
     most: int = 50
     by: str = BY_REASON
     group: str | None = None
+    error: str = ""
+    after: str = ""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether what it shows is read again at every look: not a search, which reads many letters."""
+        return not (self.state == "dead" and (self.error or self.after))
 
     def query(self, **changes: object) -> str:
         """The query of an address that shows this, with changes."""
@@ -56,17 +67,18 @@ class Wish(NamedTuple):
         fields: dict[str, object] = {"tab": new.state}
         if new.most != Wish().most:
             fields["count"] = new.most
-        if new.state == "dead" and new.by != BY_REASON:
-            fields["by"] = new.by
-        if new.state == "dead" and new.group is not None:
-            fields["group"] = new.group
+        if new.state == "dead":
+            usual = {"by": BY_REASON, "group": None, "error": "", "after": ""}
+            fields |= {name: value for name, unset in usual.items() if (value := getattr(new, name)) != unset}
         return urlencode(fields)
 
 
 def read_wish(query: Mapping[str, str]) -> Wish:
     """Read a wish from the query of an address; what cannot be understood is as usual."""
     by = query.get("by") or BY_REASON
-    return Wish(read_state(query.get("tab", "")), read_count(query.get("count", "")), by, query.get("group"))
+    state, most = read_state(query.get("tab", "")), read_count(query.get("count", ""))
+    error, after = query.get("error", "").strip()[:ERROR_MAX], query.get("after", "")
+    return Wish(state, most, by, query.get("group"), error, after)
 
 
 class QueuePages:
@@ -98,7 +110,8 @@ class QueuePages:
         if "tab" not in request.query_params and (figures := look.queues.get(queue.name)):
             wish = wish._replace(state=first_state(figures.sizes))
         values = await self._contents(queue, look, wish)
-        return self._live(request, queue, "live_queue.html", f"live?{wish.query()}", values)
+        stream = f"live?{wish.query()}" if wish.is_live else ""
+        return self._live(request, queue, "live_queue.html", stream, values)
 
     async def live_queue(self, request: Request) -> Response:
         """Keep the page of a queue up to date."""
@@ -123,7 +136,7 @@ class QueuePages:
             async with asyncio.timeout(CONTENTS_SECONDS):
                 values["queue"] = self._shown(queue.name, look, await queue.statistics())
                 if wish.state == "dead":
-                    values |= _sorted_letters(await queue.dead_letters(ITEMS_MOST), wish)
+                    values |= _sorted_letters(await read_letters(queue, wish.error, wish.after), wish)
                 elif wish.state == "claimed":
                     values["items"] = await self.claimed(queue.name, wish.most)
                 else:
@@ -131,7 +144,7 @@ class QueuePages:
         except (ZkrqError, TimeoutError) as error:
             values.setdefault("queue", self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES)))
             values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
-        return {**_sorted_letters((), wish), **values} if wish.state == "dead" else values
+        return {**_sorted_letters(Letters((), None), wish), **values} if wish.state == "dead" else values
 
     def _shown(self, name: str, look: Look, figures: Any) -> Shown:
         return show_queue(name, figures, self._watching.history.points(name), look.as_of)
@@ -262,15 +275,16 @@ class QueuePages:
             "live.html",
             title=queue.name,
             fragment=fragment,
-            stream=f"/queues/{queue.name}/{stream}",
+            stream=f"/queues/{queue.name}/{stream}" if stream else "",
             up=queue.name if "name" in values else "",
             notice=tell(queue.name, outcome) if outcome else "",
             **values,
         )
 
 
-def _sorted_letters(letters: Sequence[Item[bytes]], wish: Wish) -> dict[str, Any]:
+def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:
     """Return what the page shows of dead letters: groups, and those of one of them, or all."""
+    letters = read.items
     groups = group(letters, wish.by)
     chosen = letters if wish.group is None else [each for each in letters if value_of(each, wish.by) == wish.group]
     return {
@@ -278,6 +292,7 @@ def _sorted_letters(letters: Sequence[Item[bytes]], wish: Wish) -> dict[str, Any
         "groups": groups[:GROUPS_SHOWN],
         "more_groups": max(0, len(groups) - GROUPS_SHOWN),
         "grouped": len(letters),
+        "next": read.next,
         "chosen": len(chosen),
         "items": chosen[: wish.most],
     }
@@ -287,7 +302,8 @@ async def _with_ids(queue: Queue[bytes], form: Form) -> Form:
     """Find the items of a form that names a group.  Raises ``Unavailable``."""
     if form.ids is not None or form.group is None:
         return form
-    return form._replace(ids=await ids_of_group(queue, form.by or BY_REASON, form.group))
+    letters = await read_letters(queue, form.error, form.after)
+    return form._replace(ids=ids_of_group(letters, form.by or BY_REASON, form.group))
 
 
 async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:
@@ -302,7 +318,7 @@ def _address(queue: str, verb: str, form: Form) -> str:
         return f"/queues/{queue}"
     if form.ids and len(form.ids) == 1 and form.group is None and not form.by:
         return f"/queues/{queue}/item?{urlencode({'id': form.ids[0]})}"
-    return f"/queues/{queue}?{Wish('dead', by=form.by or BY_REASON).query()}"
+    return f"/queues/{queue}?{Wish('dead', by=form.by or BY_REASON, error=form.error).query()}"
 
 
 def _next_page(queue: str, verb: str, form: Form, outcome: Outcome) -> str:
