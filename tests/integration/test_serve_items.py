@@ -148,6 +148,16 @@ async def test_a_search_is_bounded_and_says_so(stage: Stage, monkeypatch: pytest
     assert "0 items found" in await page(stage, f"/queues/long/find?text={'x' * 500}")
 
 
+async def test_few_searches_are_made_at_one_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("zkrq.serve.contents.SEARCHES_MAX", 0)
+    await stage.bury("busy", 1, "broken")
+    assert "searches are made already" in await page(stage, "/queues/busy/find?text=x", 503)
+    assert "searches are made already" in await page(stage, "/queues/busy?tab=dead&error=x")
+    form = {"by": "reason", "group": "broken", "error": "x"}
+    assert (await stage.http.client.post("/queues/busy/redrive", data=form)).status_code == 503
+    assert "broken" in await page(stage, "/queues/busy?tab=dead")
+
+
 async def test_letters_of_one_reason_are_redriven_and_the_others_stay(stage: Stage) -> None:
     """From the group's button over the question to the line that says what was done."""
     queue = stage.cluster.queue("reasons")

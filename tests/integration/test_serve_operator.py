@@ -123,6 +123,8 @@ async def test_a_bad_day_fits_a_phone(browser: Browser, servers: local.Servers) 
             "/queues/jobs/item?id=job-7": ".history",
             "/find?text=job-7": "#found",
         }
+        await do(browser.open, "about:blank")
+        await do(browser.complaints)  # of the page of a server that is gone
         for path, shown in pages.items():
             for width, dark in ((390, True), (1280, False)):
                 await do(browser.open, f"{stage.http.url}{path}", width=width, dark=dark)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
@@ -12,6 +12,7 @@ from zkrq.base.checks import check_id
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.client.items import ItemState
 from zkrq.serve.letters import value_of
+from zkrq.serve.problems import Busy
 
 if TYPE_CHECKING:
     from zkrq.client.inspection import Sizes
@@ -23,6 +24,9 @@ ITEMS_SHOWN = 50
 
 ITEMS_MOST = 500
 """Items on the page of a queue if more are asked for; dead letters that are sorted into groups."""
+
+SEARCHES_MAX = 5
+"""Searches at one time."""
 
 SCANNED_MAX = 5_000
 """Items that are looked at for a text."""
@@ -104,6 +108,24 @@ async def read_letters(queue: Queue[bytes], error: str = "", after: str = "") ->
 def ids_of_group(letters: Letters, by: str, group: str) -> tuple[str, ...]:
     """Return the ids of those dead letters that are in a group."""
     return tuple(each.id for each in letters.items if value_of(each, by) == group)
+
+
+class Searches:
+    """Bound the searches that are made at one time, because each reads thousands of items."""
+
+    def __init__(self) -> None:
+        self._running = 0
+
+    @contextmanager
+    def one_more(self) -> Generator[None]:
+        """Make one search.  Raises ``Busy`` while there are ``SEARCHES_MAX``."""
+        if self._running >= SEARCHES_MAX:
+            raise Busy(f"{SEARCHES_MAX} searches are made already")
+        self._running += 1
+        try:
+            yield
+        finally:
+            self._running -= 1
 
 
 async def find(queue: Queue[bytes], text: str) -> Found:

@@ -118,6 +118,7 @@ class Page:
 
     async def consumer(self, request: Request) -> Response:
         """Show one process that consumes, and the items that it has."""
+        self._watching.soon()  # its claims were counted some seconds ago, so every queue with claims is looked at
         look = await self._watching.look()
         owner = request.path_params["owner"]
         if (consumer := look.consumers.get(owner)) is None:
@@ -126,9 +127,10 @@ class Page:
         items: dict[str, Sequence[Item[bytes]]] = {}
         try:
             async with asyncio.timeout(CONTENTS_SECONDS):
-                for name in sorted(consumer.claims):
+                for name in sorted(name for name, figures in look.queues.items() if figures.sizes.claimed):
                     claimed = await self._queue_pages.claimed(name, ITEMS_MOST)
-                    items[name] = [item for item in claimed if item.owner == owner]
+                    if own := [item for item in claimed if item.owner == owner]:
+                        items[name] = own
         except (ZkrqError, TimeoutError) as error:
             trouble = str(error) or "The servers did not answer in time."
         return self._showing.reply(

@@ -13,7 +13,17 @@ from starlette.responses import HTMLResponse, RedirectResponse
 from zkrq.base.checks import check_name
 from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.serve.actions import ACTIONS, Form, Outcome, question, read_form, read_outcome, tell
-from zkrq.serve.contents import Letters, find, first_state, get_item, ids_of_group, read_count, read_letters, read_state
+from zkrq.serve.contents import (
+    Letters,
+    Searches,
+    find,
+    first_state,
+    get_item,
+    ids_of_group,
+    read_count,
+    read_letters,
+    read_state,
+)
 from zkrq.serve.letters import BY_REASON, GROUPS_SHOWN, columns, group, value_of
 from zkrq.serve.problems import kind_of
 from zkrq.serve.shown import NO_FIGURES, Shown, show_queue
@@ -89,6 +99,7 @@ class QueuePages:
         self._queues = queues
         self._watching = watching
         self._showing = showing
+        self._searches = Searches()
 
     def add_to(self, router: APIRouter) -> None:
         """Add the pages, with their paths."""
@@ -136,7 +147,7 @@ class QueuePages:
             async with asyncio.timeout(CONTENTS_SECONDS):
                 values["queue"] = self._shown(queue.name, look, await queue.statistics())
                 if wish.state == "dead":
-                    values |= _sorted_letters(await read_letters(queue, wish.error, wish.after), wish)
+                    values |= _sorted_letters(await self._letters(queue, wish.error, wish.after), wish)
                 elif wish.state == "claimed":
                     values["items"] = await self.claimed(queue.name, wish.most)
                 else:
@@ -145,6 +156,13 @@ class QueuePages:
             values.setdefault("queue", self._shown(queue.name, look, look.queues.get(queue.name, NO_FIGURES)))
             values["look"] = replace(look, trouble=look.trouble or str(error) or "The servers do not answer.")
         return {**_sorted_letters(Letters((), None), wish), **values} if wish.state == "dead" else values
+
+    async def _letters(self, queue: Queue[bytes], error: str, after: str) -> Letters:
+        """Read dead letters; see ``read_letters``.  Raises ``Busy``, ``Unavailable``."""
+        if not error and not after:
+            return await read_letters(queue)
+        with self._searches.one_more():
+            return await read_letters(queue, error, after)
 
     def _shown(self, name: str, look: Look, figures: Any) -> Shown:
         return show_queue(name, figures, self._watching.history.points(name), look.as_of)
@@ -168,7 +186,8 @@ class QueuePages:
         if not text:
             return RedirectResponse(back, 303)
         try:
-            found = await find(queue, text)
+            with self._searches.one_more():
+                found = await find(queue, text)
         except (ZkrqError, TimeoutError) as error:
             return self._showing.message(503, "Not found out", str(error) or "The servers do not answer.", back)
         return self._showing.reply("find.html", queue=queue.name, text=text, found=found)
@@ -228,7 +247,7 @@ class QueuePages:
             return self._showing.message(400, "Too many fields", "The form has too many fields.")
         by_script = "hx-request" in request.headers
         try:
-            form = await _with_ids(queue, form)
+            form = await self._with_ids(queue, form)
             if form.ids == () or (form.ids is None and verb == "cancel"):
                 text = "No item was chosen, or none of the group is left."
                 return self._showing.message(400, "Nothing to do", text, _address(queue.name, verb, form))
@@ -248,6 +267,13 @@ class QueuePages:
         if by_script:
             return HTMLResponse(self._showing.render("notice.html", text=tell(queue.name, outcome), failed=False))
         return RedirectResponse(_next_page(queue.name, verb, form, outcome), 303)
+
+    async def _with_ids(self, queue: Queue[bytes], form: Form) -> Form:
+        """Find the items of a form that names a group.  Raises ``Busy``, ``Unavailable``."""
+        if form.ids is not None or form.group is None:
+            return form
+        letters = await self._letters(queue, form.error, form.after)
+        return form._replace(ids=ids_of_group(letters, form.by or BY_REASON, form.group))
 
     # -- common ------------------------------------------------------------------------------------------------------
 
@@ -296,14 +322,6 @@ def _sorted_letters(read: Letters, wish: Wish) -> dict[str, Any]:
         "chosen": len(chosen),
         "items": chosen[: wish.most],
     }
-
-
-async def _with_ids(queue: Queue[bytes], form: Form) -> Form:
-    """Find the items of a form that names a group.  Raises ``Unavailable``."""
-    if form.ids is not None or form.group is None:
-        return form
-    letters = await read_letters(queue, form.error, form.after)
-    return form._replace(ids=ids_of_group(letters, form.by or BY_REASON, form.group))
 
 
 async def _ask(queue: Queue[bytes], verb: str, form: Form) -> str | None:

@@ -110,6 +110,7 @@ class Watching:
         self._streams = 0
         self._wanted = asyncio.Event()
         self._looked = asyncio.Event()
+        self._looked_at = self._changed_at = -math.inf
         self._consumers_at = -math.inf
 
     async def __aenter__(self) -> Self:
@@ -124,9 +125,14 @@ class Watching:
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def look(self) -> Look:
-        """Return what is seen now, or what was seen last if that takes longer than ``PATIENCE``."""
-        self.soon()
-        await wait_set(self._looked, PATIENCE)
+        """Return what is seen now, or what was seen last if that takes longer than ``PATIENCE``.
+
+        What was seen in the last ``LOOK_SECONDS`` is as good as new, unless something was changed since.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._looked_at <= max(self._changed_at, now - LOOK_SECONDS):
+            self._wanted.set()
+            await wait_set(self._looked, PATIENCE)
         return self._look
 
     def check_room(self) -> None:
@@ -136,6 +142,7 @@ class Watching:
 
     def soon(self) -> None:
         """Look immediately, because something was changed."""
+        self._changed_at = asyncio.get_running_loop().time()
         self._wanted.set()
 
     async def looks(self) -> AsyncGenerator[Look]:
@@ -143,7 +150,7 @@ class Watching:
         loop = asyncio.get_running_loop()
         end = loop.time() + STREAM_SECONDS
         self._streams += 1
-        self.soon()
+        self._wanted.set()
         try:
             while not self._stopping.is_set():
                 looked = self._looked
@@ -186,6 +193,7 @@ class Watching:
         look = self._look
         try:
             look = replace(look, queues=await self._cluster.statistics(), as_of=clock.now(), trouble="")
+            self._looked_at = now
             self.history.add(now, look.queues)
             if now - self._consumers_at >= CONSUMERS_SECONDS:
                 look = replace(look, reports=await self._read_reports(look))
