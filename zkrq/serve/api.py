@@ -12,7 +12,6 @@ from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
-from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     Ack,
@@ -349,9 +348,9 @@ class Api:
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
         """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
-        if found is Cancellation.NOT_FOUND:
+        if not found:
             raise NoSuchItem
-        return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
+        return Cancelled.model_validate({"outcome": found.value})
 
     async def dead_letters(
         self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50
