@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
 
 
+QUEUE = {"queue": "the queue's name"}
+"""The argument of a command about one queue."""
+
+
 class Line(NamedTuple):
     """One line of output: as text for people, and as a value for ``--json``."""
 
