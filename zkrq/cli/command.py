@@ -35,10 +35,6 @@ class Line(NamedTuple):
 Lines = AsyncGenerator[Line, None]
 
 
-QUEUE = {"queue": "the queue's name"}
-"""The argument of every command that works on one queue."""
-
-
 class Incomplete(ZkrqError):
     """A command did not do all that it was asked for; it says why, and ends with this exit code."""
 
