@@ -32,6 +32,7 @@ from zkrq.base.events import (
     DeadLettersDropped,
     DeclaredDead,
     Event,
+    LimitsChanged,
     LoopBlocked,
     MemoryShortened,
     NotWritable,
@@ -51,7 +52,7 @@ from zkrq.base.events import (
     WakeupsRefused,
 )
 from zkrq.base.ids import new_id
-from zkrq.base.limits import DeadLetters
+from zkrq.base.limits import DeadLetters, Limits
 from zkrq.base.retry import Backoff, Reject, Retry, RetryLater, constant, exponential, linear
 from zkrq.base.tls import TLS
 from zkrq.base.version import __version__ as __version__
@@ -116,6 +117,8 @@ __all__ = [
     "Health",
     "Item",
     "ItemState",
+    "Limits",
+    "LimitsChanged",
     "Listener",
     "LoginFile",
     "LoopBlocked",

@@ -387,6 +387,9 @@ class Metrics(Observer, Collector):
             "zkrq_queue_oldest_ready_seconds", "How long the oldest ready item has waited; 0: none is.", labels=of_queue
         )
         paused = GaugeMetricFamily("zkrq_queue_paused", "Whether the queue is paused.", labels=of_queue)
+        limited = GaugeMetricFamily(
+            "zkrq_queue_limited", "Whether a limit keeps items from being claimed now.", labels=of_queue
+        )
         held = GaugeMetricFamily("zkrq_held_claims", "Claims that this process holds.", labels=of_queue)
         pushed = CounterMetricFamily(
             "zkrq_queue_pushed_items",
@@ -403,6 +406,7 @@ class Metrics(Observer, Collector):
                 items.add_metric((namespace, queue, state), count)
             oldest.add_metric((namespace, queue), statistics.oldest_ready or 0)
             paused.add_metric((namespace, queue), statistics.paused)
+            limited.add_metric((namespace, queue), statistics.limited is not None)
             held.add_metric((namespace, queue), statistics.held)
             pushed.add_metric((namespace, queue), reading.passed[queue].pushed)
             removed.add_metric((namespace, queue), reading.passed[queue].removed)
@@ -410,7 +414,7 @@ class Metrics(Observer, Collector):
             "zkrq_queues", f"Queues that are looked at; at most {MAX_QUEUES} are reported.", labels=("cluster",)
         )
         queues.add_metric((namespace,), reading.every)
-        yield from (items, oldest, paused, held, pushed, removed, queues)
+        yield from (items, oldest, paused, limited, held, pushed, removed, queues)
 
 
 def _healthy(namespace: str, health: Health, trouble: int) -> Iterable[Metric]:

@@ -159,6 +159,7 @@ QUEUES: list[tuple[dict[str, Any], str]] = [
     ({"claim_timeout": 0}, "claim_timeout is 0.0 s"),
     ({"dead_letters": 5}, "dead_letters must be a DeadLetters, not int"),
     ({"retry": 5}, "retry must be a Retry, not int"),
+    ({"limits": 5}, "limits must be a Limits, not int"),
 ]
 
 
@@ -184,6 +185,41 @@ async def test_a_queue_that_was_declared_needs_no_options(cluster: zkrq.Cluster,
         cluster.queue(name, claim_timeout=30, max_size=7)
     with pytest.raises(zkrq.ConfigError, match=r"max_size=7, not None"):
         cluster.queue(name, max_size=None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"concurrency": 0}, "concurrency is 0: must be at least 1"),
+        ({"concurrency": -1}, "concurrency is -1"),
+        ({"concurrency": True}, "concurrency must be an int, not bool"),
+        ({"concurrency": 1.5}, "concurrency must be an int, not float"),
+        ({"concurrency": 1_000_001}, "at most 1000000"),
+        ({"rate": 50}, r"rate is 50: must be a number and seconds, e.g. \(50, 1.0\)"),
+        ({"rate": (50,)}, "must be a number and seconds"),
+        ({"rate": "50/1"}, "must be a number and seconds"),
+        ({"rate": (0, 1)}, "the number in rate is 0"),
+        ({"rate": (True, 1)}, "must be an int, not bool"),
+        ({"rate": (2.5, 1)}, "must be an int, not float"),
+        ({"rate": (50, 0)}, "the time of rate is 0 s: must be at least 0.1 and at most 3600 s"),
+        ({"rate": (50, -1)}, "the time of rate is -1"),
+        ({"rate": (50, 0.09)}, "the time of rate is 0.09 s"),
+        ({"rate": (50, timedelta(hours=2))}, "the time of rate is 7200 s"),
+        ({"rate": (50, float("nan"))}, "the time of rate is nan"),
+        ({"rate": (50, True)}, "must be seconds or a timedelta, not bool"),
+        ({"rate": (50, "1")}, "must be seconds or a timedelta, not str"),
+    ],
+)
+async def test_limits(cluster: zkrq.Cluster, name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(zkrq.ConfigError, match=message):
+        zkrq.Limits(**options)
+
+
+async def test_limits_that_are_none(cluster: zkrq.Cluster, name: str) -> None:
+    before = await cluster.queues()
+    with pytest.raises(zkrq.ConfigError, match=r"limits must be a Limits, not NoneType; Limits\(\) takes them away"):
+        await cluster.queue(name).set_limits(None)  # pyright: ignore[reportArgumentType]
+    assert await cluster.queues() == before
 
 
 @pytest.mark.parametrize(

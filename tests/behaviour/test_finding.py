@@ -157,7 +157,7 @@ async def test_a_page_reads_a_bounded_part_of_the_queue(
     queue: zkrq.Queue[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(finding, "CALLS_MAX", 2)
-    monkeypatch.setattr(finding, "SCAN_PAGE", 20)
+    monkeypatch.setattr(finding, "SEARCH_PAGE", 20)
     await asyncio.gather(*(queue.push(n) for n in range(700)))
     wanted = (await queue.push("wanted", headers={"campaign": "spring"})).id
     page = await queue.find_page(header=SPRING)

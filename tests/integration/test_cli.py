@@ -100,7 +100,7 @@ async def test_push_stats_pop(shell: Shell) -> None:
     assert (top["queues"].keys(), top["servers"].keys()) == (stats["queues"].keys(), stats["health"]["servers"].keys())
     jobs = stats["queues"]["jobs"]
     assert jobs.pop("oldest_ready") > 0
-    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False}
+    assert jobs == {"ready": 3, "scheduled": 0, "claimed": 0, "dead": 0, "paused": False, "limited": None}
     assert stats["health"]["ok"]
     assert stats["health"]["servers"]["redis-2"] == {
         "place": "member",
@@ -414,6 +414,31 @@ async def test_looking_and_administering(shell: Shell) -> None:
     for command in ("get", "cancel"):
         code, out, err = await shell.run(command, "jobs", first["id"])
         assert (code, out, err) == (2, "", f"zkrq {command}: queue 'jobs' has no item '{first['id']}'\n")
+
+
+async def test_limits(shell: Shell) -> None:
+    await shell.value("push", "jobs", "-", stdin="1\n2\n3\n")
+    assert await shell.run("limits", "show", "jobs") == (0, "no limits; 0 claimed\n", "")
+    assert await shell.value("limits", "set", "jobs", "--concurrency", "2", "--rate", "2/1h") == [
+        {"queue": "jobs", "concurrency": 2, "rate": 2, "seconds": 3600.0}
+    ]
+    assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [1, 2]
+    code, out, _ = await shell.run("limits", "show", "jobs")
+    assert code == 0
+    assert out.startswith("2 at once, 2 in 3600 s; limited: 2 claims in 3600 s, the next in ")
+    assert "limited: 2 claims in 3600 s" in (await shell.run("stats"))[1]
+    assert await shell.run("limits", "set", "jobs", "--none") == (0, "no limits\n", "")
+    assert [line["item"] for line in await shell.value("pop", "jobs", "--count", "5")] == [3]
+    for wrong, says in (
+        (("--rate", "50"), "'50' is no rate: give a number and a time"),
+        (("--rate", "50/2h"), "the time of rate is 7200 s"),
+        (("--concurrency", "0"), "concurrency is 0"),
+        (("--none", "--concurrency", "1"), "or --none to take the limits away"),
+        ((), "or --none to take the limits away"),
+    ):
+        code, out, err = await shell.run("limits", "set", "jobs", *wrong)
+        assert (code, out) == (2, "")
+        assert says in err
 
 
 async def test_delete(shell: Shell, servers: local.Servers) -> None:

@@ -20,6 +20,7 @@ import zkrq
 from tests.harness import new_namespace
 from tests.snippets import PAGES, ROOT, Block, blocks, snippet
 from zkrq import local
+from zkrq.base.settings import QueueOptions
 from zkrq.cli import running
 from zkrq.cli.parsing import make_parser
 from zkrq.client.cluster import Cluster
@@ -129,7 +130,7 @@ def mentioned(*names: str) -> None:
 
 def test_every_setting_is_there() -> None:
     mentioned(*inspect.signature(zkrq.connect).parameters)
-    mentioned(*(set(inspect.signature(Cluster.queue).parameters) - {"self", "name"}))
+    mentioned("codec", *QueueOptions.__annotations__)
     mentioned(*inspect.signature(zkrq.embedded).parameters)
 
 

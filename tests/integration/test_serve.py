@@ -607,6 +607,24 @@ async def test_a_cursor_that_is_no_longer_valid_starts_over_and_says_so(stage: S
     assert {item["id"] for item in reply["items"]} == ids
 
 
+async def test_a_queue_is_limited(stage: Stage) -> None:
+    path, client = f"/v1/queues/{stage.name}/limits", stage.http.client
+    none = {"concurrency": None, "rate": None, "seconds": None}
+    assert (await client.get(path)).json() == none
+    await stage.queue.push_many([1, 2])
+    limits = {"concurrency": 1, "rate": 50, "seconds": 2.0}
+    for response in (await client.put(path, json=limits), await client.get(path)):
+        assert (response.status_code, response.json()) == (200, limits)
+    await stage.claim()
+    assert (await stage.http.post(f"/queues/{stage.name}/claim", {})).json() == {"claims": []}
+    figures = (await client.get(f"/v1{stage.path}")).json()
+    assert figures["limited"] == "limited: 1 of 1 claimed"
+    for wrong in ({"concurrency": 0}, {"concurrency": True}, {"rate": 1, "seconds": 4000}, {"rate": -1}, {"more": 1}):
+        assert (await client.put(path, json=wrong)).status_code == 400
+    assert (await client.get(path)).json() == limits
+    assert (await client.put(path, json={})).json() == none
+
+
 async def test_a_queue_is_paused_and_resumed(stage: Stage) -> None:
     await stage.http.push(stage.name, 1)
     for verb, paused in (("pause", True), ("resume", False)):

@@ -102,6 +102,13 @@ def on(servers: local.Servers, namespace: str, code: str) -> str:
     return pointed(code, list(servers.redis_urls.values()), servers.zookeeper_hosts, namespace)
 
 
+@runs("groups.md", "emails = cluster.queue(")
+async def test_a_queue_is_limited(cluster: zkrq.Cluster, code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    await execute(code, cluster=cluster, zkrq=zkrq)
+    assert capsys.readouterr().out == "100 at once, 50 in 1 s\n"
+    assert await cluster.queue("emails").limits() == zkrq.Limits()
+
+
 async def handled(worker: zkrq.Worker, seen: list[Any], count: int) -> None:
     """Run a worker until its handler has seen so many items."""
     async with worker:

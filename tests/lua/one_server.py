@@ -45,8 +45,8 @@ WINDOW_MS = 300_000
 LEASE_MS = 60_000
 KNOWN_MS = 60_000
 """For how long a client has known the server's clock, where a test says nothing else: it would have noticed a step."""
-PAUSE, DELETED = "\1pause", "\1deleted"
-"""The id of the record that says whether the queue is paused; no item has such a one."""
+PAUSE, LIMITS, DELETED = "\1pause", "\1limits", "\1deleted"
+"""The ids of the records about the queue itself; no item has such a one."""
 
 COUNTERS = ("queued", "claimed", "dead")
 SHIFT = struct.Struct("<d")
@@ -462,11 +462,13 @@ class Contents(NamedTuple):
         for id, record in self.records.items():
             if (id in self.payloads) != (id in living):
                 yield f"{id} is {record.state.name}, payload: {self.payloads.get(id)!r}"
-            if record.state is State.PAUSED and id != PAUSE:
+            if record.state is State.PAUSED and id not in (PAUSE, LIMITS):
                 yield f"{id} is paused: it is an item"
         buried = {entry[16:24] + entry[28:] for entry in self.tombstones}
         for id, bundle in self.bundles.items():
-            if not bundle.is_alive and id != PAUSE and self.packed[id][VERSION_BYTES] + id.encode() not in buried:
+            if id in (PAUSE, LIMITS):
+                continue
+            if not bundle.is_alive and self.packed[id][VERSION_BYTES] + id.encode() not in buried:
                 yield f"{id} is gone in version {bundle.version} without a tombstone"
             claimed = [bundle.item(at).deadline_us for at, state in enumerate(bundle.states) if state == "C"]
             if claimed and not bundle.soonest_us <= min(claimed):
@@ -790,6 +792,13 @@ class OneServer(Connection):
 
     def resume(self, **options: Argument) -> dict[str, Decided]:
         return self.pause(State.GONE, **options)
+
+    def declare(
+        self, settings: str, section: str = "limits", call: str = "", **options: Argument
+    ) -> tuple[str, dict[str, Decided]]:
+        """Returns the settings before, and the record."""
+        before, records = self._ask(calls.Declare(self.queue, section, settings, call), options)
+        return before.decode(), read_decided(records.flat)
 
     def cancel(self, *ids: str, trim: int = 0, **options: Argument) -> tuple[list[str], dict[str, Decided]]:
         """Returns the states before, and what was removed."""

@@ -10,7 +10,7 @@ counts, and a compare-and-set of ZooKeeper's is lost, repeated, or carried out w
 places pushes and reshards is the library's own: its coroutines await nothing but what a client of the model does.
 
 With ``--turns`` consumers settle the last of what they hold and claim what they do next in one decision, mostly under
-the same owner.
+the same owner.  With ``--limits`` the queue has a limit of items claimed at once.
 
 The clients run the operations of ``zkrq.protocol`` themselves.  A rule of theirs is switched off by overriding one
 small piece, a rule of the scripts by a flag of the model's server.

@@ -6,6 +6,7 @@ python -m tests.model --ablate --schedules 2000                    each rule off
 python -m tests.model --schedules 10000 --links                    one client does not always reach one server
 python -m tests.model --schedules 10000 --shards                   a second shard comes and goes
 python -m tests.model --schedules 10000 --turns                    consumers settle and claim in one decision
+python -m tests.model --schedules 10000 --limits                   the queue has a limit of items claimed at once
 python -m tests.model --trace 31 --off decided-again               what happened in one schedule
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Collection, Mapping
 
 from tests.model.explore import Findings, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import ALL_RULES, LIMIT_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import FAULTS, Schedule
 from tests.model.trace import narrate
 
@@ -53,11 +54,12 @@ def main() -> int:
     parser.add_argument("--links", action="store_true", help="one client does not always reach one server")
     parser.add_argument("--shards", action="store_true", help="a second shard comes and goes")
     parser.add_argument("--turns", action="store_true", help="consumers settle and claim in one decision")
+    parser.add_argument("--limits", action="store_true", help="the queue has a limit of items claimed at once")
     cores = os.cpu_count() or 1
     parser.add_argument("--jobs", type=int, default=cores, metavar="N", help=f"processes (default: {cores})")
     parser.add_argument("--trace", type=int, metavar="SEED", help="replay this schedule and tell what happened")
     given = parser.parse_args()
-    kind = {"links": given.links, "shards": given.shards, "turns": given.turns}
+    kind = {"links": given.links, "shards": given.shards, "turns": given.turns, "limited": given.limits}
     if given.trace is not None:
         return replay(given.trace, given.off, given.faults, kind)
     seeds = range(given.first, given.first + given.schedules)
@@ -89,7 +91,7 @@ def replay(seed: int, off: Collection[Rule], faults: int, kind: Mapping[str, boo
 
 def ablate(seeds: range, off: Collection[Rule], faults: int, jobs: int, kind: Mapping[str, bool]) -> int:
     print(f"{'without':36}{'':4}" + "".join(f"{promise.value:>31}" for promise in Promise) + f"{'orphans':>10}")
-    left_out = {*SHARD_RULES, *(() if kind["turns"] else TURN_RULES)}
+    left_out = {*SHARD_RULES, *(() if kind["turns"] else TURN_RULES), *(() if kind["limited"] else LIMIT_RULES)}
     for rule in SHARD_RULES if kind["shards"] else [rule for rule in Rule if rule not in left_out]:
         findings = explore_together(seeds, jobs=jobs, off=[*off, rule], faults=faults, **kind)
         by_promise = "".join(f"{findings.violations[promise]:>31,}" for promise in Promise)

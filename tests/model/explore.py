@@ -44,14 +44,15 @@ def explore(
     links: bool = False,
     shards: bool = False,
     turns: bool = False,
+    limited: bool = False,
 ) -> Findings:
     """Run a schedule for every seed, without the rules that are off; ``only_first`` ends it at the first violation.
     ``links``: schedules in which one client does not always reach one server; ``shards``: with a second shard;
-    ``turns``: in which consumers settle and claim in one decision."""
+    ``turns``: in which consumers settle and claim in one decision; ``limited``: of a queue with a limit."""
     findings = Findings()
     on = ALL_RULES - frozenset(off)
     for seed in seeds:
-        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns)
+        schedule = Schedule(seed, on, faults, links=links, shards=shards, turns=turns, limited=limited)
         findings.schedules += 1
         try:
             schedule.run()
@@ -74,12 +75,13 @@ def explore_together(
     links: bool = False,
     shards: bool = False,
     turns: bool = False,
+    limited: bool = False,
 ) -> Findings:
     """The same, by several processes."""
     if jobs == 1:
-        return explore(seeds, off=off, faults=faults, links=links, shards=shards, turns=turns)
+        return explore(seeds, off=off, faults=faults, links=links, shards=shards, turns=turns, limited=limited)
     findings = Findings()
-    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards, turns=turns)
+    run = partial(explore, off=tuple(off), faults=faults, links=links, shards=shards, turns=turns, limited=limited)
     with ProcessPoolExecutor(jobs) as pool:
         for found in pool.map(run, [seeds[start::jobs] for start in range(jobs)]):
             findings.add(found)

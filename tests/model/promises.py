@@ -30,6 +30,7 @@ class Promise(enum.Enum):
     EVICTED_FOR_ONE = "evicted for one client's trouble"
     HALTED = "halted by one server that lets nobody in"
     TWICE = "exists twice"
+    OVER_THE_LIMIT = "more held at once than the limit"
 
 
 class Broken(Exception):
@@ -94,6 +95,11 @@ class Ledger:
             raise Broken(Promise.REDELIVERED, f"item {item} to token {token}")
         if len(holders) > 1:
             raise Broken(Promise.TWO_HOLDERS, f"item {item} with tokens {sorted(holders)}")
+        if limit := self.clock.limit:
+            held = sum(map(len, self.holders.values()))
+            self.counts["holds at the limit"] += held == limit
+            if held > limit:
+                raise Broken(Promise.OVER_THE_LIMIT, f"item {item} to token {token}: {held} are held")
 
     def let_go(self, item: Item, token: Token) -> None:
         self.holders[same(item)].discard(token)
@@ -237,6 +243,7 @@ class Ledger:
             for position, state in enumerate(draft.states)
         )
         self.lapsed.update(self.tokens)
+        self.clock.limit = 0
         for token in sorted(known):
             primary.ask(Fence(QUEUE, owner_of(token)))
         dead = [

@@ -220,6 +220,17 @@ class Rule(enum.Enum):
         "a dump from before the recovery is taken for one from after it",
     )
 
+    LIMIT_COUNTS_CLAIMED = (
+        0,
+        "a claim request gets no more than the limit leaves of the items that are claimed, as the primary knows it",
+        "more items are held at once than the limit",
+    )
+    REPEATED_WITHIN_THE_LIMIT = (
+        0,
+        "a repeated request gets no more than the limit of what several primaries have given it",
+        "the one before had decided about some items, as not every server has heard, and the next one about others",
+    )
+
     SILENCE_NEEDS_STANDING = (
         0,
         "a server's silence evicts it only for a client that it has answered in this life; others accuse it first",
@@ -373,6 +384,9 @@ ALL_RULES: Rules = frozenset(Rule)
 
 SHARD_RULES = [rule for rule in Rule if list(Rule).index(rule) >= list(Rule).index(Rule.PUSH_NAMES_ITS_MAP)]
 """Rules about several shards."""
+
+LIMIT_RULES = [Rule.LIMIT_COUNTS_CLAIMED, Rule.REPEATED_WITHIN_THE_LIMIT]
+"""Rules about queues with a limit."""
 
 TURN_RULES = [Rule.TURN_FINDS_ITS_OWN, Rule.EACH_PART_HAS_A_VERDICT]
 """Rules about turns alone."""

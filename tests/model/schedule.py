@@ -132,10 +132,12 @@ class Schedule:
         links: bool = False,
         shards: bool = False,
         turns: bool = False,
+        limited: bool = False,
     ) -> None:
         """``links``: one client does not always reach one server.  ``shards``: a second shard comes and goes.
-        ``turns``: consumers settle and claim in one decision."""
-        self.world = World(seed, on, links=links, turns=turns)
+        ``turns``: consumers settle and claim in one decision.  ``limited``: the queue has a limit of items claimed at
+        once."""
+        self.world = World(seed, on, links=links, turns=turns, limited=limited)
         self.trace = self.world.trace
         self.counts = self.world.ledger.counts
         self.on = on

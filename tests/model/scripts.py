@@ -44,6 +44,9 @@ Token = str
 
 QUEUE = "queue"
 
+SLOTS_MAX = 1_000
+"""More items than a schedule has."""
+
 PAGE = 2
 """Bundles on a page, so that writes come between two pages."""
 
@@ -89,6 +92,8 @@ class Clock:
 
     lapsed: set[Token] = field(default_factory=set[Token])
     old: set[float] = field(default_factory=set[float])
+    limit: int = 0
+    """Of the queue, as every server knows it: items claimed at once, 0: none."""
 
 
 @dataclass(slots=True)
@@ -266,7 +271,7 @@ class Scripts:
             return Answer(refusal)
         work = _Work(self, epoch)
         handed = self._claim(work, call)
-        return ok(-1, 0, handed, 0, work.commit())
+        return ok(-1, 0, handed, 0, 0, work.commit())
 
     def turn(self, epoch: int, call: calls.Turn) -> Answer:
         """Settle, then claim: a bundle that both decide about gets one version."""
@@ -279,7 +284,7 @@ class Scripts:
             return Answer(refusal)
         handed = [] if refusal else self._claim(work, call)
         verdict = refusal.value.encode() if refusal else calls.CLAIMED
-        return ok(-1, 0, handed, 0, work.commit(), verdict, lost)
+        return ok(-1, 0, handed, 0, 0, work.commit(), verdict, lost)
 
     def _refusal(self, call: calls.Claim | calls.Turn) -> Status | None:
         """Return why a claim request gets nothing, None if it is not refused."""
@@ -291,7 +296,8 @@ class Scripts:
         held, on = self.held, self.on
         handed: list[object] = []
         if call.seq == held.owners.get(call.owner, 0) and Rule.REPEATED_CLAIM_GETS_THE_SAME in on:
-            self._hand_out_again(work, f"{call.owner}/{call.seq}", handed)
+            too_many = max(0, -self._slots(work)) if Rule.REPEATED_WITHIN_THE_LIMIT in on else 0
+            self._hand_out_again(work, f"{call.owner}/{call.seq}", handed, too_many)
         else:
             held.known = True
             held.owners[call.owner] = call.seq
@@ -300,13 +306,27 @@ class Scripts:
             self._hand_out(work, call, handed)
         return handed
 
+    def _slots(self, work: _Work) -> int:
+        """Return how many more items may be claimed; negative: too many are."""
+        if not self.clock.limit:
+            return SLOTS_MAX
+        return self.clock.limit - sum(draft.states.count(CLAIMED) for draft in work.open_all())
+
     def _hand(self, handed: list[object], draft: Draft, run: range) -> None:
         parts = taken_apart(self.held.payloads[draft.id])
         part = put_together([parts[at] if at < len(parts) else None for at in run])
         handed += (draft.id, run.start + 1, len(run), part)
 
-    def _hand_out_again(self, work: _Work, token: Token, handed: list[object]) -> None:
+    def _hand_out_again(self, work: _Work, token: Token, handed: list[object], too_many: int) -> None:
         for draft in work.open_all():
+            if too_many and not work.is_of_this_epoch(draft):
+                for run in draft.under(lambda row: row.token == token):
+                    some = run[:too_many]
+                    if some:
+                        work.touch(draft)
+                        draft.count_attempts(some, -1)
+                        draft.requeue(some)
+                        too_many -= len(some)
             mine, whole = draft.under(lambda row: row.token == token), self.held.payloads.get(draft.id)
             if mine and self.lacks_payloads(draft.id, draft):
                 mine = [range(at, at + 1) for run in mine for at in run if has_payload(whole, at)]
@@ -316,7 +336,7 @@ class Scripts:
                 work.tell(draft)
 
     def _hand_out(self, work: _Work, call: calls.Claim | calls.Turn, handed: list[object]) -> None:
-        left = call.count
+        left = min(call.count, max(0, self._slots(work))) if Rule.LIMIT_COUNTS_CLAIMED in self.on else call.count
         for draft in work.open_all():
             if left == 0:
                 return
@@ -430,7 +450,7 @@ class Scripts:
         ready, claimed, dead = (sum(map(states.count, those)) for those in (WAITING, CLAIMED, DEAD))
         gone = [bundle for bundle in bundles if not bundle.is_alive and bundle.pushed_at_ms not in self.clock.old]
         tombstones = len(gone) if Rule.REMEMBERED_IDS_KEEP_A_HOME in self.on else 0
-        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0)
+        return ok(ready, 0, claimed, dead, 0, 0, -1, 0, 0, tombstones, 0, 0, b"", 0)
 
     # -- applying ----------------------------------------------------------------------------------------------------
 
@@ -504,7 +524,7 @@ class Scripts:
         flat: list[object] = []
         for owner in sorted({*held.owners, *held.fenced}):
             flat += (owner.encode(), held.owners.get(owner, 0), 0 if owner in held.fenced else -1)
-        return ok(calls.START, len(held.records), 0, 0, flat)
+        return ok(calls.START, len(held.records), 0, 0, b"", flat)
 
     def install(self, epoch: int, call: calls.Install) -> Answer:
         held = self.held
@@ -615,6 +635,9 @@ class _Work:
         if not draft.decided:
             draft.decided = True
             draft.version = Version(self._epoch, draft.version.n + 1)
+
+    def is_of_this_epoch(self, draft: Draft) -> bool:
+        return draft.version.epoch == self._epoch
 
     def tell(self, draft: Draft) -> None:
         """Report a bundle as it is; what was decided under an earlier epoch is decided again."""

@@ -16,7 +16,7 @@ import pytest
 
 from tests.model.explore import Findings, explore, explore_together
 from tests.model.promises import Broken, Promise
-from tests.model.rules import ALL_RULES, SHARD_RULES, TURN_RULES, Rule
+from tests.model.rules import ALL_RULES, LIMIT_RULES, SHARD_RULES, TURN_RULES, Rule
 from tests.model.schedule import Fault, Schedule
 from tests.model.trace import narrate
 
@@ -157,7 +157,7 @@ SHARDS_SOON = 2
 LOAD_BEARING = [
     rule
     for rule in Rule
-    if rule not in (*SHARD_RULES, *TURN_RULES)
+    if rule not in (*SHARD_RULES, *TURN_RULES, *LIMIT_RULES)
     and not any(
         rule in those for those in (AMONG_MANY_FAULTS, RARE, BEHIND_THE_DEADLINE, BEHIND_A_BROKEN_LINK, NOT_MISSED)
     )
@@ -340,6 +340,32 @@ def test_what_the_deadline_covers_in_turns(rule: Rule, first: int) -> None:
     assert any(
         violated(seed, rule, deadline, turns=True) and not violated(seed, deadline, turns=True) for seed in seeds
     )
+
+
+# -- limits ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def limited() -> Findings:
+    return explore(range(SCHEDULES), limited=True)
+
+
+def test_no_promise_is_broken_with_a_limit(limited: Findings) -> None:
+    assert not limited.broken, limited.first
+    assert limited.counts["holds at the limit"] > SCHEDULES
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("turns", [False, True], ids=["claims", "turns"])
+def test_no_promise_is_broken_in_many_schedules_with_a_limit(turns: bool) -> None:
+    findings = explore_together(range(10_000), jobs=JOBS, limited=True, turns=turns)
+    assert not findings.broken, findings.first
+
+
+def test_without_counting_what_is_claimed_more_are_held_than_the_limit() -> None:
+    """The other rule needs two primaries that die within one request: ``lua/test_queue_limits.py`` shows it."""
+    findings = explore(range(SOON), off=[Rule.LIMIT_COUNTS_CLAIMED], limited=True, only_first=True)
+    assert findings.violations.keys() == {Promise.OVER_THE_LIMIT}
 
 
 def test_no_turn_is_taken_unless_asked_for_or_without_a_primary(all_rules: Findings) -> None:

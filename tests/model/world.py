@@ -39,6 +39,10 @@ class Trouble(enum.Enum):
     CLOSED = "it lets nobody in"
 
 
+LIMIT = 3
+"""Items claimed at once, where the queue has a limit: a request asks for up to four."""
+
+
 @dataclass
 class Links:
     """Schedules in which one client cannot always use one server, and clients judge by their standing."""
@@ -77,14 +81,16 @@ class World:
     Where there are several shards, each is a world: they differ in servers, view and register, and share all else.
     """
 
-    def __init__(self, seed: int, on: Rules, *, links: bool = False, turns: bool = False) -> None:
-        """``turns``: consumers may settle and claim in one decision."""
+    def __init__(
+        self, seed: int, on: Rules, *, links: bool = False, turns: bool = False, limited: bool = False
+    ) -> None:
+        """``turns``: consumers may settle and claim in one decision.  ``limited``: the queue has a limit."""
         self.on = on
         self.turns = turns and Rule.PRIMARY_DECIDES in on
         trouble = list(Trouble)[seed // 2 // len(SERVERS) % len(Trouble)]
         self.links = Links(SERVERS[seed // 2 % len(SERVERS)], trouble) if links else None
         self.blackouts = seed % 2 == 1
-        clock = Clock()
+        clock = Clock(limit=LIMIT if limited else 0)
         self.ledger = Ledger(clock)
         self.trace: list[Event] = []
         # Nothing but random() is used: what it gives for a seed is the same in every version of Python.

@@ -16,8 +16,8 @@ from zkrq.protocol.payloads import split
 from zkrq.protocol.records import REQUEUED, Bundle, State, Version, unpack
 from zkrq.protocol.view import ServerId, View
 
-PAUSE = b"\1pause"
-"""The id of the record that says that a queue is paused."""
+PAUSE, LIMITS = b"\1pause", b"\1limits"
+"""The ids of the records that say that a queue is paused, and which limits it has."""
 
 EARLY_US = 1
 """Scores and moments are doubles."""
@@ -68,7 +68,7 @@ def twins(world: World) -> Iterator[str]:
             if world.servers[primary].redis.run_id != view.members[primary].run_id:
                 continue
             living = {id: stored.bundle for id, stored in _records(world, lane, primary).items()
-                      if id != PAUSE and set(stored.bundle.states) & set("QRC")}  # fmt: skip
+                      if id not in (PAUSE, LIMITS) and set(stored.bundle.states) & set("QRC")}  # fmt: skip
             named = [("id", id) for id in living] + [
                 ("key", bundle.key.encode()) for bundle in living.values() if bundle.key
             ]
@@ -274,7 +274,7 @@ def _disorder_of_removals(world: World, lane: Lane, server: str, records: Mappin
         removals.add((Version(epoch, n), packed[_TOMBSTONE.size :]))
         size += length
     for id, stored in records.items():
-        if not stored.is_alive and id != PAUSE and (stored.bundle.version, id) not in removals:
+        if not stored.is_alive and id not in (PAUSE, LIMITS) and (stored.bundle.version, id) not in removals:
             yield f"{id.decode()} is gone in {stored.bundle.version} and will never be forgotten"
     counted = int(cast("bytes", _content(world, lane, server, "lead").get(b"tombstone_bytes", b"0")))
     if counted != size:
@@ -287,7 +287,7 @@ def leftovers(world: World) -> Iterator[str]:
     for server, lane in itertools.product(members, world.lanes):
         letters = {entry[:-2] for entry in _content(world, lane, server, "dead")}
         alive = {owner.encode() for owner in world.hub.enrolled}
-        for name, needed in {"records": {*letters, PAUSE}, "payloads": letters, "owners": alive}.items():
+        for name, needed in {"records": {*letters, PAUSE, LIMITS}, "payloads": letters, "owners": alive}.items():
             if more := _content(world, lane, server, name).keys() - needed:
                 yield f"never forgotten: {server} keeps {len(more)} {name} of {lane.name}, {sorted(more)[:3]}"
         for name in ("tombstones", "keys", "expiring", "claimed", "scheduled", "ready", "holdings"):

@@ -12,14 +12,15 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 from tests.simulation.ensemble import SimHub
 from tests.simulation.findings import Findings
 from tests.simulation.loop import WORLD, Loop, Process, State
 from tests.simulation.trace import Trace
-from zkrq import Claim, QueueFull, Receipt
+from zkrq import Claim, Limits, QueueFull, Receipt
+from zkrq.base.checks import in_seconds
 from zkrq.client.items import Item as SeenItem
 from zkrq.consuming.claims import lease_of
 from zkrq.consuming.lease import Lease
@@ -195,6 +196,15 @@ class Request:
     long as it led."""
 
 
+class Begun(NamedTuple):
+    """Claims that began together: by the clock of the server that decided, and between which moments that was."""
+
+    clock_us: int
+    since: float
+    until: float
+    items: int
+
+
 @dataclass(slots=True)
 class Push:
     """One push of one item that is under way."""
@@ -269,6 +279,10 @@ class Ledger:
         self.excess = 0
         """By how many items the queue may be larger than ``max_size``: what was redriven, and what was being pushed or
         removed when something else happened to it than its caller was told."""
+        self.limits = Limits()
+        """Those that every client declares before its first claim."""
+        self.begun: dict[tuple[str, int], dict[str, Begun]] = {}
+        """By the view's register and its epoch, in which one server counts: the requests that were given something."""
         self.requests: list[Request] = []
         self.asked_at: dict[tuple[str, str], float] = {}
         """When each claim request was begun, by its shard and its name."""
@@ -574,7 +588,7 @@ class Ledger:
             self.violation(f"phantom: {what}, and every push of it was refused")
         if self._loop.now < item.due - EARLY_SECONDS - item.slack:
             self.violation(f"too early: {what}, due {item.due - self._loop.now:.3f} s later")
-        self._check_limits(item, claim, what)
+        self._check_life(item, claim, what)
         self.name(item, claim.id)
         if len(item.ids) > 1:
             self.violation(f"doubled: {item.label} is there under {sorted(item.ids)}")
@@ -585,7 +599,41 @@ class Ledger:
         self.counts["deliveries again"] += item.deliveries > 1
         holder = Holder(claim, process)
         item.holders.append(holder)
+        self._check_concurrency(what)
         return item, holder
+
+    def _check_concurrency(self, what: str) -> None:
+        """No more are held at once than the limit, but by consumers that others have declared dead."""
+        if (most := self.limits.concurrency) is None:
+            return
+        held = [
+            holder
+            for item in self.items.values()
+            for holder in item.holders
+            if self._still_holds(holder) and self._hub.is_live(holder.claim.owner)
+        ]
+        self.counts["deliveries at the limit"] += len(held) == most
+        if len(held) > most:
+            self.violation(f"more than {most} at once: {what}, while {len(held) - 1} others are held")
+
+    def check_rate(self, where: str, epoch: int, request: str, begun: Begun) -> None:
+        """No more claims begin in a time than the limit, by the clock of the server that counts, and certainly in less
+        than that time: a clock may be set."""
+        if self.limits.rate is None or not begun.items:
+            return
+        most, seconds = self.limits.rate[0], in_seconds(self.limits.rate[1])
+        known = self.begun.setdefault((where, epoch), {})
+        known.setdefault(request, begun)
+        near = [
+            other
+            for other in known.values()
+            if 0 <= begun.clock_us - other.clock_us < seconds * 1e6
+            and max(begun.until, other.until) - min(begun.since, other.since) < seconds
+        ]
+        count = sum(other.items for other in near)
+        self.counts["requests at the rate"] += count == most
+        if count > most:
+            self.violation(f"more than {most} in {seconds} s: {request} makes it {count}")
 
     def _check_is_mine(self, item: Item, claim: Claim[Any], what: str) -> None:
         """Nobody else may have it, nor have been done with it."""
@@ -607,7 +655,7 @@ class Ledger:
             else:
                 self.counts["held on after being fenced"] += 1
 
-    def _check_limits(self, item: Item, claim: Claim[Any], what: str) -> None:
+    def _check_life(self, item: Item, claim: Claim[Any], what: str) -> None:
         """It is not claimed after its time, nor brought back by a redrive while its key was another's."""
         if item.ttl is not None and item.confirmed_at is not None and item.redriven_at is None:
             asked_at = self.asked_for[claim.id, lease_of(claim).grant.request]
@@ -736,6 +784,9 @@ def listening(loop: Loop, found: Findings, ledgers: Mapping[str, Ledger]) -> Gen
             return decided  # as a request alone that is refused
         asked.answered_at, asked.calm, asked.moved = loop.now, found.calm, decided.epoch != began
         asked.ids = list(_handed(decided))
+        if not asked.moved:
+            begun = Begun(decided.reply.clock, asked.asked_at, loop.now, len(asked.ids))
+            ledger.check_rate(where, began, request, begun)
         for id in asked.ids:
             ledger.asked_for.setdefault((id, request), asked_at)
         if ledger.pauses.is_in_force(asked_at):

@@ -152,6 +152,15 @@ class Load:
             return self.rng.choice(["P", "X"])
         return self.rng.choice(["ready", "scheduled", "claimed", "dead"])
 
+    def draw_section(self) -> Word:
+        return self.rng.choice(["limits", "limits", "other"])
+
+    def draw_settings(self) -> Word:
+        return self.rng.choice(["", "concurrency=2", "rate=3/1000", "concurrency=3,rate=5/100"])
+
+    def draw_begun(self) -> Word:
+        return self.rng.choice(["", "", "10000 0 2 20000 1", "100000 0 1"])
+
     def draw_call(self) -> Word:
         return self.rng.choice(["", "one", "two"])
 

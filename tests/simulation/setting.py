@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tests.simulation.servers import Pace
-from zkrq import DeadLetters
+from zkrq import DeadLetters, Limits
 
 _POLICIES = (
     None,
@@ -16,6 +16,9 @@ _POLICIES = (
     DeadLetters(max_age=5.0),
     DeadLetters(max_count=3, max_age=15.0, expired=True),
 )
+
+
+_LIMITS = (None, Limits(concurrency=4), Limits(rate=(6, 1.0)), Limits(concurrency=8, rate=(15, 2.5)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Setting:
     deletes: bool = False
     every: float = 0.0
     """Seconds between two pushes that recur, 0: none do."""
+    limits: Limits | None = None
     replacing: float = 0.0
     together: int = 6
     """How many items a call pushes at most, or calls that leave together."""
@@ -90,7 +94,7 @@ def draw_shape(chance: random.Random) -> Shape:
 
 def draw(chance: random.Random) -> Setting:
     """The setting of one queue."""
-    return Setting(
+    drawn = Setting(
         keys=tuple(f"key {number}" for number in range(chance.choice((1, 2, 3)))),
         keyed=chance.choice((0.0, 0.2, 0.2, 0.6)),
         expiring=chance.choice((0.0, 0.1, 0.1, 0.4)),
@@ -103,3 +107,6 @@ def draw(chance: random.Random) -> Setting:
         deletes=chance.random() < 0.25,
         replacing=chance.choice((0.0, 0.0, 0.3, 0.6)),
     )
+    # Drawn last, so that everything else is as it was without them.  A deletion takes them away.
+    limits = chance.choices(_LIMITS, (8, 2, 1, 1))[0]
+    return drawn if drawn.deletes else replace(drawn, limits=limits)

@@ -151,6 +151,16 @@ def a_limit_is_not_asked_for() -> AbstractContextManager[object]:
     return _rewritten({"if most > 0 and size >= most + #rivals then": "if false then"}, "push_decided")
 
 
+def more_are_claimed_than_the_limit() -> AbstractContextManager[object]:
+    """No more items are claimed at once than the limit of the queue."""
+    return _rewritten({"local slots = at_once - number('claimed')": "local slots = math.huge"})
+
+
+def more_claims_begin_than_the_rate() -> AbstractContextManager[object]:
+    """No more claims begin in a time than the limit of the queue."""
+    return _rewritten({"return slots, most - sum_of(counts), ": "return slots, math.huge, "})
+
+
 def what_has_expired_is_handed_out() -> AbstractContextManager[object]:
     """What has outlived its time is claimed no more."""
     changes = {"\n    drop_expired()": "\n", "return expires_us + r.shift <= now_us": "return false"}
@@ -167,7 +177,7 @@ def a_ttl_begins_anew() -> AbstractContextManager[object]:
 def a_pause_is_not_asked_for() -> AbstractContextManager[object]:
     """While the queue is paused nothing is handed out."""
     return _rewritten(
-        {"if request.count > 0 and not request.is_paused then": "if request.count > 0 then"}, "claim", "turn"
+        {"if request.most > 0 and not request.is_paused then": "if request.most > 0 then"}, "claim", "turn"
     )
 
 
@@ -232,6 +242,8 @@ VARIANTS: Mapping[str, Variant] = {
         Variant(keys_are_kept_for_ever),
         Variant(what_was_replaced_is_forgotten),
         Variant(a_limit_is_not_asked_for, first=12),
+        Variant(more_are_claimed_than_the_limit),
+        Variant(more_claims_begin_than_the_rate),
         Variant(what_has_expired_is_handed_out, first=26),
         Variant(a_ttl_begins_anew, first=420),
         Variant(a_pause_is_not_asked_for, first=8),

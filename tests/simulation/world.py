@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from tests.simulation import setting, sharding
@@ -23,6 +23,7 @@ from zkrq import (
     ClaimLost,
     Closed,
     ConfigError,
+    Limits,
     NotEnoughReplicas,
     OutcomeUnknown,
     Queue,
@@ -161,6 +162,7 @@ class Client:
                 retry=Retry(max_attempts=None, backoff=constant(1.0)),
                 dead_letters=lane.setting.dead_letters,
                 max_size=lane.setting.max_size,
+                limits=lane.setting.limits,
             )
         except Closed:
             return None
@@ -296,7 +298,10 @@ class World:
     def _new_lane(self, name: str) -> Lane:
         drawn = setting.draw(self.chance_for(f"setting of {name}"))
         sharded = self.plan is not None
+        if sharded:
+            drawn = replace(drawn, limits=None)  # they need a namespace of one shard
         ledger = Ledger(self.loop, self.hub, self.trace, self.found, max_size=drawn.max_size, sharded=sharded)
+        ledger.limits = drawn.limits or Limits()
         return Lane(name, drawn, ledger)
 
     @property

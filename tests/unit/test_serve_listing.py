@@ -6,6 +6,7 @@ import re
 from urllib.parse import parse_qsl
 
 from tests.every import every
+from zkrq.base.limits import Limits
 from zkrq.client.inspection import Sizes
 from zkrq.serve.listing import COLUMNS, QUEUES_SHOWN, Choice, Row, arrange, read_choice
 from zkrq.serve.shown import NO_FIGURES
@@ -47,6 +48,8 @@ def test_what_needs_attention_is_said_in_a_few_words() -> None:
         "slow": ["late: waits 10 min"],
         "off": ["paused"],
     }
+    limited = NO_FIGURES._replace(sizes=Sizes(5, 0, 2, 0), limits=Limits(concurrency=2), claimable_in=None)
+    assert Row("limited", limited).troubles == [limited.limited] == ["limited: 2 of 2 claimed"]
     away = ROWS[0]._replace(figures=ROWS[0].figures._replace(away=("b",)))
     assert away.troubles == ["some items not counted"]
     assert away.urgency > ROWS[2].urgency

@@ -19,6 +19,7 @@ from zkrq.base.settings import (
     MAX_DESCRIPTION,
     MAX_OPERATION_TIMEOUT,
     QUEUE_DEFAULTS,
+    QueueOptions,
     QueueSettings,
     Settings,
 )
@@ -97,10 +98,10 @@ def test_public_arguments_have_the_defaults_of_the_settings(entry: Callable[...,
 
 
 def test_a_queue_without_options_has_the_defaults_of_its_settings() -> None:
-    given = dict(inspect.signature(zkrq.Cluster.queue).parameters)
-    options = {name: each.default for name, each in given.items() if name not in ("self", "name")}
-    assert options == {each.name: AS_DECLARED for each in fields(QueueSettings)}
-    assert QUEUE_DEFAULTS.updated(options) == QUEUE_DEFAULTS
+    given = inspect.signature(zkrq.Cluster.queue).parameters
+    assert given["codec"].default is AS_DECLARED
+    assert {"codec", *QueueOptions.__annotations__} == {each.name for each in fields(QueueSettings)}
+    assert QUEUE_DEFAULTS.updated({"codec": AS_DECLARED}) == QUEUE_DEFAULTS
 
 
 def test_arguments_that_the_environment_may_stand_in_for_have_no_default() -> None:

@@ -122,6 +122,21 @@ def check_rate(what: str, value: float) -> float:
     return value
 
 
+def check_rate_in(
+    what: str, value: tuple[int, Duration], *, most: int, within: tuple[float, float]
+) -> tuple[int, float]:
+    """Return a number in a time, of 1 to ``most`` in seconds ``within`` two bounds, in whole milliseconds."""
+    if not isinstance(value, tuple | list) or len(value) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigError(f"{what} is {value!r}: must be a number and seconds, e.g. (50, 1.0)")
+    count = check_count(f"the number in {what}", value[0], least=1, most=most)
+    seconds, (shortest, longest) = check_duration(f"the time of {what}", value[1]), within
+    if not shortest <= seconds <= longest:
+        raise ConfigError(
+            f"the time of {what} is {seconds:g} s: must be at least {shortest:g} and at most {longest:g} s"
+        )
+    return count, round(seconds, 3)
+
+
 def check_text(what: str, value: str) -> str:
     """Return a text."""
     if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]

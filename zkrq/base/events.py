@@ -258,6 +258,19 @@ class DeadLettersDropped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class LimitsChanged(Event):
+    """This client has declared limits of a queue that had others, ``before``: by another program, or by another version
+    of this one.  The last declaration holds for all."""
+
+    queue: str
+    before: str
+    after: str
+
+    def _sentence(self) -> str:
+        return f"the limits of queue {self.queue} are {self.after} now, declared by this client; before: {self.before}"
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryShortened(ShardEvent):
     """More items are removed from a queue than its servers can keep tombstones for: removals older than ``seconds`` (at
     least 60, usually 600) are forgotten.  Later pushes than that are refused, unless their id is one of the user's own:

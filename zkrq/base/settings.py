@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 from zkrq.base.checks import check_count, check_duration, check_kind, check_lease, check_name, check_text, in_seconds
 from zkrq.base.codecs import JSON, Codec
 from zkrq.base.errors import ConfigError
-from zkrq.base.limits import DeadLetters
+from zkrq.base.limits import DeadLetters, Limits
 from zkrq.base.retry import Retry
 from zkrq.protocol.clocks import PUT_WINDOW
 
@@ -108,6 +108,9 @@ class QueueSettings:
     max_payload_bytes: int = 1 << 20
     """Greatest size of one encoded item, in bytes."""
 
+    limits: Limits | None = None
+    """Limits of the queue over all processes, which this one declares; None: it declares nothing."""
+
     def __post_init__(self) -> None:
         check_lease("claim_timeout", self.claim_timeout)
         check_count("max_payload_bytes", self.max_payload_bytes, least=1)
@@ -115,6 +118,7 @@ class QueueSettings:
             check_count("max_size", self.max_size, least=1)
         check_kind("retry", self.retry, Retry)
         check_kind("dead_letters", self.dead_letters, DeadLetters)
+        check_kind("limits", self.limits, Limits)
 
     def updated(self, options: Mapping[str, Any]) -> Self:
         """Return these settings with others for the options that are given."""
@@ -140,6 +144,7 @@ class QueueOptions(TypedDict, total=False):
     dead_letters: DeadLetters | None
     max_size: int | None
     max_payload_bytes: int
+    limits: Limits | None
 
 
 class _AsDeclared:

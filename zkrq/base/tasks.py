@@ -30,6 +30,23 @@ on_loop: dict[asyncio.Task[None], str] = {}
 _log = logging.getLogger("zkrq")
 
 
+class Once:
+    """Do something once, before any of those who wait for it goes on."""
+
+    def __init__(self, act: Callable[[], Awaitable[object]]) -> None:
+        self._act = act
+        self._lock = asyncio.Lock()
+        self.is_done = False
+
+    async def done(self) -> None:
+        """Return when it is done: by this caller, if it is the first one.  If that fails, or is cancelled, the next one
+        tries.  Raises what it does."""
+        async with self._lock:
+            if not self.is_done:
+                await self._act()
+                self.is_done = True
+
+
 class Tasks:
     """A task group for background work: ``async with`` owns it; a task that fails is logged and does not stop the
     others.

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from zkrq.client.cluster import Cluster
 
 
+QUEUE = {"queue": "the queue's name"}
+"""The argument of a command about one queue."""
+
+
 class Line(NamedTuple):
     """One line of output: as text for people, and as a value for ``--json``."""
 
@@ -29,10 +33,6 @@ class Line(NamedTuple):
 
 
 Lines = AsyncGenerator[Line, None]
-
-
-QUEUE = {"queue": "the queue's name"}
-"""The argument of every command that works on one queue."""
 
 
 class Incomplete(ZkrqError):

@@ -10,7 +10,7 @@ from zkrq.cli.conditions import CONDITIONS, STATE, conditions_of
 from zkrq.cli.items import item_line
 from zkrq.cli.servers import server_lines, server_value
 from zkrq.client.inner import meet_servers
-from zkrq.client.inspection import Sizes, shards_left_out
+from zkrq.client.inspection import Sizes, Statistics, shards_left_out
 
 
 async def _stats(args: Namespace) -> Lines:
@@ -20,7 +20,7 @@ async def _stats(args: Namespace) -> Lines:
         left_out = shards_left_out(statistics.values(), cluster.shards)
     width = max(map(len, ["queue", *statistics]))
     rows: list[tuple[str, Iterable[object], str]] = [("queue", Sizes._fields, "")]
-    rows += [(name, each.sizes, "  paused" if each.paused else "") for name, each in statistics.items()]
+    rows += [(name, each.sizes, _note_of(each)) for name, each in statistics.items()]
     text = [
         f"{cluster.namespace}: epoch {health.epoch}, {'ready to push and claim' if health.ok else 'not ready'}",
         *health.trouble,
@@ -34,11 +34,21 @@ async def _stats(args: Namespace) -> Lines:
         "health": {**health._asdict(), "servers": {id: server_value(server) for id, server in health.servers.items()}},
         "away": left_out,
         "queues": {
-            name: {**each.sizes._asdict(), "paused": each.paused, "oldest_ready": each.oldest_ready}
+            name: {
+                **each.sizes._asdict(),
+                "paused": each.paused,
+                "oldest_ready": each.oldest_ready,
+                "limited": each.limited,
+            }
             for name, each in statistics.items()
         },
     }
     yield Line("\n".join(text), value)
+
+
+def _note_of(statistics: Statistics) -> str:
+    notes = [note for note in ("paused" if statistics.paused else None, statistics.limited) if note]
+    return f"  {', '.join(notes)}" if notes else ""
 
 
 async def _pause(args: Namespace) -> Lines:

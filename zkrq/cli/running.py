@@ -20,6 +20,7 @@ from zkrq.base.errors import ConfigError, ZkrqError
 from zkrq.cli import (
     completion,
     items,
+    limits,
     moving,
     pop,
     push,
@@ -45,6 +46,7 @@ COMMANDS = (
     *pop.COMMANDS,
     *items.COMMANDS,
     *queues.COMMANDS,
+    *limits.COMMANDS,
     *top.COMMANDS,
     *removing.COMMANDS,
     *moving.COMMANDS,

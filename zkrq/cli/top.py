@@ -78,6 +78,7 @@ class Snapshot(NamedTuple):
                 name: {
                     **each.sizes._asdict(),
                     "paused": each.paused,
+                    "limited": each.limited,
                     "oldest_ready": each.oldest_ready,
                     "flow": each.flow._asdict(),
                 }
@@ -162,7 +163,7 @@ def _queues(now: Snapshot, before: Snapshot | None) -> Table:
             pushed,
             removed,
             "" if each.oldest_ready is None else f"{each.oldest_ready:,.1f} s",
-            "[yellow]paused[/]" if each.paused else "",
+            "[yellow]paused[/]" if each.paused else f"[yellow]{each.limited}[/]" if each.limited else "",
         )
     return table
 

@@ -13,7 +13,7 @@ from zkrq.base import clock
 from zkrq.base.checks import check_id, check_rate
 from zkrq.base.errors import ConfigError, OutcomeUnknown, Unavailable
 from zkrq.client.finding import Finding
-from zkrq.client.inspection import read_statistics
+from zkrq.client.inspection import Limits, read_statistics
 from zkrq.protocol import calls
 from zkrq.protocol.clocks import PUT_WINDOW_MS
 from zkrq.protocol.records import REQUEUED, State, unpack
@@ -95,6 +95,18 @@ class Administration(Finding[T]):
         """Pause or resume one shard."""
         await replicas.decide(calls.Pause(self.name, state.value, _new_call()))
 
+    async def set_limits(self, limits: Limits) -> None:
+        """Give the queue these limits, over all workers and processes; ``Limits()`` takes them away.
+
+        They hold until somebody declares others, also by the option ``limits`` of ``Cluster.queue``.  Claims that are
+        held are not touched by a lower limit.  Raises ``ConfigError`` in a namespace of several shards,
+        ``Unavailable``: nothing happened; ``OutcomeUnknown``: it may have, set them again.
+        """
+        if not isinstance(limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"limits must be a Limits, not {type(limits).__name__}; Limits() takes them away")
+        self._parts.check_open()
+        await self._parts.context.declare_limits(limits)
+
     async def clear(self) -> int:
         """Remove every ready and every scheduled item; return how many.  Claimed items stay claimed.
 
@@ -124,7 +136,7 @@ class Administration(Finding[T]):
                 return removed
 
     async def delete(self) -> int:
-        """Remove the queue: all its items in any state, and its pause; return how many items.
+        """Remove the queue: all its items in any state, its pause and its limits; return how many items.
 
         Holders of claimed items are notified as by ``cancel``.  None of the items comes back, neither by a push that is
         repeated under an id that zkrq made, nor by a schedule (``every``) whose moment was before, nor from an older

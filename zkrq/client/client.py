@@ -23,7 +23,8 @@ from zkrq.base.events import DeclaredDead, Events, LoopBlocked, SessionLost, Ses
 from zkrq.base.loop import OwnLoop
 from zkrq.base.settings import QUEUE_DEFAULTS, QueueSettings, Settings
 from zkrq.base.stalls import watch_for_stalls
-from zkrq.base.tasks import Tasks, on_loop, see_through
+from zkrq.base.tasks import Once, Tasks, on_loop, see_through
+from zkrq.client.declaring import declare_limits
 from zkrq.client.everywhere import Everywhere
 from zkrq.client.health import Health, ServerHealth, lost_redundancy
 from zkrq.client.parts import QueueParts, QueueShard
@@ -101,6 +102,8 @@ class Client:
         self._declared = dict[str, QueueSettings]()
         """Settings of queues that were dropped."""
         self._crowded = IDLE_MAX
+        self._limited = dict[str, None]()
+        """Queues that were dropped, and whose limits this client has declared."""
         self._retired = dict[str, None]()
         """Queues that were dropped, and in which this client has claimed."""
         self._pushes = InFlightLimit()
@@ -240,10 +243,14 @@ class Client:
         settings = opened.parts.context.settings
         if settings != QUEUE_DEFAULTS:
             _remember(self._declared, name, settings)
+        if (declaration := opened.parts.context.declaration) and declaration.is_done:
+            _remember(self._limited, name, None)
         if any(supplier.looks for supplier in suppliers):
             _remember(self._retired, name, None)
 
     def _make_parts(self, name: str, settings: QueueSettings) -> QueueParts[Any]:
+        declare = partial(declare_limits, self.shards, self.events, self.namespace, name)
+        limits = None if name in self._limited else settings.limits
         context = QueueContext(
             self.namespace,
             name,
@@ -254,6 +261,8 @@ class Client:
             self.observers,
             self.identity,
             self._declared_dead,
+            declare,
+            None if limits is None else Once(partial(declare, limits)),
         )
         placement = self.shards.placement
         pusher: Pusher[Any] = Pusher(context, Sender(name, settings.max_size or 0, placement), placement, self._pushes)

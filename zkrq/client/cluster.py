@@ -28,8 +28,6 @@ from zkrq.replication.urls import address, check_url, dial
 
 if TYPE_CHECKING:
     from zkrq.base.codecs import Codec
-    from zkrq.base.limits import DeadLetters
-    from zkrq.base.retry import Retry
     from zkrq.client.health import Health
     from zkrq.client.shards import ShardStatus
     from zkrq.consuming.observing import Observer
@@ -113,11 +111,7 @@ class Cluster:
         name: str,
         *,
         codec: Codec[Any] = AS_DECLARED,
-        claim_timeout: Duration = AS_DECLARED,
-        retry: Retry | None = AS_DECLARED,
-        dead_letters: DeadLetters | None = AS_DECLARED,
-        max_size: int | None = AS_DECLARED,
-        max_payload_bytes: int = AS_DECLARED,
+        **options: Unpack[QueueOptions],
     ) -> Queue[Any]:
         """Return the queue of that name; a queue need not be created.
 
@@ -126,23 +120,17 @@ class Cluster:
         (the default): ``Retry()``.  ``dead_letters``: how many of them are kept and for how long, None (the default):
         ``DeadLetters()``.  ``max_size``: a push raises ``QueueFull`` if this many items are queued, scheduled and
         claimed, None (the default): no limit; it costs each push one more round trip.  ``max_payload_bytes``: limit of
-        an encoded item, default 1 MiB.
+        an encoded item, default 1 MiB.  ``limits``: of items claimed at once and of claims begun in a time, over all
+        workers and processes, None (the default): whatever other programs have declared; see ``Limits``.
 
         The first call for a name declares the queue in this process, and the same name returns the same object.  Later
         calls need no options; one that is given with another value raises ``ConfigError``.  These settings belong to
-        this process: give all processes the same ones.
+        this process: give all processes the same ones.  But ``limits`` belong to the queue: they are stored with it
+        before the first push or claim of this process, hold for all, and outlive it; the last declaration counts.
         """
         self._client.check_open()
         check_name("the queue's name", name)
-        options = {
-            "codec": codec,
-            "claim_timeout": claim_timeout,
-            "retry": retry,
-            "dead_letters": dead_letters,
-            "max_size": max_size,
-            "max_payload_bytes": max_payload_bytes,
-        }
-        return self._client.queue(name, options)
+        return self._client.queue(name, {"codec": codec, **options})
 
     def pop(
         self, *queues: Queue[T], prefetch: int | None = None, limit: int | None = None, wait: bool = True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.client.conditions import Conditions, check_conditions
 from zkrq.client.cursors import BEGINNING, END, Cursor, Part, Source
-from zkrq.client.inspection import SCAN_PAGE, Inspection
+from zkrq.client.inspection import Inspection
 from zkrq.client.items import FoundPage, Item, ItemState, items_of
 from zkrq.protocol import calls
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from zkrq.replication.replicas import Replicas
 
 T = TypeVar("T")
+
+SEARCH_PAGE = 50
+"""Bundles, or dead letters, that a call reads: even if each is of a bundle of a hundred that have failed, a server is
+held for some milliseconds."""
 
 DENSE_PAGE = 20
 """Bundles, or dead letters, that a call for ``find_page`` reads if the call before found some: its cursor names those
@@ -115,7 +119,7 @@ class Finding(Inspection[T]):
         self._parts.check_open()
         cursor: Cursor | None = BEGINNING
         while cursor is not None:
-            step = await self._step(conditions, cursor, SCAN_PAGE)
+            step = await self._step(conditions, cursor, SEARCH_PAGE)
             for match in step.found:
                 yield match.item
             cursor = step.after
@@ -153,7 +157,7 @@ class Finding(Inspection[T]):
                 cursor = step.before(step.found[room:])
             if cursor is None or len(items) == limit or size >= PAGE_BYTES:
                 break
-            page = DENSE_PAGE if step.found else SCAN_PAGE
+            page = DENSE_PAGE if step.found else SEARCH_PAGE
         return FoundPage(items, cursor and cursor.text(), restarted)
 
     # -- one step ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from zkrq.base.checks import check_count, check_id
+from zkrq.base.limits import Limits
 from zkrq.base.tasks import together
 from zkrq.client.flow import NO_FLOW, Flow
 from zkrq.client.items import Item, ItemState, check_state, items_of
@@ -51,6 +52,8 @@ class Statistics(NamedTuple):
     ``flow``: items that came and left; those of two looks tell what passed between them.
     ``away``: shards that could not be asked, and are not in these figures.
     ``deleted``: whether the queue was deleted, and no item has come since.
+    ``limits``: those that hold now.  ``claimable_in``: seconds until they let another claim begin: 0: now; None: when a
+    claim ends.
     """
 
     sizes: Sizes
@@ -63,6 +66,18 @@ class Statistics(NamedTuple):
     flow: Flow = NO_FLOW
     away: tuple[str, ...] = ()
     deleted: bool = False
+    limits: Limits = Limits()
+    claimable_in: float | None = 0.0
+
+    @property
+    def limited(self) -> str | None:
+        """Say for people which limit keeps items from being claimed now; None: none does."""
+        if self.claimable_in is None:
+            return f"limited: {self.sizes.claimed:,} of {self.limits.concurrency or 0:,} claimed"
+        if self.claimable_in and self.limits.rate:
+            count, seconds = self.limits.rate
+            return f"limited: {count:,} claims in {seconds:g} s, the next in {self.claimable_in:.1f} s"
+        return None
 
 
 class Inspection(Generic[T]):
@@ -95,6 +110,10 @@ class Inspection(Generic[T]):
         """
         self._parts.check_open()
         return await read_all_statistics(self._everywhere.shards, self.name, self.held)
+
+    async def limits(self) -> Limits:
+        """Return the limits that the queue has now, whoever has declared them.  Raises ``Unavailable``."""
+        return (await self.statistics()).limits
 
     async def get(self, id: str) -> Item[T] | None:
         """Look up one item; return None if no item has that id.  Raises ``Unavailable``."""
@@ -249,4 +268,6 @@ async def read_statistics(replicas: Replicas, queue: str) -> Statistics:
         0,
         flow,
         deleted=bool(told.deleted),
+        limits=Limits.read(told.limits.decode()),
+        claimable_in=None if told.claim_ms < 0 else told.claim_ms / 1000,
     )

@@ -37,6 +37,7 @@ class Queue(Administration[T]):
         self._own_loop = parts.context.own_loop
         self._pusher = parts.pusher
         self._observers = parts.pusher.observers
+        self._declaration = parts.context.declaration
 
     def __repr__(self) -> str:
         return f"<Queue {self.name!r} holding {self.held}>"
@@ -76,6 +77,8 @@ class Queue(Administration[T]):
         """
         if running_loop() is not self._own_loop.loop:
             raise self._own_loop.elsewhere()
+        if self._declaration:
+            await self._declare()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, item, id, headers)
@@ -115,6 +118,8 @@ class Queue(Administration[T]):
         may not have been pushed.  If the call is cancelled in the middle, the first items have been pushed.
         """
         self._own_loop.check()
+        if self._declaration:
+            await self._declare()
         seen = None
         if self._observers.pushes:
             seen = self._observers.begin_push(self.name, None, None, headers, is_many=True)
@@ -128,6 +133,11 @@ class Queue(Administration[T]):
         if seen:
             self._observers.end_push(seen, receipts)
         return receipts
+
+    async def _declare(self) -> None:
+        if self._declaration:
+            await self._declaration.done()
+        self._declaration = None
 
     # -- pop -----------------------------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ class Resharding:
             await self._check_not_ended(name, entry)
         if entry is None or (entry.is_new and not await self._is_founded(entry.register)):
             await self._check_strangers(name, servers, min_replicas)
+            await self._refuse_limits()
             entry = await self._join(name)
         if entry.state is ShardState.JOINING:
             try:
@@ -248,6 +249,7 @@ class Resharding:
         if not map.shards[shard.name].is_new:
             return  # it had items before, so who pauses a queue tells its servers
         await self._ask_for_map(self._shards.first)
+        await self._refuse_limits()
         first, new = self._shards.first.replicas, shard.replicas
         for queue in {*await first.names(calls.Queues()), *await new.names(calls.Queues())}:
             for _ in range(SHARE_TRIES):
@@ -258,6 +260,16 @@ class Resharding:
                 await new.decide(calls.Pause(queue, state.value, secrets.token_hex(4)))
             else:
                 raise Unavailable(f"queue {queue!r} is paused and resumed by others all the time: add the shard again")
+
+    async def _refuse_limits(self) -> None:
+        """Raise ``ConfigError`` if a queue has limits: one server has to count its claims (see ``declaring.py``)."""
+        first = self._shards.first.replicas
+        for queue in await first.names(calls.Queues()):
+            if (await read_statistics(first, queue)).limits.settings:
+                raise ConfigError(
+                    f"queue {queue!r} has limits, which only a namespace of one shard can keep: take them away first "
+                    f"(zkrq limits set {queue} --none), and out of the programs that declare them"
+                )
 
     async def _ask_for_map(self, shard: Shard) -> None:
         """Have a shard's servers refuse pushes that were placed by an older map than the present one."""

@@ -149,6 +149,14 @@ class Shards:
                 raise Unavailable(why)
         return used
 
+    def check_alone(self, queue: str) -> None:
+        """Raise ``ConfigError`` if there are several shards: limits of a queue need one server that counts."""
+        if len(names := self.map.shards) > 1:
+            raise ConfigError(
+                f"queue {queue!r} cannot have limits: one server has to count what is claimed, and this namespace has "
+                f"several shards ({', '.join(names)}); use a namespace of one shard for it"
+            )
+
     async def open_unknown(self) -> None:
         """Open the shards that this client has heard of, and has not tried to open yet, in bounded time."""
         if any(self._is_unknown(name, entry) for name, entry in self.map.used.items()):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zkrq.base.limits import DeadLetters
+from zkrq.base.limits import DeadLetters, Limits
 from zkrq.base.retry import Retry
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from zkrq.base.events import Events
     from zkrq.base.loop import OwnLoop
     from zkrq.base.settings import QueueSettings
-    from zkrq.base.tasks import Tasks
+    from zkrq.base.tasks import Once, Tasks
     from zkrq.consuming.identity import Identity
     from zkrq.consuming.observing import Observers
 
@@ -24,6 +24,8 @@ class QueueContext:
     """Name of the cluster and the queue, the settings of the queue, and what its client lends to all queues.
 
     ``declared_dead`` is called with an owner id that a server has refused: this consumer was fenced.
+    ``declare_limits`` gives the queue other limits.  ``declaration``: what is to be declared of it before its first
+    push or claim, None: nothing.
     """
 
     cluster: str
@@ -35,6 +37,8 @@ class QueueContext:
     observers: Observers
     identity: Identity
     declared_dead: Callable[[str], None]
+    declare_limits: Callable[[Limits], Awaitable[None]]
+    declaration: Once | None = None
 
     @property
     def codec(self) -> Codec[Any]:

@@ -62,6 +62,7 @@ class Line(Generic[T]):
     def __init__(self, context: QueueContext) -> None:
         self.own_loop = context.own_loop
         self.pace = Pace()
+        self.pace.limited = context.settings.limits is not None
         self._identity = context.identity
         self._waiters: deque[Waiter[T]] = deque()
         self._suppliers: Sequence[Supplier[T]] = ()
@@ -360,6 +361,8 @@ class Line(Generic[T]):
         if not report.listening and self._waiters and next_ms:
             next_ms = POLL_MS if next_ms < 0 else min(next_ms, POLL_MS)
         self._serve(supplier, fresh=True)
+        if self.pace.limited:
+            supplier.release(max(0, len(supplier.buffer) - supplier.expected))
         self.hand_back()
         self._note(supplier, is_dry=report.is_dry)
         # A wake-up may arrive before those consumers wait here.  It leads to the next order, which covers nobody.

@@ -61,6 +61,8 @@ class Pace:
         """Items that the stream with the largest batches takes at once."""
         self.taken = 0
         """Items that consumers have taken so far.  The caller that hands one out adds to it."""
+        self.limited = False
+        """Whether the queue has limits: then nothing is claimed ahead, because it would hold a slot."""
         self._has_begun = False
         self._since = 0.0, 0  # when the measurement began, and ``taken`` at that time
         self._checked = 0.0, 0  # the same for the last check for untaken items
@@ -106,7 +108,7 @@ class Pace:
 
         A stream with a limit gets all of it from the start, so that a short one needs a single request; once it has
         taken nothing for ``AHEAD_SECONDS``, it gets its pace.  Nothing is claimed ahead while the session is not
-        certain, because then other clients may fence this process.
+        certain, because then other clients may fence this process; nor from a queue with limits.
         """
         since, taken_before = self._since
         taken, elapsed = self.taken - taken_before, now - since
@@ -122,8 +124,10 @@ class Pace:
             else:
                 expected = max(expected, min(most * streams, lately) if self._stalled else most * streams)
         self.target = min(AHEAD_MAX * self.shards, self.fixed + expected, int(AHEAD_BYTES / max(1.0, self._mean_bytes)))
-        if not is_certain:
+        if not is_certain or self.limited:
             self.target = 0
+        if self.limited:
+            self.fixed = 0
         if elapsed > PREFETCH_SECONDS:
             self._since = now - elapsed / 2, self.taken - taken // 2
 

@@ -145,6 +145,7 @@ class Supplier(Generic[T]):
         self._demand = demand
         self._away = away
         self._identity = context.identity
+        self._declaration = context.declaration
         self._log = Log(logging.getLogger("zkrq.claims"), {"cluster": context.cluster, "queue": context.queue})
         self._pace = demand.pace
         self._runner: asyncio.Task[None] | None = None
@@ -398,6 +399,9 @@ class Supplier(Generic[T]):
         # lost.
         if self._handed_back:
             await wait_ended(self._handed_back, HAND_BACK_SECONDS)
+        if self._declaration:
+            await self._declaration.done()
+            self._declaration = None
         # Enrolled before the first claim: a claim whose owner is not in the registry looks like that of a dead
         # consumer, and any client would give it away.
         owner = await self._identity.get()
@@ -443,6 +447,7 @@ class Supplier(Generic[T]):
         if self._identity.is_over(owner):
             return AGAIN  # the session has ended: other consumers will get these items
         items, size = self._admit(decided, request)
+        self._pace.limited = decided.reply.limited > 0
         next_ms, dropped = decided.reply.next_ms, decided.reply.dropped_letters
         if dropped:
             context.events.tell(DeadLettersDropped(context.cluster, context.queue, dropped), logging.WARNING)

@@ -11,7 +11,8 @@ columns     of each item: state (1 byte), row of its last claim (1 byte), attemp
 owners      the texts that rows refer to
 rows        of claims: owner, number of the request, lease, deadline
 own         what an item does not share with its bundle: position, moment (due, or died), failures
-tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live
+tail        only of one item that has a key or a time to live: key, moment at which it expires (0: never), time to live;
+            of the queue's limits their text (``lua/_limits.lua``)
 =========== =====================================================================================================
 
 Moments are by the clock of the server that decided, in microseconds; those of a plain push count from its arrival.
@@ -42,7 +43,9 @@ class State(enum.StrEnum):
     CLAIMED = "C"  # handed to a consumer until a deadline
     DEAD = "D"  # kept for inspection, never delivered
     GONE = "X"  # removed; the tombstone remains for a while
-    PAUSED = "P"  # no item: under PAUSE a record of the queue itself, GONE or missing while claims are allowed
+    # No item: under PAUSE a record of the queue itself, GONE or missing while claims are allowed; that of LIMITS is in
+    # this state, too, while there are some.
+    PAUSED = "P"
 
 
 MOVES: Mapping[State, Mapping[str, State]] = {
@@ -127,7 +130,8 @@ class ItemRecord(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item."""
+    """A record, unpacked.  ``states``, ``rows_of`` (0: none) and ``attempts`` have one element per item.  ``text``: of
+    the record of the queue's limits."""
 
     version: Version
     states: str
@@ -144,6 +148,7 @@ class Bundle(NamedTuple):
     key: str = ""
     expires_us: float = 0
     ttl_us: float = 0
+    text: str = ""
 
     @property
     def is_alive(self) -> bool:
@@ -224,6 +229,8 @@ def pack(bundle: Bundle) -> bytes:
     ]
     if marks:
         parts += (_text(bundle.key), _LIFE.pack(bundle.expires_us, bundle.ttl_us))
+    else:
+        parts.append(bundle.text.encode())
     return b"".join(parts)
 
 
@@ -257,10 +264,12 @@ def unpack(packed: bytes) -> Bundle:
         position - 1: Own(moment_us, failures)
         for position, moment_us, failures in _OWN.iter_unpack(packed[rows_end + 1 : own_end])
     }
-    key, expires_us, ttl_us = "", 0.0, 0.0
-    if own_end < len(packed):
+    key, expires_us, ttl_us, text = "", 0.0, 0.0, ""
+    if marked >= _EXPIRES:
         key, at = _text_at(packed, own_end)
         expires_us, ttl_us = _LIFE.unpack_from(packed, at)
+    else:
+        text = packed[own_end:].decode(errors="replace")
     return Bundle(
         Version(epoch, n),
         states,
@@ -277,6 +286,7 @@ def unpack(packed: bytes) -> Bundle:
         key,
         expires_us,
         ttl_us,
+        text,
     )
 
 

@@ -47,6 +47,7 @@ PARTS = (
     "entries",
     "bundle",
     "lead",
+    "limits",
     "lease",
     "index",
     "notes",

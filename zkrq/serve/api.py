@@ -12,7 +12,6 @@ from fastapi.security import HTTPBearer
 from starlette.requests import ClientDisconnect
 
 from zkrq.base.errors import ClaimLost, Closed, OutcomeUnknown, Receipt, ZkrqError
-from zkrq.client.administration import Cancellation
 from zkrq.serve.bodies import (
     LETTERS_MAX,
     Ack,
@@ -33,19 +32,21 @@ from zkrq.serve.bodies import (
     HeaderQuery,
     ItemId,
     KeyQuery,
-    Limit,
     Nack,
     NamespaceStatistics,
+    PageLimit,
     Paused,
     Problem,
     Push,
     Pushed,
     PushedMany,
     PushMany,
+    QueueLimits,
     QueueName,
     QueueStatistics,
     Redrive,
     Redriven,
+    SetLimits,
     Settled,
     ShardFigures,
     StateQuery,
@@ -53,6 +54,7 @@ from zkrq.serve.bodies import (
     claimed,
     figures,
     found,
+    limits_of,
     pushed,
     stored,
 )
@@ -132,6 +134,8 @@ class Api:
         for change in (self.pause, self.resume):
             router.post(f"{queue}/{change.__name__}", response_model=Paused, tags=["manage"])(change)
         router.get(f"{queue}/items", response_model=FoundItems, tags=["manage"])(self.find)
+        router.get(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.limits)
+        router.put(f"{queue}/limits", response_model=QueueLimits, tags=["manage"])(self.set_limits)
         item = f"{queue}/items/{{id:path}}"
         router.get(item, response_model=StoredItem, tags=["manage"], responses=MISSING)(self.get)
         router.post(f"{item}/cancel", response_model=Cancelled, tags=["manage"], responses=MISSING)(self.cancel)
@@ -324,7 +328,7 @@ class Api:
         key: KeyQuery = None,
         header: HeaderQuery = None,
         error: ErrorQuery = None,
-        limit: Limit = 100,
+        limit: PageLimit = 100,
         after: AfterQuery = None,
     ) -> Response:
         """List items, or find some: those of which all that is given holds, in no particular order.
@@ -339,6 +343,15 @@ class Api:
         )
         return Response(found(page), media_type="application/json")
 
+    async def limits(self, queue: QueueName) -> QueueLimits:
+        """Read the limits of the queue."""
+        return limits_of(await self._queues[queue].limits())
+
+    async def set_limits(self, queue: QueueName, body: SetLimits) -> QueueLimits:
+        """Give the queue these limits, and no others; `{}` takes them away. They hold for all workers."""
+        await self._queues[queue].set_limits(body.limits)
+        return limits_of(body.limits)
+
     async def get(self, queue: QueueName, id: ItemId) -> Response:
         """Look up one item in any state."""
         item = await self._queues[queue].get(id)
@@ -349,9 +362,9 @@ class Api:
     async def cancel(self, queue: QueueName, id: ItemId) -> Cancelled:
         """Remove one item in any state. The holder of a claimed item is notified, and its claim is lost."""
         found = await self._queues[queue].cancel(id)
-        if found is Cancellation.NOT_FOUND:
+        if not found:
             raise NoSuchItem
-        return Cancelled(outcome="signalled" if found is Cancellation.SIGNALLED else "removed")
+        return Cancelled.model_validate({"outcome": found.value})
 
     async def dead_letters(
         self, queue: QueueName, count: Annotated[int, Query(ge=1, le=LETTERS_MAX, description="Letters at most.")] = 50

@@ -16,17 +16,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from zkrq.base.checks import MAX_DURATION, MAX_HEADERS, MAX_ID, MAX_LEASE, MAX_NAME, check_headers, check_id, check_name
+from zkrq.base.checks import (
+    MAX_DURATION,
+    MAX_HEADERS,
+    MAX_ID,
+    MAX_LEASE,
+    MAX_NAME,
+    check_headers,
+    check_id,
+    check_name,
+    in_seconds,
+)
 from zkrq.base.codecs import JSON
 from zkrq.base.errors import CodecError, Receipt
 from zkrq.base.reasons import REASON_MAX
 from zkrq.client.cursors import TEXT_MAX, Cursor
+from zkrq.client.inspection import Limits, Statistics
 from zkrq.client.items import FoundPage, Item, ItemState
 from zkrq.protocol.records import PRIORITIES
 from zkrq.serve.problems import Happened
 
 if TYPE_CHECKING:
-    from zkrq.client.inspection import Statistics
     from zkrq.consuming.claims import Claim
 
 T = TypeVar("T")
@@ -94,7 +104,7 @@ def _check_cursor(text: str) -> str:
     return text
 
 
-Limit = Annotated[int, Query(ge=1, le=FOUND_MAX, description="Items at most.", examples=[100])]
+PageLimit = Annotated[int, Query(ge=1, le=FOUND_MAX, description="Items at most.", examples=[100])]
 
 StateQuery = Annotated[
     ItemState | None, Query(description="Only items in this state; left out: in any.", examples=["dead"])
@@ -384,6 +394,33 @@ class Redriven(BaseModel):
     redriven: int = Field(description="How many.")
 
 
+class QueueLimits(BaseModel):
+    """Limits of a queue over all workers and processes."""
+
+    concurrency: int | None = Field(None, description="Items claimed at once, at most; null: no limit.")
+    rate: int | None = Field(None, description="Claims begun within `seconds`, at most; null: no limit.")
+    seconds: float | None = Field(None, description="The time of `rate`; null without one.")
+
+
+class SetLimits(_Request):
+    """Limits that a queue is to have; those that are left out are taken away."""
+
+    concurrency: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        None, description="Items claimed at once, at most; left out or null: no limit."
+    )
+    rate: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+        None, description="Claims begun within `seconds`, at most; left out or null: no limit."
+    )
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="The time of `rate`, 0.1 to 3600; left out: 1."
+    )
+
+    @property
+    def limits(self) -> Limits:
+        """The same for a queue."""
+        return Limits(self.concurrency, None if self.rate is None else (self.rate, self.seconds))
+
+
 class Paused(BaseModel):
     """Whether items are claimed from a queue."""
 
@@ -426,6 +463,7 @@ class QueueStatistics(BaseModel):
     dead: int
     paused: bool
     oldest_ready: float | None = Field(description="Seconds since the oldest ready item became due.")
+    limited: str | None = Field(description="Which limit keeps items from being claimed now; null: none does.")
     away: list[str] = Field(description="Shards that could not be asked; their items are not in these figures.")
 
 
@@ -453,11 +491,23 @@ def pushed(receipt: Receipt) -> dict[str, object]:
     return receipt._asdict()
 
 
+def limits_of(limits: Limits) -> QueueLimits:
+    """Return the limits of a queue as they are told."""
+    if limits.rate is None:
+        return QueueLimits(concurrency=limits.concurrency, rate=None, seconds=None)
+    count, seconds = limits.rate
+    return QueueLimits(concurrency=limits.concurrency, rate=count, seconds=in_seconds(seconds))
+
+
 def figures(statistics: Statistics) -> QueueStatistics:
     """Return the figures of a queue."""
     sizes = statistics.sizes._asdict()
     return QueueStatistics(
-        **sizes, paused=statistics.paused, oldest_ready=statistics.oldest_ready, away=list(statistics.away)
+        **sizes,
+        paused=statistics.paused,
+        oldest_ready=statistics.oldest_ready,
+        limited=statistics.limited,
+        away=list(statistics.away),
     )
 
 

@@ -59,6 +59,8 @@ class Row(NamedTuple):
             told.append(show_count(sizes.dead, "dead letter"))
         if self.figures.paused:
             told.append("paused")
+        if self.figures.limited:
+            told.append(self.figures.limited)
         return told
 
     @property

@@ -154,6 +154,7 @@ class Queue(Generic[T]):
 
     size = blocking(queue.Queue[T].size)
     statistics = blocking(queue.Queue[T].statistics)
+    limits = blocking(queue.Queue[T].limits)
     get = blocking(queue.Queue[T].get)
     peek = blocking(queue.Queue[T].peek)
     dead_letters = blocking(queue.Queue[T].dead_letters)
@@ -185,6 +186,7 @@ class Queue(Generic[T]):
 
     pause = blocking(queue.Queue[T].pause)
     resume = blocking(queue.Queue[T].resume)
+    set_limits = blocking(queue.Queue[T].set_limits)
     clear = blocking(queue.Queue[T].clear)
     delete = blocking(queue.Queue[T].delete)
     cancel = blocking(queue.Queue[T].cancel)

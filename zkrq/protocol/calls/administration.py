@@ -1,4 +1,4 @@
-"""Let an operator decide: cancel, redrive, clear, pause, delete."""
+"""Let an operator decide: cancel, redrive, clear, pause, declare limits, delete."""
 
 from __future__ import annotations
 
@@ -99,6 +99,31 @@ class Pause(Decision[Records]):
 
     def read(self, body: Body) -> Records:
         return Records(body[0])
+
+
+class DeclareReply(NamedTuple):
+    """``before``: the settings of the section before this call, empty if it had none."""
+
+    before: bytes
+    records: Records
+
+
+@dataclass(frozen=True, slots=True)
+class Declare(Decision[DeclareReply]):
+    """Declare one section of the queue's limits; the others stay as they are.
+
+    ``settings``: ``name=value,name=value`` (``lua/_limits.lua``), empty to take the section away.
+    """
+
+    script: ClassVar[str] = "declare"
+    queue: str
+    section: str
+    settings: str
+    call: str
+
+    def read(self, body: Body) -> DeclareReply:
+        before, records = body
+        return DeclareReply(before, Records(records))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ R = TypeVar("R")
 class ClaimReply(NamedTuple):
     """``next_ms``: time until an item becomes ready by itself, 0: ask again immediately, -1: none will.
 
-    ``clock``: the server's.
+    ``clock``: the server's.  ``limited``: 1 if the queue has limits.
     """
 
     next_ms: int
@@ -27,6 +27,7 @@ class ClaimReply(NamedTuple):
     """Runs of items handed out, flat: bundle, position of the first one (from 1), number, payloads
     (payloads.py)."""
     clock: int
+    limited: int
     records: Records
 
 
@@ -73,8 +74,8 @@ class Claim(_Request[ClaimReply]):
     always_told: ClassVar[bool] = False  # made very often, mostly without a decision
 
     def read(self, body: Body) -> ClaimReply:
-        next_ms, dropped, handed, clock, records = body
-        return ClaimReply(next_ms, dropped, handed, clock, Records(records))
+        next_ms, dropped, handed, clock, limited, records = body
+        return ClaimReply(next_ms, dropped, handed, clock, limited, Records(records))
 
 
 Settlement = tuple[str, bytes, bytes, str, str]
@@ -116,6 +117,7 @@ class TurnReply(NamedTuple):
     dropped_letters: int
     handed: Sequence[Any]
     clock: int
+    limited: int
     records: Records
     verdict: bytes
     """``CLAIMED``, or why nothing was handed out: ``FENCED``, ``OUTDATED``."""
@@ -148,8 +150,8 @@ class Turn(_Request[TurnReply], Carrying[TurnReply]):
         return self.count + 1
 
     def read(self, body: Body) -> TurnReply:
-        next_ms, dropped, handed, clock, records, verdict, lost = body
-        return TurnReply(next_ms, dropped, handed, clock, Records(records), verdict, lost)
+        next_ms, dropped, handed, clock, limited, records, verdict, lost = body
+        return TurnReply(next_ms, dropped, handed, clock, limited, Records(records), verdict, lost)
 
 
 _parts_of = attrgetter(*(each.name for each in fields(Claim)))

@@ -92,7 +92,8 @@ class Count(Call[Counts]):
 class StatisticsReply(NamedTuple):
     """Figures of a queue; ``waited_ms``: how long the oldest ready item has been due, negative: none is ready.
     ``removed``: items that this server has ever seen removed; those that came are these and the ones that are there.
-    ``deleted``: whether the queue was deleted, and no item has come since."""
+    ``deleted``: whether the queue was deleted, and no item has come since.  ``limits``: see ``lua/_limits.lua``;
+    ``claim_ms``: milliseconds until they let another claim begin, negative: when a claim ends."""
 
     ready: int
     scheduled: int
@@ -106,6 +107,8 @@ class StatisticsReply(NamedTuple):
     tombstones: int
     removed: int
     deleted: int
+    limits: bytes
+    claim_ms: int
 
 
 @dataclass(frozen=True, slots=True)

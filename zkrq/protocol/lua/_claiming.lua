@@ -2,10 +2,11 @@
 local CLAIM_MAX = 500 -- items handed out in one call
 
 -- Read a claim request.  What is handed out is added to it: handed is the list of the reply; is_cut: there was more than
--- one reply may have.
+-- one reply may have.  most: how many of the items that it asks for it may have.
 local function claim_request(owner, seq, count, lease_ms, put_window_ms, max_attempts, expired)
+  count = math.min(tonumber(count), CLAIM_MAX)
   return {
-    owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = math.min(tonumber(count), CLAIM_MAX),
+    owner = owner, token = owner .. '/' .. seq, seq = tonumber(seq), count = count, most = count,
     lease_ms = tonumber(lease_ms), put_window_ms = put_window_ms, max_attempts = tonumber(max_attempts), expired = expired,
     last_seq = tonumber(redis.call('HGET', owners, owner) or 0), has_large = number('large') > 0,
     handed = {}, handed_count = 0, handed_bytes = 0, is_cut = false, removed_count = 0,
@@ -54,13 +55,13 @@ do
     end
     set(r, from, to, CLAIMED, r.row)
     count_attempts(r, from, to, 1)
-    return request.handed_count == request.count
+    return request.handed_count == request.most
   end
 
   -- Claim queued items of a run, except those that were delivered too often.
   local function claim_within(request, r, from, to)
     local most = request.max_attempts
-    to = math.min(to, from + request.count - request.handed_count - 1)
+    to = math.min(to, from + request.most - request.handed_count - 1)
     local begin_at = from
     for position = from, most > 0 and to or from - 1 do
       if attempts_at(r, position) >= most then
@@ -100,7 +101,7 @@ do
   -- Hand out what an entry of ready names.  True: no further one fits.
   local function hand_out(request, r, position, entry)
     request.is_cut = request.is_cut or request.removed_count >= REMOVED_MAX or #request.handed >= 4 * RUNS_MAX
-    if request.is_cut or request.handed_count == request.count then return true end
+    if request.is_cut or request.handed_count == request.most then return true end
     r.is_ready = not position
     local has = has_payloads(request, r)
     if request.is_cut then return true end
@@ -114,7 +115,7 @@ do
     while from do
       if claim_within(request, r, from, to) then return true end
       from, to = string.find(r.states, 'Q+', from)
-      if request.handed_count == request.count then return true end
+      if request.handed_count == request.most then return true end
     end
   end
 
@@ -122,12 +123,12 @@ do
     local function visit(r, position, entry) return hand_out(request, r, position, entry) end
     local at, page = 0, PAGE_LEAST
     repeat
-      page = math.min(page, request.count - request.handed_count)
+      page = math.min(page, request.most - request.handed_count)
       local entries = redis.call('ZRANGE', ready, at, at + page - 1)
       local is_done, removed = each_in(ready, entries, 'Q', 'R', visit)
       if #entries == 0 or is_done then return end
       at, page = at + #entries - removed, 2 * page
-    until request.handed_count == request.count
+    until request.handed_count == request.most
   end
 
   -- Hand out the items of a run again, or of them those whose payloads are there.
@@ -140,13 +141,38 @@ do
     return any
   end
 
+  -- Queue items again that this request was given before, and that nobody has: all servers together gave it more than the
+  -- limits allow.  One that was evicted had decided about some, which not every server has heard of; then the next one
+  -- decided about others.  What this epoch has decided
+  -- stays: this may be a first try that comes late, after its repetition was answered.  Return how many are left.
+  local function take_back(r, token, too_many)
+    if too_many == 0 or r.epoch == epoch then return too_many end
+    each_run(r, 1, r.size, function(from, to, state, row)
+      to = math.min(to, from + too_many - 1)
+      if state == CLAIMED and token_at(r, row) == token and from <= to then
+        touch(r)
+        count_attempts(r, from, to, -1)
+        requeue(r, from, to)
+        too_many = too_many - (to - from + 1)
+      end
+    end)
+    return too_many
+  end
+
+  local function over_the_limits()
+    if not limits.is_set() then return 0 end
+    local slots, starts = limits.left()
+    return math.max(0, -slots, -starts)
+  end
+
   -- Hand out the remaining claims that this request was given before.
   local function hand_out_again(request)
-    local token, lease_ms = request.token, request.lease_ms
+    local token, lease_ms, too_many = request.token, request.lease_ms, over_the_limits()
     local begin_at = token .. '\0'
     local entries = redis.call('ZRANGEBYLEX', holdings, '[' .. begin_at, '(' .. token .. '\1', 'LIMIT', 0, CLAIM_MAX)
     for _, entry in ipairs(entries) do
       local r = open(string.sub(entry, #begin_at + 1))
+      if r then too_many = take_back(r, token, too_many) end
       local is_whole = r and has_payloads(request, r)
       if r and r.whole and not request.is_cut then
         local mine = false
@@ -176,33 +202,51 @@ do
     if request.last_seq == 0 then redis.call('SADD', queues, queue) end
     redis.call('HSET', owners, request.owner, request.seq)
     request.held_back, request.held_back_until_us = keep_house(since_us, known_ms, request.expired)
-    if request.count > 0 and not request.is_paused then hand_out_ready(request) end
+    if limits.is_set() then
+      local slots, starts = limits.left()
+      request.most = math.max(0, math.min(request.count, slots, starts))
+    end
+    if request.most > 0 and not request.is_paused then hand_out_ready(request) end
   end
 end
 
--- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
-local function next_ready_ms(request, left)
-  if request.is_paused then return -1 end
-  if left > 0 then return 0 end
-  local held_back = request.held_back
-  local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
-  local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
-  each_priority(scheduled, function(priority, score)
-    local due_us = due_of(priority, score)
-    if not soonest_us or due_us < soonest_us then soonest_us = due_us end
-  end)
-  return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
-end
-
--- After commit: have the waiter wait, or another one be woken.  Return next_ms.
-local function wait_or_wake(request, waiter)
-  if waiter ~= '' and request.handed_count < request.count and not request.is_cut then
-    forget_before(waiting, now_ms - WAITER_MEMORY_MS)
-    redis.call('ZADD', waiting, now_ms, waiter)
+local wait_or_wake
+do
+  -- Return the time until an item becomes ready by itself, by this request: next_ms of the reply.
+  -- slots, starts, starts_at: what the limits leave (_limits.lua).
+  local function next_ready_ms(request, left, slots, starts, starts_at)
+    if request.is_paused then return -1 end
+    if left > 0 and slots > 0 and starts > 0 then return 0 end
+    if left > 0 and starts <= 0 then return math.max(1, math.ceil((starts_at - now_us) / 1000)) end
+    local held_back = request.held_back
+    local deadline_us = tonumber(redis.call('ZRANGE', claimed, held_back, held_back, 'WITHSCORES')[2])
+    local soonest_us = (deadline_us or held_back > 0) and math.min(deadline_us or math.huge, request.held_back_until_us)
+    -- Where no slot is free, something that becomes due changes nothing.
+    if left == 0 then
+      each_priority(scheduled, function(priority, score)
+        local due_us = due_of(priority, score)
+        if not soonest_us or due_us < soonest_us then soonest_us = due_us end
+      end)
+    end
+    return soonest_us and math.max(0, math.ceil((soonest_us - now_us) / 1000)) or -1
   end
-  local left = redis.call('ZCARD', ready)
-  -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
-  -- that may not be due yet, and then the next waiter learns when it is.
-  if request.count == 0 or (request.is_cut or request.handed_count == request.count) and left > 0 then wake(1) end
-  return next_ready_ms(request, left)
+
+  -- After commit: have the waiter wait, or another one be woken.  Return next_ms.
+  function wait_or_wake(request, waiter)
+    local left = redis.call('ZCARD', ready)
+    local slots, starts, starts_at = math.huge, math.huge, nil
+    if limits.is_set() then slots, starts, starts_at = limits.left() end
+    -- One that the rate stops learns when it may ask again: woken for each item that is pushed meanwhile, it would ask in
+    -- vain.
+    local is_stopped = left > 0 and starts <= 0 and not request.is_paused
+    if waiter ~= '' and request.handed_count < request.count and not request.is_cut and not is_stopped then
+      forget_before(waiting, now_ms - WAITER_MEMORY_MS)
+      redis.call('ZADD', waiting, now_ms, waiter)
+    end
+    -- Items that are left are for another process.  A request for no items passes on its own wake-up, too: the item behind
+    -- that may not be due yet, and then the next waiter learns when it is.
+    local is_more = left > 0 and slots > 0 and not is_stopped
+    if request.count == 0 or (request.is_cut or request.handed_count == request.count) and is_more then wake(1) end
+    return next_ready_ms(request, left, slots, starts, starts_at)
+  end
 end

@@ -211,8 +211,15 @@ do
       if (state == QUEUED or state == REQUEUED) and old_state ~= QUEUED and old_state ~= REQUEUED then
         readied = readied + size
       end
-      if old_state == CLAIMED then ended[token_at(b, old_row)] = true end
-      if state == CLAIMED then began[token_at(r, row)] = true end
+      local old_token = old_state == CLAIMED and token_at(b, old_row)
+      local token = state == CLAIMED and token_at(r, row)
+      if old_token then ended[old_token] = true end
+      if token then
+        began[token] = true
+        if token ~= old_token then tally.begun = tally.begun + size end
+      elseif old_token then
+        freed = freed + size
+      end
       if old_state == REQUEUED or old_state == DEAD or state == REQUEUED or state == DEAD then
         place_own(r, from, to, old_state, state)
       end
@@ -244,8 +251,9 @@ do
     if r.marks > 0 then look_after(r) end
     -- What is counted from here on has come since the deletion (statistics.lua).
     if r.bundle == DELETED and r.pushed_at > b.pushed_at then tally.removed = tally.removed - number('removed') end
-    -- The record of a pause is never dropped, because its versions would start again.
-    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE then
+    if r.bundle == LIMITS then limits.note(r) end
+    -- The records of a pause and of limits are never dropped, because their versions would start again.
+    if not string.find(r.states, ALIVE) and r.bundle ~= PAUSE and r.bundle ~= LIMITS then
       local bytes = TOMBSTONE_BYTES + 2 * #r.bundle + #r.record
       append(new, 'tombstones', struct.pack('<ddI4I4I4', now_ms, r.pushed_at, r.epoch, r.n, bytes) .. r.bundle)
       tally.bytes, removals = tally.bytes + bytes, removals + 1
@@ -331,6 +339,7 @@ do
     write('RPUSH', tombstones, new.tombstones)
     add_number('queued', (tally[QUEUED] or 0) + (tally[REQUEUED] or 0))
     add_number('claimed', tally[CLAIMED] or 0)
+    if tally.begun > 0 then limits.count_begun(tally.begun) end
     add_number('dead', tally[DEAD] or 0)
     add_number('removed', tally.removed)
     add_number('tombstone_bytes', tally.bytes)

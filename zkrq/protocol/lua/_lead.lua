@@ -1,13 +1,16 @@
 -- purpose: read the numbers of a queue's lead once, and write once what a call changes.
 -- epoch, since_us, seen_ms: since when this server leads (_lease.lua); floor_ms, before which no put is taken, and
 -- forgot_ms, the time of the last burial that was forgotten early (_tombstones.lua); large: whether payloads are;
--- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes.
+-- queued, claimed, dead: how many items; removed: how many have ever been removed here; tombstone_bytes; limits, begun:
+-- the text of the record, and counters (_limits.lua).
 local function read_numbers()
   local found = redis.call('HMGET', lead, 'queued', 'claimed', 'dead', 'removed', 'tombstone_bytes', 'floor_ms', 'forgot_ms',
-    'large', 'epoch', 'since_us', 'seen_ms')
+    'large', 'epoch', 'since_us', 'seen_ms', 'limits',
+    'begun')
   numbers = {
     queued = found[1], claimed = found[2], dead = found[3], removed = found[4], tombstone_bytes = found[5], floor_ms = found[6],
     forgot_ms = found[7], large = found[8], epoch = found[9], since_us = found[10], seen_ms = found[11],
+    limits = found[12], begun = found[13],
   }
 end
 

@@ -2,7 +2,8 @@
 -- the same layout and the table of states.
 -- Columns have one entry per item: state (Q queued, R queued with a moment of its own, C claimed, D dead letter, X gone,
 -- F refused: never accepted), row of its last claim, attempts. P is not an item: the record of PAUSE says that the queue
--- is paused; that of DELETED, that it was deleted, at the moment of its push.
+-- is paused; that of LIMITS has the queue's limits as its tail (_limits.lua); that of DELETED says that the queue was
+-- deleted, at the moment of its push.
 -- Moments are by the clock of the server that decided the record, in microseconds. Each server keeps the difference to
 -- its own clock (shift) in front of the record; it is never shipped and never compared.
 local FORMAT = 2
@@ -16,7 +17,7 @@ local NONE = 127 -- row 0 in the column; the rows follow it, so that no byte mea
 local MARK = 16 -- flags in the byte of the priority: it expires (1 * MARK), it has a key (2 * MARK)
 local EXPIRES, KEYED = 1, 2
 local BYTES_MAX = 1048576 -- greatest sum of payloads in one reply, unless the first one is larger
-local PAUSE, DELETED = '\1pause', '\1deleted' -- no item has such an id
+local PAUSE, LIMITS, DELETED = '\1pause', '\1limits', '\1deleted' -- no item has such an id
 local REPLACED = '=' -- before the ids of items in the row of the one in their place (push_decided.lua)
 local ALIVE = '[QRCDP]'
 local QUEUED, REQUEUED, CLAIMED, DEAD, GONE, REFUSED = 81, 82, 67, 68, 88, 70 -- the bytes of Q, R, C, D, X, F
@@ -59,6 +60,7 @@ local function write_record(r)
 end
 
 -- Return key, the moment at which the item expires (0: never), and its time to live; only a bundle of one has a tail.
+-- That of LIMITS is something else.
 local function read_tail(tail)
   if tail == '' then return '', 0, 0 end
   local key, expires_us, ttl_us = struct.unpack('<Bc0dd', tail)

@@ -9,19 +9,19 @@ local epoch, generation -- from _gate.lua on, the epoch is a number
 local now_us, now_ms -- this server's clock
 local opened, order -- bundles that were read, by id and in the order of their reading (_bundle.lua)
 local entering, leaving, new, tally -- what to write at the end (_index.lua)
-local removals, readied -- bundles of which nothing is left, and items queued, by this call
+local removals, readied, freed -- bundles of which nothing is left, items queued, and items no longer claimed, by this call
 local numbers, changed -- of the lead (_lead.lua)
 local noted -- the last request of each owner that was noted (_owners.lua)
 local taken_now -- keys of items that this call has queued (_taken.lua)
 
 local function nothing_to_write()
-  entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0}
+  entering, leaving, new, tally = {}, {}, {}, {bytes = 0, removed = 0, begun = 0}
 end
 
 -- Forget everything but clock, gate, keys and arguments, which the caller has just set.
 local function reset()
   opened, order, noted, taken_now = {}, {}, {}, {}
-  removals, readied = 0, 0
+  removals, readied, freed = 0, 0, 0
   numbers, changed = nil, {}
   nothing_to_write()
 end

@@ -8,9 +8,15 @@ local function publish(channel, text)
   return tonumber(redis.pcall('PUBLISH', channel, text))
 end
 
+-- Under limits, as many as may claim something that is ready, for the slots that this call has freed as well.  One that
+-- the rate stops learns when that ends.
 local function wake(items)
   local LOOK_MAX = 500 -- waiters tried in one call, dead ones included
   local looks = LOOK_MAX
+  if numbers and limits.is_set() then -- without numbers nothing was changed
+    items, freed = items + freed, 0
+    items = items > 0 and math.min(items, limits.left(), redis.call('ZCARD', ready)) or 0
+  end
   for _ = 1, math.min(items, WAKE_MAX) do
     local told = 0
     while told == 0 do

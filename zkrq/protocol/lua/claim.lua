@@ -10,9 +10,10 @@
 -- next_ms: time until an item becomes ready by itself; 0: ask again immediately; -1: none will.
 -- clock: what this server's clock should say now, in microseconds, by the client's clock since its last claim request
 -- here; 0: unknown.  The reply carries what it says.  known_ms: how long the client has known this clock.
+-- limited: 1 if the queue has limits, so that nothing is to be claimed ahead; otherwise 0.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation clock known_ms put_window_ms trim queue owner seq count lease_ms waiter max_attempts expired dead_max dead_age_ms
--- reply: OK next_ms dropped_letters [id position count payload; of each run handed out: its first position, its length, and its payloads, as one string] clock [id record notes since; of everything decided here]
+-- reply: OK next_ms dropped_letters [id position count payload; of each run handed out: its first position, its length, and its payloads, as one string] clock limited [id record notes since; of everything decided here]
 -- reply: FENCED
 -- reply: OUTDATED
 -- reply: NOTINSYNC generation
@@ -28,5 +29,5 @@ local function operation(clock, known_ms, put_window_ms, trim, queue, owner, seq
   if request.seq > request.last_seq then dropped_letters, more_letters = drop_dead_letters(dead_max, dead_age_ms) end
   if trim == '1' and removals > 0 then trim_tombstones(tonumber(put_window_ms), 2 * removals) end
   local next_ms = wait_or_wake(request, waiter)
-  return {'OK', more_letters and 0 or next_ms, dropped_letters, request.handed, now_us, decisions()}
+  return {'OK', more_letters and 0 or next_ms, dropped_letters, request.handed, now_us, limits.is_set() and 1 or 0, decisions()}
 end

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause.
--- It stays as long as a tombstone, its deletion, the end of a pause, a consumer, a fence or a refusal of late pushes is
+-- purpose: forget a queue of which nothing is left here: no item, no dead letter, no pause, no limit.
+-- It stays as long as a tombstone, its deletion, the end of a pause or of limits, a consumer, a fence or a refusal of late pushes is
 -- remembered, or would be by a server that has missed nothing.
 -- KEYS: server queues records payloads ready scheduled claimed holdings dead tombstones keys expiring notes owners fenced_owners lead waiting
 -- ARGV: epoch generation queue put_window_ms
@@ -11,11 +11,14 @@ local function operation(queue, put_window_ms)
   local function is_needed()
     -- No item is ever without its index.
     if redis.call('EXISTS', ready, scheduled, claimed, dead) > 0 then return true end
-    local packed = redis.call('HGET', records, PAUSE)
-    local pause = packed and read_record(packed)
-    if pause and string.find(pause.states, 'P', 1, true) then return true end
-    if pause and not is_expired(pause, put_window_ms) then return true end
-    if redis.call('HLEN', records) > (pause and 1 or 0) or redis.call('EXISTS', tombstones, owners) > 0 then return true end
+    local kept = 0
+    for _, packed in ipairs(redis.call('HMGET', records, PAUSE, LIMITS)) do
+      if packed then
+        if not is_expired(read_record(packed), put_window_ms) then return true end -- nor does one that is in force
+        kept = kept + 1
+      end
+    end
+    if redis.call('HLEN', records) > kept or redis.call('EXISTS', tombstones, owners) > 0 then return true end
     return tonumber(redis.call('HGET', lead, 'floor_ms') or 0) > now_ms - put_window_ms
       or redis.call('ZCOUNT', fenced_owners, now_ms - FENCED_MEMORY_MS, '+inf') > 0
       or redis.call('ZCOUNT', waiting, now_ms - WAITER_MEMORY_MS, '+inf') > 0

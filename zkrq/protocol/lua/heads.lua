@@ -22,7 +22,7 @@ local function operation(put_window_ms, cursor, count)
   local heads = {}
   for i = 1, #found, 2 do
     local id, packed = found[i], found[i + 1]
-    if packed and (id == PAUSE or not is_expired(read_record(packed), put_window_ms)) then
+    if packed and (id == PAUSE or id == LIMITS or not is_expired(read_record(packed), put_window_ms)) then
       local at = #heads
       heads[at + 1], heads[at + 2] = id, string.sub(packed, SHIFT_BYTES + 1, SHIFT_BYTES + HEAD_LENGTH)
     end

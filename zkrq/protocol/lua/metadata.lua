@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
 -- purpose: read what a server knows of a queue besides its items: their number (a tombstone counts as one), the moment
 -- before which no put is accepted, and its owners: the number of their last claim request, and how long ago they were
--- fenced.
+-- fenced; and which claims have begun lately, if the queue has a rate (_limits.lua).
 -- clock: this server's clock, from which page.lua is to count.
 -- KEYS: server owners fenced_owners tombstones lead
 -- cursor: 0 to begin, then the result of the last call, until that is 0: all owners.
 -- ARGV: epoch generation cursor
--- reply: OK cursor items clock floor_ms [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
+-- reply: OK cursor items clock floor_ms begun [owner seq fenced_ago_ms; of each, -1 for one that is not fenced]
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation(cursor)
@@ -29,7 +29,6 @@ local function operation(cursor)
     for i = 1, #page[2], 2 do tell(page[2][i], page[2][i + 1], redis.call('ZSCORE', fenced_owners, page[2][i])) end
     next_cursor = page[1] == '0' and 'f0' or page[1]
   end
-  local known = redis.call('HMGET', lead, 'floor_ms', 'queued', 'claimed', 'dead')
-  local items = redis.call('LLEN', tombstones) + (known[2] or 0) + (known[3] or 0) + (known[4] or 0)
-  return {'OK', next_cursor, items, now_us, known[1] or 0, flat}
+  local items = redis.call('LLEN', tombstones) + number('queued') + number('claimed') + number('dead')
+  return {'OK', next_cursor, items, now_us, numbers.floor_ms or 0, limits.pack_begun(), flat}
 end

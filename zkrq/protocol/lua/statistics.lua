@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
 -- purpose: sum up a queue: its items by state, whether it is paused, how long its oldest ready item has been due (-1:
 -- none; more than that if EXPIRED_MAX expired ones stand before it), how many items have a key or a time to live, how many tombstones there are,
--- how many items have been removed since the queue was made, whether it was deleted and no item has come since.
+-- how many items have been removed since the queue was made, whether it was deleted and no item has come since, and its
+-- limits (_limits.lua), with the time until these let another claim begin: 0: now; -1: when a claim ends.
 -- KEYS: server records ready scheduled tombstones keys expiring lead
 -- ARGV: epoch generation
--- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted
+-- reply: OK ready scheduled claimed dead expired paused waited_ms keyed expiring tombstones removed deleted limits claim_ms
 -- reply: NOTINSYNC generation
 -- reply: STALE epoch
 local function operation()
@@ -29,7 +30,11 @@ local function operation()
       waited_us = score and math.max(waited_us, now_us - due_of(priority, score)) or waited_us
     end)
   end
-  local is_deleted = paused + number('removed') + number('queued') + held + died == 0 and redis.call('HEXISTS', records, DELETED)
+  local is_bare = paused + number('removed') + number('queued') + held + died == 0 and (numbers.limits or '') == ''
+  local is_deleted = is_bare and redis.call('HEXISTS', records, DELETED)
+  local slots, starts, starts_at = limits.left()
+  local claim_ms = slots <= 0 and -1 or starts <= 0 and math.ceil((starts_at - now_us) / 1000) or 0
   return {'OK', ready_now, later, held, died, over, paused, waited_us < 0 and -1 or math.floor(waited_us / 1000),
-    redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0}
+    redis.call('HLEN', keys), redis.call('ZCARD', expiring), redis.call('LLEN', tombstones), number('removed'), is_deleted or 0,
+    numbers.limits or '', claim_ms}
 end

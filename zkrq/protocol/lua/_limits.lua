@@ -1,0 +1,144 @@
+-- purpose: keep the limits of a queue: the text of its record LIMITS, which place notes in the lead.
+-- The text has a word for each section, which a client declares as a whole: section:name=value,name=value
+-- * limits: of all consumers together.  concurrency=N: at most N items are claimed at once.  rate=K/MS: at most K claims
+--   begin within MS milliseconds.
+-- A section or a name that this version does not know stays as it is, and limits nothing.
+--
+-- At once: the lead counts the claimed items.  A claim is handed out when every server has it, so whichever server leads
+-- next counts all that anybody holds; what it counts beyond that ends like any claim.
+-- Rate: `begun` in the lead has eleven counters, each of a tenth of the time.  A window of that time touches at most eleven
+-- tenths, so if their sum never exceeds K, no window has more than K; and K fit into eleven tenths of the time, so at least
+-- 0.9 K may begin in each.  They count wherever place sees claims begin: on followers too, later than on the primary, so
+-- the next primary forgets later.  A server that joins is given them (metadata.lua).
+-- A clock that is set back moves all counts to the present tenth: they count for longer.  One that is set forward forgets
+-- them early.
+local limits = {} -- one name for all, because Lua allows 200 in a library
+do
+  local TENTHS = 11
+  local BEGUN = '<ddI4I4I4I4I4I4I4I4I4I4I4' -- microseconds in a tenth, number of the newest one, counts, newest first
+
+  -- Return the settings of a section, '' if it has none.
+  function limits.section(text, section)
+    return string.match(' ' .. (text or ''), ' ' .. section .. ':(%S*)') or ''
+  end
+
+  -- Return the text with other settings of a section, '' for none.  The sections stand in the order of their names.
+  function limits.with_section(text, section, settings)
+    local words = {}
+    for word in string.gmatch(text, '%S+') do
+      if string.sub(word, 1, #section + 1) ~= section .. ':' then words[#words + 1] = word end
+    end
+    if settings ~= '' then words[#words + 1] = section .. ':' .. settings end
+    table.sort(words)
+    return table.concat(words, ' ')
+  end
+
+  -- Return the greatest number of claims at once, and of claims begun in a time, and that time in milliseconds.
+  local function read_limits()
+    local own = limits.section(numbers.limits, 'limits')
+    local most, milliseconds = string.match(own, 'rate=(%d+)/(%d+)')
+    return tonumber(string.match(own, 'concurrency=(%d+)') or math.huge), tonumber(most or math.huge), tonumber(milliseconds)
+  end
+
+  -- Return the counters as they are now, newest first, for tenths of this width (nil: of the width that they have); nil if
+  -- nothing counts.  The sum of those that cannot be told apart counts from now on: for too long, never too briefly.
+  local function read_begun(width)
+    local kept = {}
+    if (numbers.begun or '') ~= '' then kept = {struct.unpack(BEGUN, numbers.begun)} end
+    width = width or kept[1]
+    if not width then return nil end
+    local counts = {width = width, newest = math.floor(now_us / width)}
+    for i = 1, TENTHS do counts[i] = 0 end
+    if not kept[1] then return counts end
+    local passed = math.floor(now_us / kept[1]) - kept[2]
+    counts.is_moved = passed < 0
+    for i = 1, TENTHS do
+      local at = math.max(0, passed) + i
+      if at <= TENTHS then
+        if width ~= kept[1] or passed < 0 then at = 1 end
+        counts[at] = counts[at] + kept[i + 2]
+      end
+    end
+    return counts
+  end
+
+  local function write_begun(counts)
+    set_number('begun', struct.pack(BEGUN, counts.width, counts.newest, unpack(counts, 1, TENTHS)))
+  end
+
+  local function sum_of(counts)
+    local sum = 0
+    for i = 1, TENTHS do sum = sum + counts[i] end
+    return sum
+  end
+
+  -- Note in the lead what the record says from now on.
+  function limits.note(r)
+    if not numbers then read_numbers() end
+    set_number('limits', r.states == 'P' and r.tail or '')
+    local _, _, milliseconds = read_limits()
+    if milliseconds then
+      write_begun(read_begun(100 * milliseconds))
+    elseif (numbers.begun or '') ~= '' then
+      set_number('begun', '')
+    end
+  end
+
+  -- Count claims that begin now.
+  function limits.count_begun(items)
+    if not numbers then read_numbers() end
+    local counts = read_begun()
+    if not counts then return end
+    counts[1] = counts[1] + items
+    write_begun(counts)
+  end
+
+  function limits.is_set()
+    if not numbers then read_numbers() end
+    return (numbers.limits or '') ~= ''
+  end
+
+  -- Return how many more items may be claimed, as far as those are counted that are claimed now: negative if there are too
+  -- many; and as far as those are that began lately, with the moment in microseconds when there will be fewer of these.
+  function limits.left()
+    local at_once, most, milliseconds = read_limits()
+    local slots = at_once - number('claimed')
+    if not milliseconds then return slots, math.huge end
+    local counts = read_begun(100 * milliseconds)
+    if counts.is_moved then write_begun(counts) end -- or they would count until the clock is there again
+    local oldest = TENTHS
+    while oldest > 1 and counts[oldest] == 0 do oldest = oldest - 1 end
+    return slots, most - sum_of(counts), (counts.newest - oldest + 1 + TENTHS) * counts.width
+  end
+
+  -- Return the counters for another server: microseconds in a tenth, then of each that is not 0 how long ago it ended, and
+  -- the count; '' if nothing is counted.
+  function limits.pack_begun()
+    local counts = read_begun()
+    if not counts then return '' end
+    local texts = {string.format('%.0f', counts.width)}
+    for i = 1, TENTHS do
+      if counts[i] > 0 then
+        local ended_ago = math.max(0, now_us - (counts.newest - i + 2) * counts.width)
+        texts[#texts + 1] = string.format('%.0f %d', ended_ago, counts[i])
+      end
+    end
+    return table.concat(texts, ' ')
+  end
+
+  -- Take over the counters of another server: of each tenth the greater number, because claims that began after this server
+  -- joined are counted here, too.
+  function limits.merge_begun(packed)
+    local width, rest = string.match(packed, '^(%d+)(.*)$')
+    if not width then return end
+    if not numbers then read_numbers() end
+    local counts = read_begun(tonumber(width))
+    local theirs = {}
+    for ended_ago, count in string.gmatch(rest, '(%d+) (%d+)') do
+      local at = counts.newest - math.floor((now_us - ended_ago) / counts.width) + 1
+      if at <= TENTHS then theirs[at] = (theirs[at] or 0) + count end
+    end
+    for at, count in pairs(theirs) do counts[at] = math.max(counts[at], count) end
+    write_begun(counts)
+  end
+end
